@@ -1,12 +1,15 @@
-"""Attention kernels against PyTorch, over sequence lengths: every kernel and every side in one run, taking turns.
+"""Attention kernels against PyTorch, over sequence lengths: every kernel and every side in one run,
+taking turns.
 
-    python benchmarks/attention.py                              # the CPU, one and two threads, about six minutes
-    python benchmarks/attention.py --lengths 64 129 --add       # some lengths only, into the rows that are there already
-    python benchmarks/attention.py --avx2                       # the CPU without its AVX-512, both sides
-    python benchmarks/attention.py --device cuda                # a GPU: also every backend of PyTorch's
+    python benchmarks/attention.py                              # the CPU, one and two threads,
+    about six minutes python benchmarks/attention.py --lengths 64 129 --add       # some lengths
+    only, into the rows that are there already python benchmarks/attention.py --avx2
+    # the CPU without its AVX-512, both sides python benchmarks/attention.py --device cuda
+    # a GPU: also every backend of PyTorch's
 
-Prints a table and writes docs/measured/attention_<device>.json, .md and .svg (with --avx2 attention_cpu_avx2). A ratio is the median over rounds of
-PyTorch's time divided by the kernel's, each round calling all of them once on the same inputs in an order drawn at random.
+Prints a table and writes docs/measured/attention_<device>.json, .md and .svg (with --avx2
+attention_cpu_avx2). A ratio is the median over rounds of PyTorch's time divided by the kernel's,
+each round calling all of them once on the same inputs in an order drawn at random.
 """
 
 from __future__ import annotations
@@ -34,14 +37,24 @@ LAB = ROOT / "labs" / "fused-attention"
 VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
-LAUNCHES, LEAST_HEADS, MAX_ELEMENTS = 128, 8, 1 << 26  # on a GPU: what is timed together; to keep it busy; of an array
-TRIES, QUIET_CORES = 3, 0.1  # a row is measured again while other programs keep more than this many cores busy
+LAUNCHES, LEAST_HEADS, MAX_ELEMENTS = (
+    128,
+    8,
+    1 << 26,
+)  # on a GPU: what is timed together; to keep it busy; of an array
+TRIES, QUIET_CORES = (
+    3,
+    0.1,
+)  # a row is measured again while other programs keep more than this many cores busy
 AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
 }  # PyTorch's own kernels, and its matrix products
 NO_AVX512 = "-mno-avx512f"  # the compiler's
-LONG, LONG_ROUNDS = 4096, 3  # on a CPU calls take seconds from this length on: few of them do, and one try
+LONG, LONG_ROUNDS = (
+    4096,
+    3,
+)  # on a CPU calls take seconds from this length on: few of them do, and one try
 
 
 def load_module(path: Path, name: str):
@@ -57,7 +70,9 @@ def load_module(path: Path, name: str):
 
 
 def kernels(device: str, folder: Path, flags: tuple[str, ...] = ()) -> dict[str, object]:
-    """Name → attention function: the shipped kernel, the solution's and every variant's, each built in a folder of its own, the CPU's with `flags`."""
+    """Name → attention function: the shipped kernel, the solution's and every variant's, each built
+    in a folder of its own, the CPU's with `flags`.
+    """
     source = "attention.cu" if device == "cuda" else "attention.cpp"
     places = {
         "shipped": LAB,
@@ -84,7 +99,9 @@ BACKENDS = {
     "sdpa cudnn": "CUDNN_ATTENTION",
     "sdpa math": "MATH",
 }
-"""What PyTorch can compute attention with; the first is what a check compares with, and every ratio here is to."""
+"""What PyTorch can compute attention with; the first is what a check compares with, and every ratio
+here is to.
+"""
 
 
 def backends(device: str) -> dict[str, object]:
@@ -105,7 +122,9 @@ def backends(device: str) -> dict[str, object]:
 
 
 def shapes(device: str, lengths: list[int]):
-    """(batch × heads, length, dim, causal): as many heads as make the work of a call about the same, where the arrays allow."""
+    """(batch × heads, length, dim, causal): as many heads as make the work of a call about the
+    same, where the arrays allow.
+    """
     for length in lengths:
         for dim in (64, 128):
             for causal in (0, 1):
@@ -119,7 +138,9 @@ def shapes(device: str, lengths: list[int]):
 
 
 def seconds(side, call: list) -> float:
-    """Of a call; on a GPU of all its launches but one: what a call with one takes, which copies as much, is taken off."""
+    """Of a call; on a GPU of all its launches but one: what a call with one takes, which copies as
+    much, is taken off.
+    """
     whole = elapsed(side, call)
     return whole - elapsed(side, [*call[:4], call[4][:1], 0]) if len(call) == 6 else whole
 
@@ -142,13 +163,19 @@ def measure(sides: dict[str, object], call: list, rounds: int) -> dict[str, list
     return times
 
 
-def undisturbed(sides: dict[str, object], call: list, rounds: int, tries: int) -> tuple[dict[str, list[float]], float]:
-    """The same, and the cores that other programs kept busy meanwhile; measured again, up to three times, while that is too much."""
+def undisturbed(
+    sides: dict[str, object], call: list, rounds: int, tries: int
+) -> tuple[dict[str, list[float]], float]:
+    """The same, and the cores that other programs kept busy meanwhile; measured again, up to three
+    times, while that is too much.
+    """
     best = None
     for _ in range(tries):
         before, own, began = busy_s(), time.process_time(), time.perf_counter()
         times = measure(sides, call, rounds)
-        others = max(0.0, (busy_s() - before - time.process_time() + own) / (time.perf_counter() - began))
+        others = max(
+            0.0, (busy_s() - before - time.process_time() + own) / (time.perf_counter() - began)
+        )
         if best is None or others < best[1]:
             best = times, others
         if others <= QUIET_CORES:
@@ -168,13 +195,18 @@ def busy_s() -> float:
     )
 
 
-def rows(device: str, sides: dict[str, object], lengths: list[int], threads: list[int], rounds: int):
+def rows(
+    device: str, sides: dict[str, object], lengths: list[int], threads: list[int], rounds: int
+):
     """One row a shape and thread count: milliseconds of PyTorch, and the ratio of each kernel."""
     rng = np.random.default_rng(1)
     dtype = np.float16 if device == "cuda" else np.float32
     for count in threads:
         for heads, length, dim, causal in shapes(device, lengths):
-            q, k, v = (rng.standard_normal((1, heads, length, dim), dtype=np.float32).astype(dtype) for _ in range(3))
+            q, k, v = (
+                rng.standard_normal((1, heads, length, dim), dtype=np.float32).astype(dtype)
+                for _ in range(3)
+            )
             extra = [np.ones(LAUNCHES + 1, np.float32), 0] if device == "cuda" else [count]
             long = device == "cpu" and length >= LONG
             effort = (min(rounds, LONG_ROUNDS), 1) if long else (rounds, TRIES)
@@ -186,10 +218,19 @@ def rows(device: str, sides: dict[str, object], lengths: list[int], threads: lis
                 if name != "sdpa"
             }
             flop = 4 * heads * length**2 * dim / (1 + causal)
-            row = {"threads": count, "heads": heads, "length": length, "dim": dim, "causal": bool(causal)}
+            row = {
+                "threads": count,
+                "heads": heads,
+                "length": length,
+                "dim": dim,
+                "causal": bool(causal),
+            }
             row |= {"sdpa_ms": 1e3 * statistics.median(theirs), "ratios": ratios}
             row["solution_gflops"] = (
-                flop / statistics.median(times["solution"]) / 1e9 * (LAUNCHES if device == "cuda" else 1)
+                flop
+                / statistics.median(times["solution"])
+                / 1e9
+                * (LAUNCHES if device == "cuda" else 1)
             )
             row["other_cores"] = round(others, 2)
             print(line(row), flush=True)
@@ -201,7 +242,8 @@ def line(row: dict) -> str:
     mask = "causal" if row["causal"] else "full"
     figures = [f"{ratio:.2f}" for ratio in row["ratios"].values()]
     return (
-        f"| {row['threads']} | {row['length']} | {row['dim']} | {mask} | {row['heads']} | {row['sdpa_ms']:.1f} | "
+        f"| {row['threads']} | {row['length']} | {row['dim']} | {mask} | {row['heads']} |"
+        f" {row['sdpa_ms']:.1f} | "
         + " | ".join([*figures, f"{row['solution_gflops']:.0f}", f"{row['other_cores']:.2f}"])
         + " |"
     )
@@ -221,7 +263,12 @@ def machine(device: str) -> dict[str, str]:
             ),
             model,
         )
-    seen = {"cpu": model, "cores": str(os.cpu_count()), "python": platform.python_version(), "torch": torch.__version__}
+    seen = {
+        "cpu": model,
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
     return seen | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
 
 
@@ -229,12 +276,27 @@ def markdown(result: dict) -> str:
     """The table with its circumstances."""
     names = list(result["rows"][0]["ratios"])
     seen = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    head = ["threads", "length", "dim", "mask", "heads", "SDPA ms", *names, "solution GFLOP/s", "other cores"]
+    head = [
+        "threads",
+        "length",
+        "dim",
+        "mask",
+        "heads",
+        "SDPA ms",
+        *names,
+        "solution GFLOP/s",
+        "other cores",
+    ]
     lines = [
-        f"Speed of each kernel relative to PyTorch's `scaled_dot_product_attention` (flash backend, pinned): above 1 is faster. "
-        f"Median of {result['rounds']} rounds in which all took turns on the same inputs. 'other cores' is how many cores other programs kept "
-        f"busy; a row above {QUIET_CORES} was measured again, up to {TRIES} times, keeping the quietest try."
-        + (f" Times are for {LAUNCHES} launches, without copies." if "gpu" in result["machine"] else ""),
+        "Speed of each kernel relative to PyTorch's `scaled_dot_product_attention` (flash backend,"
+        f" pinned): above 1 is faster. Median of {result['rounds']} rounds in which all took turns"
+        " on the same inputs. 'other cores' is how many cores other programs kept busy; a row"
+        f" above {QUIET_CORES} was measured again, up to {TRIES} times, keeping the quietest try."
+        + (
+            f" Times are for {LAUNCHES} launches, without copies."
+            if "gpu" in result["machine"]
+            else ""
+        ),
         "",
         f"Measured {result['date']} by `{result['command']}` on: {seen}.",
         "",
@@ -250,23 +312,33 @@ COLORS = ("#777777", "#d1495b", "#00798c", "#c98a00", "#5b8e7d", "#30638e", "#8e
 
 
 def plot(result: dict) -> str:
-    """An SVG: ratio over length, a row of panels for each head dimension, a panel for each thread count and mask, PyTorch the line at 1."""
+    """An SVG: ratio over length, a row of panels for each head dimension, a panel for each thread
+    count and mask, PyTorch the line at 1.
+    """
     rows = result["rows"]
     colors = dict(zip(rows[0]["ratios"], COLORS, strict=False))
-    columns, dims = (sorted({key(row) for row in rows}) for key in (_column, lambda row: row["dim"]))
+    columns, dims = (
+        sorted({key(row) for row in rows}) for key in (_column, lambda row: row["dim"])
+    )
     parts = []
     for down, dim in enumerate(dims):
         for across, column in enumerate(columns):
             chosen = [row for row in rows if row["dim"] == dim and _column(row) == column]
-            parts.append(f'<g transform="translate({PANEL * across},{TALL * down})">{_panel(chosen, colors)}</g>')
+            parts.append(
+                f'<g transform="translate({PANEL * across},{TALL * down})">{_panel(chosen, colors)}</g>'
+            )
     width, height = PANEL * len(columns), TALL * len(dims) + 24
     legend = "".join(
-        f'<text x="{50 + (width - 60) * i / len(colors):.0f}" y="{height - 8}" fill="{color}" font-weight="bold">{name}</text>'
+        f'<text x="{50 + (width - 60) * i / len(colors):.0f}" y="{height - 8}" fill="{color}"'
+        f' font-weight="bold">{name}</text>'
         for i, (name, color) in enumerate(colors.items())
     )
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     background = f'<rect width="{width}" height="{height}" fill="#fff"/>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">{background}{"".join(parts)}{legend}</svg>\n'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif"'
+        f' font-size="11">{background}{"".join(parts)}{legend}</svg>\n'
+    )
 
 
 def _column(row: dict) -> tuple[int, bool]:
@@ -282,13 +354,18 @@ def _panel(rows: list[dict], colors: dict[str, str]) -> str:
     parts = [f'<text x="50" y="16" font-weight="bold">{label}</text>']
     for ratio, height in y.items():
         parts.append(
-            f'<line x1="45" x2="325" y1="{height}" y2="{height}" stroke="{"#000" if ratio == 1 else "#ddd"}"/>'
+            f'<line x1="45" x2="325" y1="{height}" y2="{height}"'
+            f' stroke="{"#000" if ratio == 1 else "#ddd"}"/>'
         )
         parts.append(f'<text x="20" y="{height + 4}">{ratio}x</text>')
-    parts += [f'<text x="{x[length]:.0f}" y="196" text-anchor="middle">{length}</text>' for length in x]
+    parts += [
+        f'<text x="{x[length]:.0f}" y="196" text-anchor="middle">{length}</text>' for length in x
+    ]
     for name, color in colors.items():
         heights = [180 - 150 * min(row["ratios"][name], TOP_RATIO) / TOP_RATIO for row in rows]
-        points = " ".join(f"{place:.0f},{height:.1f}" for place, height in zip(x.values(), heights, strict=True))
+        points = " ".join(
+            f"{place:.0f},{height:.1f}" for place, height in zip(x.values(), heights, strict=True)
+        )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
     return "".join(parts)
 
@@ -302,14 +379,20 @@ def merged(file: Path, measured: list[dict]) -> list[dict]:
 
 def main() -> None:
     """Measures, prints and writes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
-        "--avx2", action="store_true", help="on a CPU with AVX-512: do without, PyTorch and kernels alike"
+        "--avx2",
+        action="store_true",
+        help="on a CPU with AVX-512: do without, PyTorch and kernels alike",
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sequence lengths")
     parser.add_argument(
-        "--add", action="store_true", help="keep the rows of other lengths and thread counts that were measured before"
+        "--add",
+        action="store_true",
+        help="keep the rows of other lengths and thread counts that were measured before",
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)

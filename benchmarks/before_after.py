@@ -1,9 +1,10 @@
-"""Before and after: the shipped files, the solution and every variant of a lab, each through a whole check, in one run.
+"""Before and after: the shipped files, the solution and every variant of a lab, each through a
+whole check, in one run.
 
     python benchmarks/before_after.py [dataloader …] [--device virtual] [--write]
 
-Prints a table of each criterion that has a figure; with --write, puts it between the `measured` marks of the solution's README.
-Uses the data set of BOTTLENECK_LAB_HOME (make it with `lab data`).
+Prints a table of each criterion that has a figure; with --write, puts it between the `measured`
+marks of the solution's README. Uses the data set of BOTTLENECK_LAB_HOME (make it with `lab data`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ MARKS = re.compile(r"(<!-- measured:begin -->\n).*?(<!-- measured:end -->)", re.
 
 
 def check(lab: Lab, device: str, overlay: Path | None) -> Verdict:
-    """The verdict on the shipped files with those of `overlay` laid over them; asked again when the machine was too busy."""
+    """The verdict on the shipped files with those of `overlay` laid over them; asked again when the
+    machine was too busy.
+    """
     for _ in range(3):
         with tempfile.TemporaryDirectory() as place:
             collect_pristine(lab, Path(place), overlay)
@@ -57,10 +60,15 @@ def operators(verdict: Verdict) -> list[str]:
     """What the captures of a finding lab showed, as a table of its own; nothing for other labs."""
     found = verdict.measurement.get("operators", [])
     lines = [
-        f"| `{one['name']}` | {one['share']:.1%} ± {100 * one['half_width']:.1f} | {intensity(one['flop_per_byte'])} |"
+        f"| `{one['name']}` | {one['share']:.1%} ± {100 * one['half_width']:.1f} |"
+        f" {intensity(one['flop_per_byte'])} |"
         for one in found
     ]
-    return ["", "| operator | share of self time | FLOP per byte |", "| --- | --- | --- |", *lines] if lines else []
+    return (
+        ["", "| operator | share of self time | FLOP per byte |", "| --- | --- | --- |", *lines]
+        if lines
+        else []
+    )
 
 
 def intensity(flop_per_byte: float | None) -> str:
@@ -74,14 +82,23 @@ def table(lab: Lab, device: str) -> str:
     """The whole table, with the machine and the date."""
     targets = [spec.id for spec in lab.spec.devices[device].criteria if spec.target is not None]
     lines = [f"| {' | '.join(['', *targets, 'outcome'])} |", "| --- " * (len(targets) + 2) + "|"]
-    folders = {"shipped": None, "solution": lab.solution, **{folder.name: folder for folder in variants(lab, device)}}
+    folders = {
+        "shipped": None,
+        "solution": lab.solution,
+        **{folder.name: folder for folder in variants(lab, device)},
+    }
     for name, overlay in folders.items():
         verdict = check(lab, device, overlay)
         lines.append(row(name, verdict))
         print(lines[-1], flush=True)
     lines += operators(verdict)
     cpu = next(
-        (line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
+        (
+            line.split(": ")[1]
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        "",
     )
     machine = f"{cpu}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
     command = f"`python benchmarks/before_after.py {lab.slug} --device {device}`"
@@ -89,12 +106,18 @@ def table(lab: Lab, device: str) -> str:
 
 
 def measure(lab: Lab, asked: str | None, *, write: bool) -> None:
-    """The table of one lab, printed as it comes about and written into its solution's README.md where that is asked for."""
-    device = asked or next(device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices)
+    """The table of one lab, printed as it comes about and written into its solution's README.md
+    where that is asked for.
+    """
+    device = asked or next(
+        device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices
+    )
     text = table(lab, device)
     if write:
         readme = lab.solution / "README.md"
-        page, count = MARKS.subn(lambda marks: marks[1] + text + marks[2], readme.read_text(encoding="utf-8"))
+        page, count = MARKS.subn(
+            lambda marks: marks[1] + text + marks[2], readme.read_text(encoding="utf-8")
+        )
         if not count:
             sys.exit(f"{readme} has no measured marks")
         readme.write_text(page, encoding="utf-8")

@@ -3,8 +3,9 @@
     git worktree add ../before v0.1.0 && make -C ../before install
     python benchmarks/check_start.py ../before [--rounds 7]
 
-Each times `lab check` of the example lab with code that raises when it is loaded: reference and worker are started in their sandboxes, nothing is measured.
-Prints the median and the range of both, and now over before. The command's own start (its imports) is in the first line only.
+Each times `lab check` of the example lab with code that raises when it is loaded: reference and
+worker are started in their sandboxes, nothing is measured. Prints the median and the range of both,
+and now over before. The command's own start (its imports) is in the first line only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def lab(tree: Path, *arguments: str, at: Path) -> subprocess.CompletedProcess[st
     environment = {**os.environ, "BOTTLENECK_LAB_CONTENT": str(tree / "docs" / "example")}
     # Else every start compiles the checker anew, and a larger one takes longer.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return subprocess.run(command, cwd=at, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(
+        command, cwd=at, capture_output=True, text=True, check=False, env=environment
+    )
 
 
 def workspace(tree: Path, folder: Path) -> Path:
@@ -44,7 +47,9 @@ def workspace(tree: Path, folder: Path) -> Path:
 
 
 def check_s(tree: Path, work: Path) -> tuple[float, float]:
-    """Seconds of one check, the command's own start included and without. Raises SystemExit for one that did not end as a FAIL."""
+    """Seconds of one check, the command's own start included and without. Raises SystemExit for one
+    that did not end as a FAIL.
+    """
     began = time.perf_counter()
     done = lab(tree, "check", "--json", at=work)
     seconds = time.perf_counter() - began
@@ -55,7 +60,9 @@ def check_s(tree: Path, work: Path) -> tuple[float, float]:
 
 def main() -> int:
     """Print a row a checkout."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
@@ -71,9 +78,12 @@ def main() -> int:
     for place, what in enumerate(("the command", "the check in it")):
         taken = {name: [pair[place] for pair in pairs] for name, pairs in seconds.items()}
         told = ", ".join(
-            f"{name} {statistics.median(s):.2f} s ({min(s):.2f}-{max(s):.2f})" for name, s in taken.items()
+            f"{name} {statistics.median(s):.2f} s ({min(s):.2f}-{max(s):.2f})"
+            for name, s in taken.items()
         )
-        ratio = statistics.median(now / before for now, before in zip(taken["now"], taken["before"], strict=True))
+        ratio = statistics.median(
+            now / before for now, before in zip(taken["now"], taken["before"], strict=True)
+        )
         print(f"{what}: {told}: {ratio:.2f}x")
     return 0
 

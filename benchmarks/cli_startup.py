@@ -1,8 +1,10 @@
-"""How long `lab --help` and `lab list` take, beside a bare `python -c pass`, both in one run and in turns.
+"""How long `lab --help` and `lab list` take, beside a bare `python -c pass`, both in one run and in
+turns.
 
     python benchmarks/cli_startup.py [--rounds 21]
 
-Prints medians in ms, the spread, and the ratio to the bare interpreter; ends with status 1 when a command takes more than 250 ms.
+Prints medians in ms, the spread, and the ratio to the bare interpreter; ends with status 1 when a
+command takes more than 250 ms.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def time_ms(command: list[str]) -> float:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Times of every command, taken in turns so that a busy moment meets all of them; the first round warms the caches."""
+    """Times of every command, taken in turns so that a busy moment meets all of them; the first
+    round warms the caches.
+    """
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for turn in range(rounds + 1):
         for name, command in COMMANDS.items():
@@ -47,11 +51,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=21)
     times = measure(parser.parse_args().rounds)
     bare = statistics.median(times["python -c pass"])
-    print(f"Python {platform.python_version()} on {platform.machine()}; medians of {len(times['lab'])} runs in turns")
+    print(
+        f"Python {platform.python_version()} on {platform.machine()}; medians of"
+        f" {len(times['lab'])} runs in turns"
+    )
     for name, values in times.items():
         median = statistics.median(values)
         print(
-            f"{name:16} {median:7.1f} ms   ({min(values):.1f}-{max(values):.1f})   {median / bare:5.1f} x the bare interpreter"
+            f"{name:16} {median:7.1f} ms   ({min(values):.1f}-{max(values):.1f})  "
+            f" {median / bare:5.1f} x the bare interpreter"
         )
     return int(any(statistics.median(values) > GOAL_MS for values in times.values()))
 

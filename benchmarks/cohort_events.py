@@ -1,4 +1,5 @@
-"""300 pages that follow what changes: how long from a submission to its being told, and what it costs the server.
+"""300 pages that follow what changes: how long from a submission to its being told, and what it
+costs the server.
 
 .venv/bin/python benchmarks/cohort_events.py [--pages 300] [--rounds 10]
 """
@@ -21,7 +22,7 @@ import psutil
 from tests.cohort.conftest import opened_room
 from tests.cohort.serving import log_in, serving
 
-from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.settings import change_settings
 
 
@@ -34,16 +35,23 @@ class Page:
     async def follow(self, port: int, cookie: str) -> None:
         """Read until cancelled."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nCookie: bottleneck_lab={cookie}\r\n\r\n".encode())
+        writer.write(
+            f"GET /events HTTP/1.1\r\nHost: x\r\nCookie: bottleneck_lab={cookie}\r\n\r\n".encode()
+        )
         async for line in reader:
             if line.startswith(b"data:"):
-                self.heard.setdefault(line.decode().split('"submission": "')[1].split('"')[0], time.perf_counter())
+                self.heard.setdefault(
+                    line.decode().split('"submission": "')[1].split('"')[0], time.perf_counter()
+                )
 
 
 async def watch(port: int, cookies: list[str], submit, rounds: int) -> list[float]:
     """Seconds until each page had heard of each submission."""
     pages = [Page() for _ in cookies]
-    tasks = [asyncio.create_task(page.follow(port, cookie)) for page, cookie in zip(pages, cookies, strict=True)]
+    tasks = [
+        asyncio.create_task(page.follow(port, cookie))
+        for page, cookie in zip(pages, cookies, strict=True)
+    ]
     await asyncio.sleep(3)
     took = []
     for _ in range(rounds):
@@ -80,10 +88,12 @@ def main() -> None:
             more = psutil.Process(server.process.pid).memory_info().rss - memory
             expected = asked.pages * asked.rounds
             print(
-                f"{len(took)} of {expected} told; p50 {took[len(took) // 2]:.2f} s, p99 {took[int(len(took) * 0.99)]:.2f} s, longest {took[-1]:.2f} s"
+                f"{len(took)} of {expected} told; p50 {took[len(took) // 2]:.2f} s, p99"
+                f" {took[int(len(took) * 0.99)]:.2f} s, longest {took[-1]:.2f} s"
             )
             print(
-                f"the server grew by {more / 2**20:.1f} MiB with {asked.pages} pages open ({more / asked.pages / 1024:.0f} KiB a page)"
+                f"the server grew by {more / 2**20:.1f} MiB with {asked.pages} pages open"
+                f" ({more / asked.pages / 1024:.0f} KiB a page)"
             )
 
 

@@ -25,7 +25,9 @@ def course(folder: Path, labs: int) -> None:
     for slug in slugs:
         shutil.copytree(MINI / "labs" / "slow", folder / "labs" / slug)
         shutil.copytree(MINI / "solutions" / "slow", folder / "solutions" / slug)
-    (folder / "labs" / "course.toml").write_text(f'title = "Many"\n[[stages]]\nname = "only"\nlabs = {slugs}\n')
+    (folder / "labs" / "course.toml").write_text(
+        f'title = "Many"\n[[stages]]\nname = "only"\nlabs = {slugs}\n'
+    )
 
 
 def fill(room, learners: int, attempts: int) -> int:
@@ -33,7 +35,7 @@ def fill(room, learners: int, attempts: int) -> int:
     from tests.cohort.fake_job import verdict_of
 
     from bottleneck_lab.catalog import load_labs
-    from bottleneck_lab.cohort import leases
+    from bottleneck_lab.cohort.running import leases
     from bottleneck_lab.cohort.settings import change_settings
     from bottleneck_lab.grading.attest import sign
 
@@ -50,11 +52,17 @@ def fill(room, learners: int, attempts: int) -> int:
         for answer in [room.intake.offer(token, one) for one in asked]:
             answer.result(30)
         with room.cohort.database.writing() as connection:
-            while lease := leases.claim(connection, "r", ("cpu",), lambda _one: "cpu0", room.clock()):
+            while lease := leases.claim(
+                connection, "r", ("cpu",), lambda _one: "cpu0", room.clock()
+            ):
                 lab = load_labs()[lease.lab]
-                verdict = msgspec.structs.replace(verdict_of(lab, lab.path, "cpu"), binding=lease.binding)
+                verdict = msgspec.structs.replace(
+                    verdict_of(lab, lab.path, "cpu"), binding=lease.binding
+                )
                 document = msgspec.json.encode(sign(verdict, key)).decode()
-                leases.finish(connection, lease.nonce, document, key.public_key(), "benchmark", room.clock())
+                leases.finish(
+                    connection, lease.nonce, document, key.public_key(), "benchmark", room.clock()
+                )
                 done += 1
     return done
 
@@ -71,7 +79,7 @@ def main() -> None:
         course(Path(folder) / "content", asked.labs)
         from tests.cohort.conftest import opened_room
 
-        from bottleneck_lab.cohort.exports import FORMATS, export
+        from bottleneck_lab.cohort.grading.exports import FORMATS, export
         from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 
         with opened_room(Path(folder) / "cohort") as room:
@@ -80,8 +88,15 @@ def main() -> None:
             for kind in FORMATS:
                 began = time.perf_counter()
                 with room.cohort.database.reading() as connection:
-                    data = export(connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, kind)
-                print(f"  {kind:9} {time.perf_counter() - began:5.2f} s  {len(data) / 1000:8.0f} KB")
+                    data = export(
+                        connection,
+                        verdict_reader_of(room.cohort.public_key),
+                        room.cohort.blobs,
+                        kind,
+                    )
+                print(
+                    f"  {kind:9} {time.perf_counter() - began:5.2f} s  {len(data) / 1000:8.0f} KB"
+                )
 
 
 if __name__ == "__main__":

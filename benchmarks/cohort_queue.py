@@ -1,10 +1,14 @@
-"""200 queued checks over 4 slots of an executor: does any slot ever do two at once, does each get one verdict, is everybody served in turn.
+"""200 queued checks over 4 slots of an executor: does any slot ever do two at once, does each get
+one verdict, is everybody served in turn.
 
-    .venv/bin/python benchmarks/cohort_queue.py [--executor local|slurm|ray] [--checks 200] [--slots 4] [--seconds 0.05]
+    .venv/bin/python benchmarks/cohort_queue.py [--executor local|slurm|ray] [--checks 200] [--slots
+    4] [--seconds 0.05]
 
-For Slurm a controller and as many nodes as slots are started on this machine (as root), for Ray a cluster of as many CPUs.
+For Slurm a controller and as many nodes as slots are started on this machine (as root), for Ray a
+cluster of as many CPUs.
 
-The check itself is a stand-in that takes a known time, so that what is left is the overhead of queue, lease, process, signature and record.
+The check itself is a stand-in that takes a known time, so that what is left is the overhead of
+queue, lease, process, signature and record.
 """
 
 from __future__ import annotations
@@ -28,10 +32,10 @@ from tests.cohort.fake_job import COMMAND
 from tests.cohort.slurm import slurm_cluster
 from tests.cohort.test_runner import run_until, settled
 
-from bottleneck_lab.cohort.executors.base import Executor
-from bottleneck_lab.cohort.executors.local import LocalExecutor
-from bottleneck_lab.cohort.executors.ray import RayExecutor
-from bottleneck_lab.cohort.executors.slurm import SlurmExecutor
+from bottleneck_lab.cohort.running.executors.base import Executor
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.executors.ray import RayExecutor
+from bottleneck_lab.cohort.running.executors.slurm import SlurmExecutor
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
@@ -50,7 +54,13 @@ def executor_of(kind: str, room, folder: Path, slots: int) -> Iterator[Executor]
     else:
         import ray
 
-        ray.init(address="local", num_cpus=slots, num_gpus=0, include_dashboard=False, log_to_driver=False)
+        ray.init(
+            address="local",
+            num_cpus=slots,
+            num_gpus=0,
+            include_dashboard=False,
+            log_to_driver=False,
+        )
         yield RayExecutor(slots, command=COMMAND)
         ray.shutdown()
 
@@ -70,7 +80,9 @@ def main() -> None:
             change_settings(connection, min_interval_s=0, max_waiting=asked.checks)
         tokens = [room.join(f"learner {number}")[1] for number in range(LEARNERS)]
         per_learner = asked.checks // LEARNERS
-        for token in tokens:  # the first learner submits everything before the second submits anything
+        for (
+            token
+        ) in tokens:  # the first learner submits everything before the second submits anything
             for number in range(per_learner):
                 asked_for = room.submission(f"# right {asked.seconds} {token[:6]} {number}\n")
                 room.intake.offer(token, asked_for).result(30)
@@ -98,22 +110,33 @@ def report(room, wall_s: float, asked: argparse.Namespace) -> None:
         for other in set(order)
     )
     print(
-        f"{len(verdicts)} verdicts of {asked.checks} submissions, {len(set(verdicts))} different; {overlaps} overlaps on a slot"
+        f"{len(verdicts)} verdicts of {asked.checks} submissions, {len(set(verdicts))} different;"
+        f" {overlaps} overlaps on a slot"
     )
     print(f"after every round of {LEARNERS}, learners had been served at most {unfair} apart")
     work_s = asked.checks * asked.seconds / asked.slots
     print(
-        f"{wall_s:.1f} s in all, {1000 * (wall_s - work_s) * asked.slots / asked.checks:.0f} ms of overhead a check on each of {asked.slots} slots"
+        f"{wall_s:.1f} s in all, {1000 * (wall_s - work_s) * asked.slots / asked.checks:.0f} ms of"
+        f" overhead a check on each of {asked.slots} slots"
     )
-    log = [json.loads(line) for line in Path(os.environ["BOTTLENECK_LAB_FAKE_LOG"]).read_text().splitlines()]
+    log = [
+        json.loads(line)
+        for line in Path(os.environ["BOTTLENECK_LAB_FAKE_LOG"]).read_text().splitlines()
+    ]
     places = {line["slot"] for line in log}
     together = sum(
-        one["slot"] == other["slot"] and one["began"] < other["ended"] and other["began"] < one["ended"]
+        one["slot"] == other["slot"]
+        and one["began"] < other["ended"]
+        and other["began"] < one["ended"]
         for at, one in enumerate(log)
         for other in log[at + 1 :]
         if asked.executor == "slurm"
     )
-    nodes = f" on {len(places)} nodes, {together} times beside another on the same" if asked.executor == "slurm" else ""
+    nodes = (
+        f" on {len(places)} nodes, {together} times beside another on the same"
+        if asked.executor == "slurm"
+        else ""
+    )
     print(f"the stand-in ran {len(log)} times{nodes}")
 
 

@@ -1,9 +1,11 @@
-"""A room that submits at the same moment: 300 uploads of 50 KB at once, to a real server, on SQLite and on PostgreSQL.
+"""A room that submits at the same moment: 300 uploads of 50 KB at once, to a real server, on SQLite
+and on PostgreSQL.
 
     .venv/bin/python benchmarks/cohort_uploads.py [--uploads 300] [--rounds 3]
 
-Every upload has a learner and a connection of its own; an acknowledgement is counted from the moment when all begin to the signed receipt. Afterwards every
-acknowledged submission is looked up in the database and its blob read back.
+Every upload has a learner and a connection of its own; an acknowledgement is counted from the
+moment when all begin to the signed receipt. Afterwards every acknowledged submission is looked up
+in the database and its blob read back.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def request(token: str, number: int, round_: int) -> bytes:
     body = msgspec.json.encode(
         Submission(f"{round_:04}-{number:06}", "slow", lab.content_hash(), "cpu", {"work.py": text})
     )
-    head = f"POST /api/submissions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        "POST /api/submissions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer"
+        f" {token}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -74,7 +79,10 @@ def measure(room: Room, uploads: int, rounds: int) -> None:
             answers = asyncio.run(all_at_once(port, requests))
             after = psutil.Process(server.process.pid).cpu_times()
             report(room, answers)
-            print(f"  the server used {after.user + after.system - before.user - before.system:.2f} s of a core")
+            print(
+                f"  the server used {after.user + after.system - before.user - before.system:.2f} s"
+                " of a core"
+            )
 
 
 def report(room: Room, answers: list[tuple[float, str | None]]) -> None:
@@ -85,8 +93,9 @@ def report(room: Room, answers: list[tuple[float, str | None]]) -> None:
     lost = [handle for handle in acknowledged if not room.cohort.blobs.get(stored[handle])]
     p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
     print(
-        f"  {len(acknowledged)} of {len(answers)} acknowledged, {len(lost)} lost, {len(answers) / took[-1]:.0f}/s, "
-        f"p50 {p50:.2f} s, p99 {p99:.2f} s, all after {took[-1]:.2f} s"
+        f"  {len(acknowledged)} of {len(answers)} acknowledged, {len(lost)} lost,"
+        f" {len(answers) / took[-1]:.0f}/s, p50 {p50:.2f} s, p99 {p99:.2f} s, all after"
+        f" {took[-1]:.2f} s"
     )
 
 
@@ -97,7 +106,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "sqlite") as room:
-        print(f"SQLite (WAL, synchronous=FULL), {asked.uploads} uploads of {BYTES // 1000} KB at once:")
+        print(
+            f"SQLite (WAL, synchronous=FULL), {asked.uploads} uploads of {BYTES // 1000} KB at"
+            " once:"
+        )
         measure(room, asked.uploads, asked.rounds)
     with (
         tempfile.TemporaryDirectory() as folder,

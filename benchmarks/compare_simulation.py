@@ -1,10 +1,13 @@
-"""How often `lab compare` of repeated captures errs: simulated captures of two versions of a program, with no change and with one of known size.
+"""How often `lab compare` of repeated captures errs: simulated captures of two versions of a
+program, with no change and with one of known size.
 
-    python benchmarks/compare_simulation.py                  # prints the table
-    python benchmarks/compare_simulation.py --write          # also writes it to docs/measured/compare_simulation.md
+    python benchmarks/compare_simulation.py                  # prints the table python
+    benchmarks/compare_simulation.py --write          # also writes it to
+    docs/measured/compare_simulation.md
 
-Every figure follows from the seed. A simulated capture is what `compare` sees of a real one: a time for the step and for each operator. The machine's
-slowdown of that moment is in all of them, by the noises of verdict_simulation.py; each operator has a little noise of its own besides.
+Every figure follows from the seed. A simulated capture is what `compare` sees of a real one: a time
+for the step and for each operator. The machine's slowdown of that moment is in all of them, by the
+noises of verdict_simulation.py; each operator has a little noise of its own besides.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown, tab
 
 from bottleneck_lab.analysis.compare import Comparison, Observation, compare
 from bottleneck_lab.analysis.gate import alternate
-from bottleneck_lab.analysis.step_figures import StepFigures
+from bottleneck_lab.analysis.steps.figures import StepFigures
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "measured" / "compare_simulation.md"
 OPERATORS_NS = {f"operator {number}": 1e6 / 1.5**number for number in range(8)}
@@ -31,14 +34,21 @@ OWN_NOISE = 0.005
 CAPTURES = (16, 32, 64)
 """Of each version."""
 SLOWER = 1.1
-SUMMARY: Any = SimpleNamespace(findings=[], emulated=False, quality=SimpleNamespace(reliable=True, reasons=[]))
+SUMMARY: Any = SimpleNamespace(
+    findings=[], emulated=False, quality=SimpleNamespace(reliable=True, reasons=[])
+)
 
 
 def capture(rng: random.Random, log: float, change: float) -> Observation:
     """One capture at a moment when the machine is slowed down by exp(`log`)."""
-    times = {name: ns * change * slowdown(log + rng.gauss(0, OWN_NOISE)) for name, ns in OPERATORS_NS.items()}
+    times = {
+        name: ns * change * slowdown(log + rng.gauss(0, OWN_NOISE))
+        for name, ns in OPERATORS_NS.items()
+    }
     series = {("operator", name): np.array([ns]) for name, ns in times.items()}
-    return Observation(SUMMARY, StepFigures(1, {("step", "time"): np.array([sum(times.values())]), **series}, {}))
+    return Observation(
+        SUMMARY, StepFigures(1, {("step", "time"): np.array([sum(times.values())]), **series}, {})
+    )
 
 
 def comparison(rng: random.Random, slots: Slots, captures: int, change: float) -> Comparison:
@@ -60,7 +70,10 @@ def row(noise: str, level: str, captures: int, runs: int, seed: int) -> tuple[li
     """A row of the table, and how many comparisons of the same code called anything worse."""
     rng = random.Random(f"{seed} {noise} {level} {captures}")
     said = {
-        change: [worse(comparison(rng, NOISES[noise](rng, LEVELS[level]), captures, change)) for _ in range(runs)]
+        change: [
+            worse(comparison(rng, NOISES[noise](rng, LEVELS[level]), captures, change))
+            for _ in range(runs)
+        ]
         for change in (1.0, SLOWER)
     }
     alarms = sum(map(bool, said[1.0]))
@@ -72,7 +85,12 @@ def row(noise: str, level: str, captures: int, runs: int, seed: int) -> tuple[li
 
 def render(runs: int, seed: int) -> str:
     head = ["noise", "kind", "captures of each", "false alarms", "step found", "operators found"]
-    cells = [(noise, level, captures) for level in ("quiet", "usual") for captures in CAPTURES for noise in NOISES]
+    cells = [
+        (noise, level, captures)
+        for level in ("quiet", "usual")
+        for captures in CAPTURES
+        for noise in NOISES
+    ]
     found = [row(*cell, runs, seed) for cell in cells]
     alarms, pairs = sum(count for _, count in found), runs * len(cells)
     most = percent(binomtest(alarms, pairs).proportion_ci(CONFIDENCE).high)
@@ -92,7 +110,9 @@ All rows together: {alarms} false alarms in {pairs:,} comparisons, so at most {m
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=400, help="simulated comparisons of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write the table into docs/measured/")

@@ -1,9 +1,11 @@
-"""Data rates on the photographs: the shipped loader of lab dataloader beside its solution and variants, all in one run.
+"""Data rates on the photographs: the shipped loader of lab dataloader beside its solution and
+variants, all in one run.
 
     python benchmarks/data_rates.py [--photos DIR] [--batches 12] [--rounds 3]
 
-Every script feeds a device that takes no time, on two cores. A round runs them all once, in a new random order, each in a fresh process:
-4 batches to warm up, then `--batches` on the clock. CPU time is that of the whole process tree. Medians over the rounds.
+Every script feeds a device that takes no time, on two cores. A round runs them all once, in a new
+random order, each in a fresh process: 4 batches to warm up, then `--batches` on the clock. CPU time
+is that of the whole process tree. Medians over the rounds.
 """
 
 from __future__ import annotations
@@ -21,19 +23,21 @@ from statistics import median
 from bottleneck_lab.workspace.home import dataset_root
 
 ROOT = Path(__file__).resolve().parents[1]
-LAB = ROOT / "labs" / "dataloader"
+LAB = ROOT / "labs" / "idle-gpu"
 WAYS = {
     "PIL, as shipped (1 worker)": LAB,
-    "PIL, draft, uint8 (2 workers)": ROOT / "solutions" / "dataloader",
-    "torchvision v2 (4 workers)": ROOT / "tests" / "variants" / "dataloader" / "v2-transforms",
-    "DALI on the CPU (2 threads)": ROOT / "tests" / "variants" / "dataloader" / "dali",
-    "packed uint8 (1 worker)": ROOT / "tests" / "variants" / "dataloader" / "packed",
+    "PIL, draft, uint8 (2 workers)": ROOT / "solutions" / "idle-gpu",
+    "torchvision v2 (4 workers)": ROOT / "tests" / "variants" / "idle-gpu" / "v2-transforms",
+    "DALI on the CPU (2 threads)": ROOT / "tests" / "variants" / "idle-gpu" / "dali",
+    "packed uint8 (1 worker)": ROOT / "tests" / "variants" / "idle-gpu" / "packed",
 }
 WARM_UP_BATCHES = 4
 
 
 class Sink:
-    """A device that takes no time: it copies each batch, as any device must, and counts images, wall and CPU seconds."""
+    """A device that takes no time: it copies each batch, as any device must, and counts images,
+    wall and CPU seconds.
+    """
 
     def __init__(self, count: int, batches: int) -> None:
         self.count, self.batches = count, batches
@@ -86,7 +90,11 @@ def feed_once(folder: Path, photos: Path, cache: Path, batches: int) -> None:
         train.prepare(photos, cache)
     sink = Sink(len(recipe.photographs(photos)), batches)
     train.train(sink, photos, cache)
-    print(json.dumps({"images_per_s": sink.images / sink.wall_s, "cpu_ms": 1000 * sink.cpu_s / sink.images}))
+    print(
+        json.dumps(
+            {"images_per_s": sink.images / sink.wall_s, "cpu_ms": 1000 * sink.cpu_s / sink.images}
+        )
+    )
 
 
 def measure(photos: Path, batches: int, rounds: int) -> dict[str, list[dict[str, float]]]:
@@ -95,18 +103,33 @@ def measure(photos: Path, batches: int, rounds: int) -> dict[str, list[dict[str,
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(rounds):
             for way in random.sample(list(WAYS), len(WAYS)):
-                command = [sys.executable, __file__, "--photos", str(photos), "--batches", str(batches)]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--photos",
+                    str(photos),
+                    "--batches",
+                    str(batches),
+                ]
                 command += ["--way", str(WAYS[way]), "--cache", cache]
-                output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                output = subprocess.run(
+                    command, check=True, stdout=subprocess.PIPE, text=True
+                ).stdout
                 figures[way].append(json.loads(output.splitlines()[-1]))
     return figures
 
 
 def print_table(figures: dict[str, list[dict[str, float]]]) -> None:
     """Medians and ratios to the shipped script, as Markdown."""
-    middle = {way: {key: median(run[key] for run in runs) for key in runs[0]} for way, runs in figures.items()}
+    middle = {
+        way: {key: median(run[key] for run in runs) for key in runs[0]}
+        for way, runs in figures.items()
+    }
     shipped = middle[next(iter(WAYS))]
-    print("| way | images/s | of the shipped | CPU ms an image | of the shipped |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| way | images/s | of the shipped | CPU ms an image | of the shipped |\n| --- | --- | ---"
+        " | --- | --- |"
+    )
     for way, row in middle.items():
         rate, cost = row["images_per_s"], row["cpu_ms"]
         ratios = rate / shipped["images_per_s"], cost / shipped["cpu_ms"]
@@ -115,8 +138,12 @@ def print_table(figures: dict[str, list[dict[str, float]]]) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made"
+    )
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--way", type=Path, help=argparse.SUPPRESS)

@@ -1,10 +1,13 @@
-"""The modelled figures of the distributed lab: the shipped script, the solution and every variant on 4 and 8 emulated ranks.
+"""The modelled figures of the distributed lab: the shipped script, the solution and every variant
+on 4 and 8 emulated ranks.
 
-    python benchmarks/ddp_emulation.py [--only NAME …] [--repeat 2]
-    python benchmarks/ddp_emulation.py --checks [--only NAME …]     # whole checks of what passes, as a learner's are
+    python benchmarks/ddp_emulation.py [--only NAME …] [--repeat 2] python
+    benchmarks/ddp_emulation.py --checks [--only NAME …]     # whole checks of what passes, as a
+    learner's are
 
-Modelled times repeat exactly, on any machine and under any load: with --repeat the spread is printed and must be 0. Wall time and memory (the
-sum of the proportional set sizes of all processes, the verifier's own included, sampled) are this machine's.
+Modelled times repeat exactly, on any machine and under any load: with --repeat the spread is
+printed and must be 0. Wall time and memory (the sum of the proportional set sizes of all processes,
+the verifier's own included, sampled) are this machine's.
 """
 
 import argparse
@@ -17,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure.kinds.ranks.costs import load_costs
-from bottleneck_lab.measure.kinds.ranks.emulated_check import same_training
-from bottleneck_lab.measure.kinds.ranks.emulation import EmulatedRun, Secret, crew
+from bottleneck_lab.measure.kinds.data_parallel.check import same_training
+from bottleneck_lab.measure.kinds.data_parallel.emulation import EmulatedRun, Secret, crew
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_costs
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.verifier import check_lab
 
@@ -38,7 +41,9 @@ def scripts() -> dict[str, Path]:
 
 
 class PeakMemory(threading.Thread):
-    """Largest sum, in GiB, of what this process and its children hold while this is entered; shared pages are counted once."""
+    """Largest sum, in GiB, of what this process and its children hold while this is entered; shared
+    pages are counted once.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -76,7 +81,9 @@ def run(script: Path, secret: Secret) -> tuple[dict[int, EmulatedRun], float, fl
         folder.mkdir()
         shutil.copy(LAB / "recipe.py", folder)
         shutil.copy(script, folder / "train.py")
-        with crew(folder, "train.py", load_costs(LAB), [8, 4], janitor.folder / "scratch", janitor) as ranks:
+        with crew(
+            folder, "train.py", load_costs(LAB), [8, 4], janitor.folder / "scratch", janitor
+        ) as ranks:
             found = {world: ranks.run(secret) for world in (8, 4)}
     return found, time.monotonic() - start, memory.peak
 
@@ -101,11 +108,14 @@ def spread(runs: list[dict[int, EmulatedRun]]) -> float:
 
 
 def compare(names: dict[str, Path], repeat: int) -> None:
-    """A row a script: the modelled figures, against the shipped script's run on the same secret batches."""
+    """A row a script: the modelled figures, against the shipped script's run on the same secret
+    batches.
+    """
     secret = Secret(3, 7)
     reference = run(LAB / "train.py", secret)[0]
     print(
-        f"{'script':14} {'step at 4':>10} {'step at 8':>10} {'4 to 8':>7} {'overlap':>8} {'apart':>9} {'spread':>7} {'wall s':>7} {'GiB':>5}"
+        f"{'script':14} {'step at 4':>10} {'step at 8':>10} {'4 to 8':>7} {'overlap':>8}"
+        f" {'apart':>9} {'spread':>7} {'wall s':>7} {'GiB':>5}"
     )
     for name, script in names.items():
         seen = [run(script, secret) for _ in range(repeat)]
@@ -113,24 +123,35 @@ def compare(names: dict[str, Path], repeat: int) -> None:
         few, many = found[4], found[8]
         problem = same_training(many, reference[8]) or same_training(few, reference[4])
         print(
-            f"{name:14} {few.step_ms:10.3f} {many.step_ms:10.3f} {many.samples_per_s / few.samples_per_s:7.3f} {many.overlap_share:8.1%} "
-            f"{max(found[world].difference(reference[world]) for world in found):9.2e} "
-            f"{spread([one for one, _, _ in seen]):7.2%} {wall_s:7.1f} {gib:5.2f} {problem or 'same training'}",
+            f"{name:14} {few.step_ms:10.3f} {many.step_ms:10.3f}"
+            f" {many.samples_per_s / few.samples_per_s:7.3f} {many.overlap_share:8.1%}"
+            f" {max(found[world].difference(reference[world]) for world in found):9.2e}"
+            f" {spread([one for one, _, _ in seen]):7.2%} {wall_s:7.1f} {gib:5.2f}"
+            f" {problem or 'same training'}",
             flush=True,
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", help="names of scripts")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--checks", action="store_true", help="whole checks in place of runs")
     options = parser.parse_args()
-    names = {name: script for name, script in scripts().items() if options.only is None or name in options.only}
+    names = {
+        name: script
+        for name, script in scripts().items()
+        if options.only is None or name in options.only
+    }
     if not options.checks:
         compare(names, options.repeat)
         return
-    print(f"{'script':14} {'outcome':8} {'4 to 8':>7} {'overlap':>8} {'apart':>9} {'wall s':>7} {'GiB':>5}")
+    print(
+        f"{'script':14} {'outcome':8} {'4 to 8':>7} {'overlap':>8} {'apart':>9} {'wall s':>7}"
+        f" {'GiB':>5}"
+    )
     for name, script in names.items():
         print(f"{name:14} {check(script)}", flush=True)
 

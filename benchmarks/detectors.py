@@ -1,13 +1,16 @@
-"""Precision and recall of the detectors on captures with known bottlenecks, and false alarms on healthy ones.
+"""Precision and recall of the detectors on captures with known bottlenecks, and false alarms on
+healthy ones.
 
     python benchmarks/detectors.py [--seeds 5] [--no-recorded] [--shapes FOLDER]
 
-Four sets, scored apart. *tuned*: synthetic captures (datasets/captures/make.py) of the sizes, strengths and seeds that the thresholds were chosen on.
-*held out*: the same programs with seeds, lengths, depths, strengths and jitter that no threshold was chosen on. *real shapes*: a step of each capture
-in FOLDER, its kernels and launches in their order and of their lengths, replayed by a host and a queue, with a bottleneck put in or none, with steps
-marked or not. *recorded*: torch.profiler on this CPU, around small programs with a bottleneck put in, and healthy controls. A detector is right when it
-names what was put in (recall) and is silent about everything else (precision). Exits with 1 where precision falls below 98%, recall below 95%, or a
-healthy capture raises an alarm.
+Four sets, scored apart. *tuned*: synthetic captures (datasets/captures/make.py) of the sizes,
+strengths and seeds that the thresholds were chosen on. *held out*: the same programs with seeds,
+lengths, depths, strengths and jitter that no threshold was chosen on. *real shapes*: a step of each
+capture in FOLDER, its kernels and launches in their order and of their lengths, replayed by a host
+and a queue, with a bottleneck put in or none, with steps marked or not. *recorded*: torch.profiler
+on this CPU, around small programs with a bottleneck put in, and healthy controls. A detector is
+right when it names what was put in (recall) and is silent about everything else (precision). Exits
+with 1 where precision falls below 98%, recall below 95%, or a healthy capture raises an alarm.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bottleneck_lab import findings, load, merge_ranks
-from bottleneck_lab.analysis.window import step_rows
+from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.measure.worker import load_module
 from bottleneck_lab.trace import ActivityKind
 
@@ -59,11 +62,20 @@ class Score:
             self.wrong.append(f"{label}: put in {sorted(expected)}, found {sorted(got)}")
 
     def good(self) -> bool:
-        hits, false, missed = (sum(counts.values()) for counts in (self.hits, self.false, self.missed))
-        return hits >= PRECISION * (hits + false) and hits >= RECALL * (hits + missed) and not self.alarms
+        hits, false, missed = (
+            sum(counts.values()) for counts in (self.hits, self.false, self.missed)
+        )
+        return (
+            hits >= PRECISION * (hits + false)
+            and hits >= RECALL * (hits + missed)
+            and not self.alarms
+        )
 
     def show(self, title: str) -> None:
-        print(f"\n{title}\n{'finding':24} {'found':>6} {'false':>6} {'missed':>6} {'precision':>10} {'recall':>7}")
+        print(
+            f"\n{title}\n{'finding':24} {'found':>6} {'false':>6} {'missed':>6} {'precision':>10}"
+            f" {'recall':>7}"
+        )
         for name in sorted({*self.hits, *self.false, *self.missed}):
             hits, false, missed = self.hits[name], self.false[name], self.missed[name]
             precision = hits / (hits + false) if hits + false else 1.0
@@ -79,19 +91,29 @@ def synthetic(folder: Path, seeds: range, varied: dict) -> Iterator[Case]:
     make = load_module(MAKE)
     kinds = [(make.training, make.BOTTLENECKS), (make.on_cpu, make.ON_CPU), (make.job, make.JOBS)]
     for program, bottlenecks in kinds:
-        for (bottleneck, expected), seed, values in product(bottlenecks.items(), seeds, product(*varied.values())):
+        for (bottleneck, expected), seed, values in product(
+            bottlenecks.items(), seeds, product(*varied.values())
+        ):
             options = dict(zip(varied, values, strict=True))
             runs = program(bottleneck, seed, **options)
             timelines = []
             for rank, run in enumerate(runs if isinstance(runs, list) else [runs]):
                 path = folder / f"rank{rank}.json"
-                path.write_text(json.dumps(run.trace(bottleneck, len(runs) if isinstance(runs, list) else 1)))
+                path.write_text(
+                    json.dumps(run.trace(bottleneck, len(runs) if isinstance(runs, list) else 1))
+                )
                 timelines.append(load(path))
-            yield f"{bottleneck} {seed} {options}", set(expected), {f.id for f in findings(merge_ranks(timelines))}
+            yield (
+                f"{bottleneck} {seed} {options}",
+                set(expected),
+                {f.id for f in findings(merge_ranks(timelines))},
+            )
 
 
 class Shape(NamedTuple):
-    """One step of a real program: of each kernel, in the order of launching, its length and the host's time since the launch before, us."""
+    """One step of a real program: of each kernel, in the order of launching, its length and the
+    host's time since the launch before, us.
+    """
 
     name: str
     kernels: list[float]
@@ -103,7 +125,9 @@ class Shape(NamedTuple):
 
 
 def read_shapes(folder: Path) -> Iterator[Shape]:
-    """The busiest step of every capture (without steps, its first kernels), of those that say what launched what."""
+    """The busiest step of every capture (without steps, its first kernels), of those that say what
+    launched what.
+    """
     for path in sorted([*folder.glob("*.json.gz"), *folder.glob("*.sqlite.gz")]):
         timeline = load(path)
         device, call = timeline.device, timeline.launched_by
@@ -149,10 +173,14 @@ NEED_STEPS = ("between", "uneven")
 def shaped(folder: Path, shapes: list[Shape], seeds: range) -> Iterator[Case]:
     """Every bottleneck in every shape, with steps and without."""
     make = load_module(MAKE)
-    for shape, (bottleneck, expected), seed, marked in product(shapes, SHAPED.items(), seeds, (True, False)):
+    for shape, (bottleneck, expected), seed, marked in product(
+        shapes, SHAPED.items(), seeds, (True, False)
+    ):
         if not marked and bottleneck in NEED_STEPS:
             continue
-        if bottleneck == "launch" and 2.5 * shape.device_us > LONGEST_LAUNCH_US * len(shape.kernels):
+        if bottleneck == "launch" and 2.5 * shape.device_us > LONGEST_LAUNCH_US * len(
+            shape.kernels
+        ):
             continue  # no host is too slow for kernels as long as these
         run, strength = make.Program(seed, jitter=0.05), 0.7 + 0.3 * (seed % 4)
         if not marked:  # imports and start-up, as long as all that follows
@@ -163,12 +191,19 @@ def shaped(folder: Path, shapes: list[Shape], seeds: range) -> Iterator[Case]:
         path = folder / "shaped.json"
         path.write_text(json.dumps(run.trace(bottleneck)))
         found = {finding.id for finding in findings(load(path))}
-        yield f"{shape.name} {bottleneck} {seed} {'steps' if marked else 'no steps'}", set(expected), found
+        yield (
+            f"{shape.name} {bottleneck} {seed} {'steps' if marked else 'no steps'}",
+            set(expected),
+            found,
+        )
 
 
-def replay(run: Any, make: Any, shape: Shape, bottleneck: str, strength: float, number: int, marked: bool) -> None:
-    """A step. A healthy host takes half as long for its launches as the device for its kernels; where the real kernels are too short for that, they are
-    made longer."""
+def replay(
+    run: Any, make: Any, shape: Shape, bottleneck: str, strength: float, number: int, marked: bool
+) -> None:
+    """A step. A healthy host takes half as long for its launches as the device for its kernels;
+    where the real kernels are too short for that, they are made longer.
+    """
     count = len(shape.kernels)
     longer = max(1.0, 2 * 9.0 * count / shape.device_us)
     unit = longer * shape.device_us
@@ -234,7 +269,11 @@ def recorded(folder: Path, repeats: int) -> Iterator[Case]:
 
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
-    table, few, rows = torch.randn(200_000, 16), torch.randn(8), torch.randint(0, 200_000, (120_000,))
+    table, few, rows = (
+        torch.randn(200_000, 16),
+        torch.randn(8),
+        torch.randint(0, 200_000, (120_000,)),
+    )
 
     def healthy(batch: torch.Tensor) -> None:
         model(batch).sum().backward()
@@ -273,10 +312,14 @@ def recorded(folder: Path, repeats: int) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--no-recorded", action="store_true")
-    parser.add_argument("--shapes", type=Path, default=CAPTURES, help="real captures whose steps are replayed")
+    parser.add_argument(
+        "--shapes", type=Path, default=CAPTURES, help="real captures whose steps are replayed"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -286,7 +329,9 @@ def main() -> None:
         }
         shapes = [*read_shapes(options.shapes)] if options.shapes.is_dir() else []
         if shapes:
-            sets[f"real shapes, {len(shapes)} captures"] = shaped(folder, shapes, range(201, 201 + options.seeds))
+            sets[f"real shapes, {len(shapes)} captures"] = shaped(
+                folder, shapes, range(201, 201 + options.seeds)
+            )
         if not options.no_recorded:
             sets["recorded on this CPU"] = recorded(folder, options.seeds)
         good = True

@@ -1,9 +1,12 @@
-"""How often the gate errs: simulated comparisons of two versions under five kinds of noise, with no change and with one of known size.
+"""How often the gate errs: simulated comparisons of two versions under five kinds of noise, with no
+change and with one of known size.
 
-    python benchmarks/gate_simulation.py                  # prints the table
-    python benchmarks/gate_simulation.py --write          # also writes it to docs/measured/gate_simulation.md
+    python benchmarks/gate_simulation.py                  # prints the table python
+    benchmarks/gate_simulation.py --write          # also writes it to
+    docs/measured/gate_simulation.md
 
-Every figure follows from the seed. A comparison looks after 16, 24, … pairs until it has decided, as the pytest plugin does.
+Every figure follows from the seed. A comparison looks after 16, 24, … pairs until it has decided,
+as the pytest plugin does.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def row(noise: str, level: str, change: float, runs: int, seed: int) -> list[str
     found = [compare(rng, NOISES[noise](rng, LEVELS[level]), change, rules) for _ in range(runs)]
     said = Counter(one.outcome for one in found)
     pairs = sum(one.pairs for one in found) / runs
-    counts = [percent(said[outcome] / runs) for outcome in ("worse", "same", "better", "cannot tell")]
+    counts = [
+        percent(said[outcome] / runs) for outcome in ("worse", "same", "better", "cannot tell")
+    ]
     most = percent(binomtest(said["worse"], runs).proportion_ci(CONFIDENCE).high)
     return [level, noise, f"{change:.3g}x", *counts, most if change <= 1 else "", f"{pairs:.1f}"]
 
@@ -63,7 +68,12 @@ def render(runs: int, seed: int) -> str:
         "false alarms at most",
         "pairs, mean",
     ]
-    rows = [row(noise, level, change, runs, seed) for level in LEVELS for change in CHANGES for noise in NOISES]
+    rows = [
+        row(noise, level, change, runs, seed)
+        for level in LEVELS
+        for change in CHANGES
+        for noise in NOISES
+    ]
     scales = ", ".join(f"{name} {scale:g}" for name, scale in LEVELS.items())
     return f"""# The gate, simulated
 
@@ -77,7 +87,9 @@ Each row is {runs:,} simulated comparisons with the default rules of `bottleneck
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=4000, help="simulated comparisons of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write the table into docs/measured/")

@@ -1,13 +1,16 @@
-"""Whole checks of every lab's right and wrong work, as `lab dev check` makes them, until each has come out as declared three times.
+"""Whole checks of every lab's right and wrong work, as `lab dev check` makes them, until each has
+come out as declared three times.
 
-    python benchmarks/judged_work.py --budget-s 3600 --write     # goes on where the record ends, then renews the tables in docs/measured/
-    python benchmarks/judged_work.py --budget-s 0 --write        # only the tables
-    python benchmarks/judged_work.py --labs ddp-scaling sync-points --device virtual --budget-s 600
+    python benchmarks/judged_work.py --budget-s 3600 --write     # goes on where the record ends,
+    then renews the tables in docs/measured/ python benchmarks/judged_work.py --budget-s 0 --write
+    # only the tables python benchmarks/judged_work.py --labs ddp-scaling sync-points --device
+    virtual --budget-s 600
 
-A check counts for the files it judged: those of the lab that decide a verdict, and the work itself. When one of them changes, its checks no longer count.
-The checker's own code is not among them (each line names its commit): after a change to how a kind of lab is judged, delete that lab's lines.
-INCONCLUSIVE and ERROR decide nothing; such a check is made again later. Labs whose times are modelled mind no other program; for the others leave the
-machine alone.
+A check counts for the files it judged: those of the lab that decide a verdict, and the work itself.
+When one of them changes, its checks no longer count. The checker's own code is not among them (each
+line names its commit): after a change to how a kind of lab is judged, delete that lab's lines.
+INCONCLUSIVE and ERROR decide nothing; such a check is made again later. Labs whose times are
+modelled mind no other program; for the others leave the machine alone.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ PAGE = RECORD.with_suffix(".md")
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
 TIMES = 3
 TELLS_NOTHING = ("*.md", "lab.toml", "diagnosis.toml")
-"""Files of a lab that no verdict depends on, once its criteria and settings are taken from lab.toml."""
+"""Files of a lab that no verdict depends on, once its criteria and settings are taken from
+lab.toml.
+"""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -51,7 +56,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One line of the record. `problems`: how the verdict differs from what was declared; empty where it does not. `load`: the machine's, as it began."""
+    """One line of the record. `problems`: how the verdict differs from what was declared; empty
+    where it does not. `load`: the machine's, as it began.
+    """
 
     work: Work
     files: str
@@ -86,8 +93,14 @@ def files_of(lab: Lab, work: Work) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         for folder in (lab.path, _folder_of(lab, work, Path(scratch))):
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts and not any(map(path.match, TELLS_NOTHING)):
-                    found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+                if (
+                    path.is_file()
+                    and "__pycache__" not in path.parts
+                    and not any(map(path.match, TELLS_NOTHING))
+                ):
+                    found.update(
+                        path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes()
+                    )
     return found.hexdigest()[:12]
 
 
@@ -116,7 +129,9 @@ def current(labs: Iterable[Lab]) -> dict[tuple[Work, str], tuple[Lab, list[Check
 
 
 def run(labs: list[Lab], device: str | None, only: str | None, budget_s: float) -> None:
-    """Checks what has come out right least often, the quickest first, while one as long as before still fits the budget."""
+    """Checks what has come out right least often, the quickest first, while one as long as before
+    still fits the budget.
+    """
     end = time.monotonic() + budget_s
     while time.monotonic() < end:
         open_ = [
@@ -134,7 +149,8 @@ def run(labs: list[Lab], device: str | None, only: str | None, budget_s: float) 
             record.write(msgspec.json.encode(check) + b"\n")
         mark = "✗" if check.problems else "✓"
         print(
-            f"{mark} {work.lab} {work.device} {work.part} {work.name}: {check.outcome}, {check.seconds:.0f} s",
+            f"{mark} {work.lab} {work.device} {work.part} {work.name}: {check.outcome},"
+            f" {check.seconds:.0f} s",
             flush=True,
         )
         for problem in check.problems:
@@ -145,18 +161,35 @@ def _checked(lab: Lab, work: Work, files: str) -> Check:
     load, began = os.getloadavg()[0], time.monotonic()
     (row,) = prove(lab, work.device, work.part, work.name or None)
     assert row.proof is not None
-    at, seconds = datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - began, 1)
+    at, seconds = (
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        round(time.monotonic() - began, 1),
+    )
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     problems = [problem[:500] for problem in row.problems]
     return Check(
-        work, files, row.proof.outcome, problems, seconds, round(load, 1), machine(), at, commit.stdout.strip()
+        work,
+        files,
+        row.proof.outcome,
+        problems,
+        seconds,
+        round(load, 1),
+        machine(),
+        at,
+        commit.stdout.strip(),
     )
 
 
 def _is_done(checks: list[Check]) -> bool:
-    """Whether it came out as declared often enough; what came out wrong is checked no more, but mended."""
+    """Whether it came out as declared often enough; what came out wrong is checked no more, but
+    mended.
+    """
     return _right(checks) >= TIMES or any(map(_is_wrong, checks))
 
 
@@ -173,7 +206,10 @@ def tables(labs: Iterable[Lab]) -> str:
     """A row for each lab and device, then every check that came out otherwise than declared."""
     found = current(labs)
     out = [
-        f"| lab | device | work | right once | {TIMES} times | wrong | undecided | seconds per check |",
+        (
+            f"| lab | device | work | right once | {TIMES} times | wrong | undecided | seconds per"
+            " check |"
+        ),
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     groups: dict[tuple[str, str, str], list[list[Check]]] = {}
@@ -208,29 +244,44 @@ def _row(lab: str, device: str, kind: str, group: list[list[Check]]) -> str:
 def _said(lab: str, device: str, outcome: str, checks: list[Check]) -> str:
     """Which work came out so, how busy the machine was, and what one of the verdicts said."""
     names = Counter(check.work.name or check.work.part for check in checks)
-    works = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in sorted(names.items()))
+    works = ", ".join(
+        name if count == 1 else f"{name} ({count} times)" for name, count in sorted(names.items())
+    )
     loads = [check.load for check in checks]
     said = " ".join(checks[-1].problems)[:300]
-    return f"- {lab} on {device}, {outcome}, at a load of {min(loads)} to {max(loads)}: {works}. For example: {said}"
+    return (
+        f"- {lab} on {device}, {outcome}, at a load of {min(loads)} to {max(loads)}: {works}. For"
+        f" example: {said}"
+    )
 
 
 def write(labs: Iterable[Lab]) -> None:
     """Renew the tables between the page's two markers."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(f"{head}{BEGIN}\n{tables(labs)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    PAGE.write_text(
+        f"{head}{BEGIN}\n{tables(labs)}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--budget-s", type=float, default=600.0)
-    parser.add_argument("--labs", nargs="+", choices=load_labs(), default=list(load_labs()), metavar="LAB")
+    parser.add_argument(
+        "--labs", nargs="+", choices=load_labs(), default=list(load_labs()), metavar="LAB"
+    )
     parser.add_argument("--device", choices=("virtual", "cpu"))
     parser.add_argument("--only", choices=("starter", "solution", "variants", "mutants"))
-    parser.add_argument("--write", action="store_true", help="renews the tables in docs/measured/judged_work.md")
+    parser.add_argument(
+        "--write", action="store_true", help="renews the tables in docs/measured/judged_work.md"
+    )
     options = parser.parse_args()
     if not Path(bottleneck_lab.__file__).is_relative_to(ROOT):
         parser.error(f"a record of {ROOT} cannot be made with {bottleneck_lab.__file__}")
-    run([load_labs()[slug] for slug in options.labs], options.device, options.only, options.budget_s)
+    run(
+        [load_labs()[slug] for slug in options.labs], options.device, options.only, options.budget_s
+    )
     if options.write:
         write(load_labs().values())
 

@@ -1,8 +1,10 @@
-"""How long a whole `lab check` takes, as a learner waits for it: starter and solution of each lab named, in one run.
+"""How long a whole `lab check` takes, as a learner waits for it: starter and solution of each lab
+named, in one run.
 
     python benchmarks/lab_check.py [--labs dataloader] [--rounds 1]
 
-Prints seconds, outcome, and the ratio to the goal of 60 s. Uses the data set of BOTTLENECK_LAB_HOME; makes it first when it is missing.
+Prints seconds, outcome, and the ratio to the goal of 60 s. Uses the data set of
+BOTTLENECK_LAB_HOME; makes it first when it is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ GOAL_S = 60.0
 def lab(*arguments: str, at: Path) -> subprocess.CompletedProcess[str]:
     """The real command in a folder."""
     command = [sys.executable, "-m", "bottleneck_lab", *arguments]
-    return subprocess.run(command, cwd=at, capture_output=True, text=True, check=False, env=os.environ)
+    return subprocess.run(
+        command, cwd=at, capture_output=True, text=True, check=False, env=os.environ
+    )
 
 
 def check_s(folder: Path) -> tuple[float, str]:
@@ -39,7 +43,7 @@ def check_s(folder: Path) -> tuple[float, str]:
 def main() -> int:
     """Print a row a check."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--labs", nargs="+", default=["dataloader"])
+    parser.add_argument("--labs", nargs="+", default=["idle-gpu"])
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     worst = 0.0
@@ -49,15 +53,21 @@ def main() -> int:
             started = lab("start", slug, str(folder), at=Path(place))
             if started.returncode:
                 sys.exit(started.stderr)
-            lab("solution", "--show", "--yes", at=folder)  # after it a check asks for no evidence of one's own capture
-            (folder / "diagnosis.toml").write_bytes((find_lab(slug).solution / "diagnosis.toml").read_bytes())
+            lab(
+                "solution", "--show", "--yes", at=folder
+            )  # after it a check asks for no evidence of one's own capture
+            (folder / "diagnosis.toml").write_bytes(
+                (find_lab(slug).solution / "diagnosis.toml").read_bytes()
+            )
             for which in ("starter", "solution"):
                 if which == "solution":
                     lab("solution", "--yes", at=folder)
                 seconds, outcome = check_s(folder)
                 worst = max(worst, seconds)
                 print(
-                    f"{slug:16} {which:9} {seconds:6.1f} s  {seconds / GOAL_S:5.2f} of the goal  {outcome}", flush=True
+                    f"{slug:16} {which:9} {seconds:6.1f} s  {seconds / GOAL_S:5.2f} of the goal "
+                    f" {outcome}",
+                    flush=True,
                 )
     return int(worst > GOAL_S)
 

@@ -1,14 +1,16 @@
-"""The load generator of server labs beside MLPerf's LoadGen, on the same server: does either find another knee? And does it keep its schedule?
+"""The load generator of server labs beside MLPerf's LoadGen, on the same server: does either find
+another knee? And does it keep its schedule?
 
-    python benchmarks/load_generator.py            # the schedule at 500 requests/s beside filled cores, then both knees
-    python benchmarks/load_generator.py --seconds 8 --rounds 3
+    python benchmarks/load_generator.py            # the schedule at 500 requests/s beside filled
+    cores, then both knees python benchmarks/load_generator.py --seconds 8 --rounds 3
 
-The server answers one request after another, each in 4 ms: its latency at any rate follows from queueing theory, and no core is short. At each rate LoadGen
-draws the moments of its requests (Poisson), and the lab's generator then sends at the same moments: of a few hundred requests beside a knee, another draw
-alone would move the p99 by tens of percent. Both count from when a request was due; the knee is where the p99 crosses 50 ms, between two rates by its
-logarithm.
-MLPerf's LoadGen (`pip install mlcommons-loadgen`, Server scenario) decides itself when requests are due and how long they took; a thread for each of its
-requests carries it to the server.
+The server answers one request after another, each in 4 ms: its latency at any rate follows from
+queueing theory, and no core is short. At each rate LoadGen draws the moments of its requests
+(Poisson), and the lab's generator then sends at the same moments: of a few hundred requests beside
+a knee, another draw alone would move the p99 by tens of percent. Both count from when a request was
+due; the knee is where the p99 crosses 50 ms, between two rates by its logarithm. MLPerf's LoadGen
+(`pip install mlcommons-loadgen`, Server scenario) decides itself when requests are due and how long
+they took; a thread for each of its requests carries it to the server.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ import mlperf_loadgen as loadgen
 import numpy as np
 from PIL import Image
 
-from bottleneck_lab.measure.kinds.requests import figures
-from bottleneck_lab.measure.kinds.requests.level import Load
-from bottleneck_lab.measure.kinds.requests.stolen import stolen_from_machine_s
-from bottleneck_lab.measure.kinds.server.pictures import Strips, make_strips
+from bottleneck_lab.measure.kinds.http_server import figures
+from bottleneck_lab.measure.kinds.http_server.load.level import Load
+from bottleneck_lab.measure.kinds.http_server.load.stolen import stolen_from_machine_s
+from bottleneck_lab.measure.kinds.inference_server.pictures import Strips, make_strips
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 SERVICE_S, QUICK_S = 0.004, 0.0005
@@ -46,7 +48,9 @@ REPLY = b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"scores": [1]}'
 
 
 def serve(address: str, service_s: float) -> None:
-    """Answers requests one after another, each `service_s` after it began: when it begins is reckoned, not slept, so that lateness does not add up."""
+    """Answers requests one after another, each `service_s` after it began: when it begins is
+    reckoned, not slept, so that lateness does not add up.
+    """
 
     async def main() -> None:
         free_at = 0.0
@@ -56,7 +60,9 @@ def serve(address: str, service_s: float) -> None:
             try:
                 while True:
                     head = await reader.readuntil(b"\r\n\r\n")
-                    await reader.readexactly(int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]))
+                    await reader.readexactly(
+                        int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+                    )
                     free_at = max(free_at, time.monotonic()) + service_s
                     await asyncio.sleep(free_at - time.monotonic())
                     writer.write(REPLY)
@@ -86,7 +92,9 @@ class Carrier:
 
     def __init__(self, address: str, body: bytes, threads: int = 60) -> None:
         self._address = address
-        self._message = b"POST /classify HTTP/1.1\r\nHost: lab\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        self._message = (
+            b"POST /classify HTTP/1.1\r\nHost: lab\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
         self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._issued_ns: list[int] = []
         for _ in range(threads):
@@ -136,7 +144,9 @@ def theirs(carrier: Carrier, rate: float, seconds: float, seed: int) -> float:
 
 
 def knee(p99s_ms: list[float]) -> float:
-    """The rate at which the p99 crosses the bound, between two rates by its logarithm; NaN where it does not cross within them."""
+    """The rate at which the p99 crosses the bound, between two rates by its logarithm; NaN where it
+    does not cross within them.
+    """
     if not p99s_ms[0] < BOUND_MS < max(p99s_ms):
         return float("nan")
     return float(np.interp(np.log(BOUND_MS), np.log(np.maximum.accumulate(p99s_ms)), RATES))
@@ -165,8 +175,12 @@ def compare(load: Load, strips: Strips, address: str, seconds: float, rounds: in
         told = theirs(carrier, rate, seconds, seed)
         return ours(load, address, carrier.moments_ns()), told
 
-    table = np.array([[both(rate, 100 * turn + int(rate)) for rate in RATES] for turn in range(rounds)])
-    print(f"| p99, ms, median of {rounds} | {' | '.join(f'{rate:.0f}/s' for rate in RATES)} | knee |")
+    table = np.array(
+        [[both(rate, 100 * turn + int(rate)) for rate in RATES] for turn in range(rounds)]
+    )
+    print(
+        f"| p99, ms, median of {rounds} | {' | '.join(f'{rate:.0f}/s' for rate in RATES)} | knee |"
+    )
     print("| --- |" + " --- |" * (len(RATES) + 1))
     knees = []
     for number, who in enumerate(("this generator", "LoadGen")):
@@ -184,7 +198,9 @@ def spin() -> None:
 
 @contextmanager
 def filled_cores() -> Iterator[None]:
-    """As many programs that never rest as there are cores, which the server under load is to a generator on the same machine."""
+    """As many programs that never rest as there are cores, which the server under load is to a
+    generator on the same machine.
+    """
     others = [multiprocessing.Process(target=spin, daemon=True) for _ in os.sched_getaffinity(0)]
     for each in others:
         each.start()
@@ -197,7 +213,9 @@ def filled_cores() -> Iterator[None]:
 
 
 def audit(load: Load, address: str, seconds: float, rate: float = 500.0) -> None:
-    """Prints how well the generator keeps its schedule, in turns as it is and as a program like any other."""
+    """Prints how well the generator keeps its schedule, in turns as it is and as a program like any
+    other.
+    """
     for _ in range(AUDITS):
         for urgent, how in ((True, "before other programs"), (False, "like any other")):
             began_s = stolen_from_machine_s()
@@ -206,15 +224,25 @@ def audit(load: Load, address: str, seconds: float, rate: float = 500.0) -> None
             sent = f"{(level.sent_ns > 0).sum()} of {len(level.sent_ns)} requests sent"
             late_ms = np.quantile(level.lateness_s(), [0.5, 0.99]) * 1000
             own_ms = np.quantile(level.own_lateness_s(), 0.99) * 1000
-            late = f"late by {late_ms[0]:.2f} ms (median), {late_ms[1]:.2f} ms (p99), {own_ms:.2f} ms (p99) but for what was stolen"
-            print(f"at {rate:.0f}/s, {how}: {sent}, {late}; {level.cores:.2f} cores; {stolen}", flush=True)
+            late = (
+                f"late by {late_ms[0]:.2f} ms (median), {late_ms[1]:.2f} ms (p99), {own_ms:.2f} ms"
+                " (p99) but for what was stolen"
+            )
+            print(
+                f"at {rate:.0f}/s, {how}: {sent}, {late}; {level.cores:.2f} cores; {stolen}",
+                flush=True,
+            )
 
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--rounds", type=int, default=3, help="of both generators; 0: the schedule alone")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of both generators; 0: the schedule alone"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, Janitor() as janitor:
         folder = Path(name)

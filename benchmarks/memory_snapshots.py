@@ -1,10 +1,14 @@
-"""How long, and in how much memory, `lab report` reads a memory snapshot, beside what plain `pickle.load` takes for the same file (and would execute).
+"""How long, and in how much memory, `lab report` reads a memory snapshot, beside what plain
+`pickle.load` takes for the same file (and would execute).
 
-    python benchmarks/memory_snapshots.py [--megabytes 100 1000] [--depth 60] [--repeats 3] [--peer-megabytes 200] [--keep FOLDER]
+    python benchmarks/memory_snapshots.py [--megabytes 100 1000] [--depth 60] [--repeats 3]
+    [--peer-megabytes 200] [--keep FOLDER]
 
-The snapshot is made up (datasets/snapshots.py) and written by pickle as `torch.cuda.memory._dump_snapshot` does, with stacks of --depth lines of Python. Wall
-time of the whole command, start of the interpreter included, and its peak resident memory as the system counts it: the median of --repeats. `pickle.load`
-alone builds the objects and looks at none; it is left out above --peer-megabytes, where it takes many gigabytes. --keep leaves the snapshots in a folder,
+The snapshot is made up (datasets/snapshots.py) and written by pickle as
+`torch.cuda.memory._dump_snapshot` does, with stacks of --depth lines of Python. Wall time of the
+whole command, start of the interpreter included, and its peak resident memory as the system counts
+it: the median of --repeats. `pickle.load` alone builds the objects and looks at none; it is left
+out above --peer-megabytes, where it takes many gigabytes. --keep leaves the snapshots in a folder,
 where the next run finds them: making one of 1 GB takes longer than reading it, and 7 GB.
 """
 
@@ -30,7 +34,9 @@ def make(folder: Path, events: int, depth: int) -> Path:
     path = folder / f"{events}-{depth}.pickle"
     if not path.exists():
         script = [sys.executable, str(ROOT / "datasets" / "snapshots.py"), "--out", str(path)]
-        subprocess.run([*script, "--events", str(events), "--depth", str(depth), "--layers", "400"], check=True)
+        subprocess.run(
+            [*script, "--events", str(events), "--depth", str(depth), "--layers", "400"], check=True
+        )
     return path
 
 

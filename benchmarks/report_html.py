@@ -2,8 +2,9 @@
 
     python benchmarks/report_html.py [--events 1000000] [--opens 5]
 
-Prints what it takes to write the page, how large it is, how long a browser needs from navigation until the timeline is drawn, and how long one
-redraw takes at each zoom. The goal is at most 2 s to open. Needs Playwright and a Chromium.
+Prints what it takes to write the page, how large it is, how long a browser needs from navigation
+until the timeline is drawn, and how long one redraw takes at each zoom. The goal is at most 2 s to
+open. Needs Playwright and a Chromium.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.html import render_html
-from bottleneck_lab.trace.timeline import DeviceTable, HostTable, MemoryTable, Thread, Timeline, make_table
+from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.trace.timeline import (
+    DeviceTable,
+    HostTable,
+    MemoryTable,
+    Thread,
+    Timeline,
+    make_table,
+)
 
 FLAGS = [
     "--headless",
@@ -44,7 +52,9 @@ REDRAW = """async () => {
 
 
 def synthetic_capture(events: int) -> Timeline:
-    """Half of the events are nested operators, a quarter runtime calls, a quarter kernels on two streams; seeded."""
+    """Half of the events are nested operators, a quarter runtime calls, a quarter kernels on two
+    streams; seeded.
+    """
     rng = np.random.default_rng(1)
     quarter = events // 4
     names = tuple(f"at::native::operator_{index}<float, {index}>" for index in range(400))
@@ -84,12 +94,23 @@ def synthetic_capture(events: int) -> Timeline:
     none = make_table(HostTable)
     threads = (Thread(0, "1", "1", "main"),)
     return Timeline(
-        "synthetic", "kineto", names, device, runtime, operators, none, none, make_table(MemoryTable), threads
+        "synthetic",
+        "kineto",
+        names,
+        device,
+        runtime,
+        operators,
+        none,
+        none,
+        make_table(MemoryTable),
+        threads,
     )
 
 
 def measure(html: str, opens: int) -> tuple[list[float], list[float]]:
-    """(milliseconds from navigation until drawn, a fresh page each time; milliseconds of each redraw while zooming in)."""
+    """(milliseconds from navigation until drawn, a fresh page each time; milliseconds of each
+    redraw while zooming in).
+    """
     from playwright.sync_api import sync_playwright
 
     executable = shutil.which("chromium") or shutil.which("google-chrome")
@@ -110,7 +131,9 @@ def measure(html: str, opens: int) -> tuple[list[float], list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--opens", type=int, default=5)
     options = parser.parse_args()
@@ -122,10 +145,12 @@ def main() -> None:
     print(f"events on the page   {timeline.events:,}")
     print(f"writing the page     {written:.2f} s, {len(html) / 1e6:.1f} MB")
     print(
-        f"opening until drawn  {statistics.median(opened):.0f} ms median, {max(opened):.0f} ms worst of {len(opened)} (goal: 2000)"
+        f"opening until drawn  {statistics.median(opened):.0f} ms median, {max(opened):.0f} ms"
+        f" worst of {len(opened)} (goal: 2000)"
     )
     print(
-        f"one redraw           {statistics.median(redraws):.0f} ms median, {max(redraws):.0f} ms worst over {len(redraws)} zooms"
+        f"one redraw           {statistics.median(redraws):.0f} ms median, {max(redraws):.0f} ms"
+        f" worst over {len(redraws)} zooms"
     )
 
 

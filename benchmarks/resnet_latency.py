@@ -1,12 +1,16 @@
-"""Before and after of `resnet-latency`: the shipped script, the solution and every variant, in turns, on new pictures.
+"""Before and after of `resnet-latency`: the shipped script, the solution and every variant, in
+turns, on new pictures.
 
-    python benchmarks/resnet_latency.py [--photos DIR] [--device cpu] [--calls 20] [--write docs/measured/resnet_latency.md]
-    python benchmarks/resnet_latency.py --host [--write docs/measured/resnet_latency_host.md]
+    python benchmarks/resnet_latency.py [--photos DIR] [--device cpu] [--calls 20] [--write
+    docs/measured/resnet_latency.md] python benchmarks/resnet_latency.py --host [--write
+    docs/measured/resnet_latency_host.md]
 
-Each runs in a process of its own, as in a check; what is timed is what a caller sees, from sending the bytes to having the answer.
+Each runs in a process of its own, as in a check; what is timed is what a caller sees, from sending
+the bytes to having the answer.
 
-With --host the network is one convolution, and pictures are those of `cuda`: what is left is the host's part of a request there, on one thread. From it
-follows what a request takes on machines that were assumed, none of them measured.
+With --host the network is one convolution, and pictures are those of `cuda`: what is left is the
+host's part of a request there, on one thread. From it follows what a request takes on machines that
+were assumed, none of them measured.
 """
 
 import argparse
@@ -36,7 +40,9 @@ def implementations():
     """Name and predict.py of everything that is compared, the shipped one first."""
     variants = sorted((ROOT / "tests" / "variants" / "resnet-latency").glob("*/predict.py"))
     solution = ROOT / "solutions" / "resnet-latency" / "predict.py"
-    return {"shipped": LAB / "predict.py", "solution": solution} | {path.parent.name: path for path in variants}
+    return {"shipped": LAB / "predict.py", "solution": solution} | {
+        path.parent.name: path for path in variants
+    }
 
 
 ASSUMED = {
@@ -46,8 +52,9 @@ ASSUMED = {
     "this host, GPU never waited for": (1.0, 8.0, 7.0),
     "fastest host, slowest GPU": (3.3, 12.0, 8.0),
 }
-"""How many times as fast as this one a host is; then milliseconds of the network, called layer by layer, as shipped and with the usual fixes (16 bits, no
-autograd). Assumed: some 170 launches of 25 to 45 µs each, unless the GPU is slower than that.
+"""How many times as fast as this one a host is; then milliseconds of the network, called layer by
+layer, as shipped and with the usual fixes (16 bits, no autograd). Assumed: some 170 launches of 25
+to 45 µs each, unless the GPU is slower than that.
 """
 
 
@@ -57,7 +64,10 @@ def without_network():
     class Small(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv1, self.bn1 = torch.nn.Conv2d(3, 8, 7, 32, 3, bias=False), torch.nn.BatchNorm2d(8)
+            self.conv1, self.bn1 = (
+                torch.nn.Conv2d(3, 8, 7, 32, 3, bias=False),
+                torch.nn.BatchNorm2d(8),
+            )
             self.fc = torch.nn.Linear(8, 1000)
 
         def forward(self, image):
@@ -68,20 +78,30 @@ def without_network():
 
 
 def expected(host_ms):
-    """By machine of ASSUMED: what share (0-1) of a shipped request its preprocessing is; then by script the times as fast, and its milliseconds."""
+    """By machine of ASSUMED: what share (0-1) of a shipped request its preprocessing is; then by
+    script the times as fast, and its milliseconds.
+    """
     found = {}
     for machine, (faster, shipped_ms, fixed_ms) in ASSUMED.items():
         before = host_ms["shipped"] / faster + shipped_ms
         after = {name: ms / faster + fixed_ms for name, ms in host_ms.items() if name != "shipped"}
-        found[machine] = (1 - shipped_ms / before, {name: (before / ms, ms) for name, ms in after.items()})
+        found[machine] = (
+            1 - shipped_ms / before,
+            {name: (before / ms, ms) for name, ms in after.items()},
+        )
     return found
 
 
 def expected_table(host_ms):
-    lines = ["| machine | preprocessing, share | slowest fix | its p50, ms |", "| --- | --- | --- | --- |"]
+    lines = [
+        "| machine | preprocessing, share | slowest fix | its p50, ms |",
+        "| --- | --- | --- | --- |",
+    ]
     for machine, (share, fixes) in expected(host_ms).items():
         name = min(fixes, key=lambda fix: fixes[fix][0])
-        lines.append(f"| {machine} | {share:.0%} | {name}, {fixes[name][0]:.1f}x | {fixes[name][1]:.0f} |")
+        lines.append(
+            f"| {machine} | {share:.0%} | {name}, {fixes[name][0]:.1f}x | {fixes[name][1]:.0f} |"
+        )
     return "\n".join(lines)
 
 
@@ -146,17 +166,22 @@ def table(times, far, starts):
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in times.items():
-        ratio = statistics.median(before / after for before, after in zip(times["shipped"], row, strict=True))
+        ratio = statistics.median(
+            before / after for before, after in zip(times["shipped"], row, strict=True)
+        )
         p90 = statistics.quantiles(row, n=10)[-1]
         lines.append(
-            f"| {name} | {statistics.median(row):.0f} | {p90:.0f} | {ratio:.2f}x | {max(far[name]):.2%} | {starts[name]:.0f} |"
+            f"| {name} | {statistics.median(row):.0f} | {p90:.0f} | {ratio:.2f}x |"
+            f" {max(far[name]):.2%} | {starts[name]:.0f} |"
         )
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
+    parser.add_argument(
+        "--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--host", action="store_true")
@@ -185,10 +210,12 @@ def host(options):
     host_ms = {name: round(statistics.median(row[1:]), 1) for name, row in times.items()}
     rows = "\n".join(f"| {name} | {ms:.1f} |" for name, ms in host_ms.items())
     return (
-        f"`python benchmarks/resnet_latency.py --host --calls {options.calls}`, {platform.machine()}, one thread of {os.cpu_count()} cores, no GPU, "
-        f"{time.strftime('%B %Y')}. Measured: a request without its network.\n\n"
-        f"| script | host's part, ms |\n| --- | --- |\n{rows}\n\n"
-        f"Calculated from these figures, never measured, using the hosts and networks that `ASSUMED` in the benchmark lists:\n\n{expected_table(host_ms)}"
+        f"`python benchmarks/resnet_latency.py --host --calls {options.calls}`,"
+        f" {platform.machine()}, one thread of {os.cpu_count()} cores, no GPU,"
+        f" {time.strftime('%B %Y')}. Measured: a request without its network.\n\n| script | host's"
+        f" part, ms |\n| --- | --- |\n{rows}\n\nCalculated from these figures, never measured,"
+        " using the hosts and networks that `ASSUMED` in the benchmark"
+        f" lists:\n\n{expected_table(host_ms)}"
     )
 
 
@@ -201,13 +228,20 @@ def whole(options):
     """Requests from end to end, on this machine."""
     settings = settings_of(options.device)
     started = {name: start(script, options.device) for name, script in implementations().items()}
-    times, far = compare({name: pipe for name, (pipe, _) in started.items()}, options.photos, settings, options.calls)
-    machine = torch.cuda.get_device_name() if options.device == "cuda" else f"{len(os.sched_getaffinity(0))} cores"
+    times, far = compare(
+        {name: pipe for name, (pipe, _) in started.items()}, options.photos, settings, options.calls
+    )
+    machine = (
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else f"{len(os.sched_getaffinity(0))} cores"
+    )
     for pipe, _ in started.values():
         pipe.send(b"")
     return (
-        f"`python benchmarks/resnet_latency.py --device {options.device} --calls {options.calls}`, torch {torch.__version__}, "
-        f"{platform.machine()}, {machine}, {time.strftime('%B %Y')}.\n\n"
+        f"`python benchmarks/resnet_latency.py --device {options.device} --calls {options.calls}`,"
+        f" torch {torch.__version__}, {platform.machine()}, {machine},"
+        f" {time.strftime('%B %Y')}.\n\n"
         + table(times, far, {name: seconds for name, (_, seconds) in started.items()})
     )
 

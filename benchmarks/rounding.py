@@ -1,9 +1,12 @@
-"""Whether rounding stays rounding in the labs of the kind `training`: the shipped script trains twice, once with every weight changed by about 1e-7 of itself.
+"""Whether rounding stays rounding in the labs of the kind `training`: the shipped script trains
+twice, once with every weight changed by about 1e-7 of itself.
 
-    python benchmarks/rounding.py [--lab sync-points …] [--trainings 40] [--edit 'gelu(self' 'torch.relu(self']
+    python benchmarks/rounding.py [--lab sync-points …] [--trainings 40] [--edit 'gelu(self'
+    'torch.relu(self']
 
-Prints how far apart the parameters end, as a share of each one's norm: the median and the largest over trainings with different seeds, and how many end
-further apart than a check allows. --edit replaces a word in recipe.py, to see what another choice would do.
+Prints how far apart the parameters end, as a share of each one's norm: the median and the largest
+over trainings with different seeds, and how many end further apart than a check allows. --edit
+replaces a word in recipe.py, to see what another choice would do.
 """
 
 import argparse
@@ -31,9 +34,15 @@ def load(lab: Lab, name: str, edit: tuple[str, str]) -> Any:
 
 
 def train(lab: Lab, edit: tuple[str, str], seed: int, change: float) -> dict[str, torch.Tensor]:
-    """The parameters at the end of a training on the CPU that begins with every weight changed by about this share."""
+    """The parameters at the end of a training on the CPU that begins with every weight changed by
+    about this share.
+    """
     recipe, script = load(lab, "recipe", edit), load(lab, Path(lab.spec.entry).stem, ("", ""))
-    model = next(value for value in vars(script).values() if isinstance(value, type) and issubclass(value, nn.Module))
+    model = next(
+        value
+        for value in vars(script).values()
+        if isinstance(value, type) and issubclass(value, nn.Module)
+    )
     make, noise = model.__init__, torch.Generator().manual_seed(seed)
 
     def changed(self: nn.Module) -> None:
@@ -56,7 +65,9 @@ def apart(lab: Lab, edit: tuple[str, str], seed: int) -> float:
 
 def main() -> None:
     labs = {slug: lab for slug, lab in load_labs().items() if lab.spec.measure == "training"}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lab", nargs="+", choices=labs, default=list(labs), metavar="LAB")
     parser.add_argument("--trainings", type=int, default=40)
     parser.add_argument("--edit", nargs=2, default=("", ""), metavar=("OLD", "NEW"))
@@ -67,7 +78,8 @@ def main() -> None:
         found = [apart(labs[slug], options.edit, seed) for seed in range(options.trainings)]
         beyond = sum(one > allowed for one in found)
         print(
-            f"{slug}: median {median(found):.1e}, largest {max(found):.1e}; {beyond} of {len(found)} beyond {allowed:g}"
+            f"{slug}: median {median(found):.1e}, largest {max(found):.1e}; {beyond} of"
+            f" {len(found)} beyond {allowed:g}"
         )
 
 

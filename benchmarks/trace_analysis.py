@@ -1,15 +1,20 @@
-"""How long, and in how much memory, a trace is analysed: this project against Holistic Trace Analysis, in one run on one machine.
+"""How long, and in how much memory, a trace is analysed: this project against Holistic Trace
+Analysis, in one run on one machine.
 
-    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300] [--alone 1000] [--repeats 3] [--plot FILE.svg]
+    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300] [--alone 1000]
+    [--repeats 3] [--plot FILE.svg]
         [--nsys FILE.sqlite] [--nsys-megabytes 1000]
 
-The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for. Both sides then read it and break its time down:
-ours into the whole summary (joins, gap causes and findings included), the peer into its temporal, kernel and overlap breakdowns.
-The peer is installed into an environment of
-its own (--peer-venv keeps it). Wall time of the whole command, start of the interpreter included, and the peak of the summed resident memory of all
-processes are taken from outside, the same way for both sides: the median of --repeats is shown. Sizes under --alone are ours only.
+The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for.
+Both sides then read it and break its time down: ours into the whole summary (joins, gap causes and
+findings included), the peer into its temporal, kernel and overlap breakdowns. The peer is installed
+into an environment of its own (--peer-venv keeps it). Wall time of the whole command, start of the
+interpreter included, and the peak of the summed resident memory of all processes are taken from
+outside, the same way for both sides: the median of --repeats is shown. Sizes under --alone are ours
+only.
 
-nsys exports (--nsys, or one that nsys_export.py makes up with --nsys-megabytes) are read in two ways: from their pages, and by SQL, as unusual ones still are.
+nsys exports (--nsys, or one that nsys_export.py makes up with --nsys-megabytes) are read in two
+ways: from their pages, and by SQL, as unusual ones still are.
 """
 
 from __future__ import annotations
@@ -38,14 +43,14 @@ PEER = "traceinsight==0.6.1"
 OURS = """
 import sys, json
 from bottleneck_lab import load, summarise
-from bottleneck_lab.trace.allocator import keep_freed
+from bottleneck_lab.trace.fast.allocator import keep_freed
 keep_freed()  # as `lab report` does
 summary = summarise(load(sys.argv[1]))
 print(json.dumps({"busy_share": summary.devices[0].busy_share, "events": summary.events}))
 """
 BY_SQL = """
-from bottleneck_lab.trace import nsys
-from bottleneck_lab.trace.sqlite_pages import UnusualFileError
+from bottleneck_lab.trace.nsys.reader import reader as nsys
+from bottleneck_lab.trace.fast.sqlite_pages import UnusualFileError
 def refuse(*_):
     raise UnusualFileError
 nsys.Database = refuse
@@ -64,17 +69,25 @@ print(json.dumps({"busy_share": 1 - float(temporal["idle_time_pctg"].iloc[0]) / 
 
 def synthetic() -> dict:
     """A DDP-like capture of this project's own making."""
-    return load_module(ROOT / "datasets" / "captures" / "make.py").training("healthy", steps=40).trace("healthy")
+    return (
+        load_module(ROOT / "datasets" / "captures" / "make.py")
+        .training("healthy", steps=40)
+        .trace("healthy")
+    )
 
 
 def tile(trace: dict, target_bytes: int, path: Path) -> None:
-    """Writes the trace again and again, each time later and with fresh correlation numbers, in the layout that Kineto writes."""
+    """Writes the trace again and again, each time later and with fresh correlation numbers, in the
+    layout that Kineto writes.
+    """
     events = [event for event in trace["traceEvents"] if "ts" in event and event.get("ph") != "M"]
     names = [event for event in trace["traceEvents"] if event.get("ph") == "M"]
     first = min(event["ts"] for event in events)
     length = max(event["ts"] + event.get("dur", 0) for event in events) - first + 1000
     step = 1 + max(
-        int(event.get("args", {}).get(key, 0) or 0) for event in events for key in ("correlation", "External id")
+        int(event.get("args", {}).get(key, 0) or 0)
+        for event in events
+        for key in ("correlation", "External id")
     )
     head = {key: value for key, value in trace.items() if key != "traceEvents"}
     with path.open("w") as out:
@@ -82,7 +95,10 @@ def tile(trace: dict, target_bytes: int, path: Path) -> None:
         out.write(_kineto(names))
         number = 0
         while out.tell() < target_bytes:
-            out.write((",\n" if number or names else "") + _kineto(_moved(events, number * length, number * step)))
+            out.write(
+                (",\n" if number or names else "")
+                + _kineto(_moved(events, number * length, number * step))
+            )
             number += 1
         out.write("\n  ]\n}\n")
 
@@ -104,16 +120,26 @@ def _kineto(events: list[dict]) -> str:
     lines = []
     for event in events:
         args = event.get("args")
-        fields = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in event.items() if key != "args")
-        inner = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in (args or {}).items())
+        fields = ", ".join(
+            f"{json.dumps(key)}: {json.dumps(value)}"
+            for key, value in event.items()
+            if key != "args"
+        )
+        inner = ", ".join(
+            f"{json.dumps(key)}: {json.dumps(value)}" for key, value in (args or {}).items()
+        )
         lines.append(
-            f"  {{\n    {fields}" + (f',\n    "args": {{\n      {inner}\n    }}' if args is not None else "") + "\n  }"
+            f"  {{\n    {fields}"
+            + (f',\n    "args": {{\n      {inner}\n    }}' if args is not None else "")
+            + "\n  }"
         )
     return ",\n".join(lines)
 
 
 def measure(command: list[str], limit_s: float) -> dict:
-    """Wall time, s, and the peak of the summed resident memory of the process and its children, MB, sampled every 10 ms."""
+    """Wall time, s, and the peak of the summed resident memory of the process and its children, MB,
+    sampled every 10 ms.
+    """
     start = time.perf_counter()
     process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     peak = 0
@@ -123,21 +149,31 @@ def measure(command: list[str], limit_s: float) -> dict:
             for child in [*process.children(recursive=True), process]:
                 child.kill()
             process.communicate()
-            return {"wall_s": float("nan"), "peak_mb": peak / 1e6, "answer": f"stopped after {limit_s:.0f} s"}
+            return {
+                "wall_s": float("nan"),
+                "peak_mb": peak / 1e6,
+                "answer": f"stopped after {limit_s:.0f} s",
+            }
         time.sleep(0.01)
     wall = time.perf_counter() - start
     out, error = process.communicate()
     answer = (
-        out.strip().splitlines()[-1] if process.returncode == 0 and out.strip() else f"failed: {error.strip()[-300:]}"
+        out.strip().splitlines()[-1]
+        if process.returncode == 0 and out.strip()
+        else f"failed: {error.strip()[-300:]}"
     )
     return {"wall_s": wall, "peak_mb": peak / 1e6, "answer": answer}
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process and all below it, from /proc: a search through all processes would take a share of the cores that are measured."""
+    """Resident bytes of a process and all below it, from /proc: a search through all processes
+    would take a share of the cores that are measured.
+    """
     try:
         children = [
-            child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+            child
+            for path in Path(f"/proc/{pid}/task").glob("*/children")
+            for child in path.read_text().split()
         ]
         own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):  # it has ended meanwhile
@@ -146,7 +182,9 @@ def resident(pid: int) -> int:
 
 
 def compile_ours() -> None:
-    """As pip does with what it installs, the peer included: a source tree may have been kept from it (PYTHONDONTWRITEBYTECODE)."""
+    """As pip does with what it installs, the peer included: a source tree may have been kept from
+    it (PYTHONDONTWRITEBYTECODE).
+    """
     package = Path(importlib.util.find_spec("bottleneck_lab").origin).parent
     compileall.compile_dir(package, quiet=1)
 
@@ -166,9 +204,12 @@ def plot(rows: list[dict], path: Path) -> None:
 
     width, height, pad = 420, 300, 50
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * width + 80}" height="{height}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * width + 80}" height="{height}"'
+        ' font-family="sans-serif" font-size="12">'
     ]
-    for panel, (key, title) in enumerate((("wall_s", "wall time, s"), ("peak_mb", "peak memory, MB"))):
+    for panel, (key, title) in enumerate(
+        (("wall_s", "wall time, s"), ("peak_mb", "peak memory, MB"))
+    ):
         points = [
             (r["mb"], r[side][key], side)
             for r in rows
@@ -177,35 +218,54 @@ def plot(rows: list[dict], path: Path) -> None:
         ]
         xs, ys = [math.log10(p[0]) for p in points], [math.log10(max(p[1], 1e-3)) for p in points]
 
-        def place(x: float, y: float, left: float = panel * width, xs: list = xs, ys: list = ys) -> tuple[float, float]:
+        def place(
+            x: float, y: float, left: float = panel * width, xs: list = xs, ys: list = ys
+        ) -> tuple[float, float]:
             across = (math.log10(x) - min(xs)) / (max(xs) - min(xs) or 1)
             up = (math.log10(max(y, 1e-3)) - min(ys)) / (max(ys) - min(ys) or 1)
             return left + pad + across * (width - 2 * pad), height - pad - up * (height - 2 * pad)
 
-        parts.append(f'<text x="{panel * width + pad}" y="20">{title} against trace size, MB</text>')
+        parts.append(
+            f'<text x="{panel * width + pad}" y="20">{title} against trace size, MB</text>'
+        )
         for side, colour in (("ours", "#0a6"), ("peer", "#c40")):
             mine = [(x, y) for x, y, s in points if s == side]
             line = " ".join(f"{a:.0f},{b:.0f}" for a, b in (place(*p) for p in mine))
-            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            parts.append(
+                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            )
             for x, y in mine:
                 a, b = place(x, y)
                 parts.append(
-                    f'<circle cx="{a:.0f}" cy="{b:.0f}" r="3" fill="{colour}"/><text x="{a + 5:.0f}" y="{b - 6:.0f}">{side} {y:.3g} @ {x:.0f}</text>'
+                    f'<circle cx="{a:.0f}" cy="{b:.0f}" r="3" fill="{colour}"/><text'
+                    f' x="{a + 5:.0f}" y="{b - 6:.0f}">{side} {y:.3g} @ {x:.0f}</text>'
                 )
     path.write_text("\n".join([*parts, "</svg>\n"]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--megabytes", type=int, nargs="*", default=[100])
-    parser.add_argument("--alone", type=int, nargs="*", default=[], help="sizes that only this project is measured at")
+    parser.add_argument(
+        "--alone",
+        type=int,
+        nargs="*",
+        default=[],
+        help="sizes that only this project is measured at",
+    )
     parser.add_argument("--nsys", type=Path, help="an SQLite export to be summed up as well")
-    parser.add_argument("--nsys-megabytes", type=int, help="make such an export of this size and sum it up as well")
+    parser.add_argument(
+        "--nsys-megabytes", type=int, help="make such an export of this size and sum it up as well"
+    )
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--peer-venv", type=Path)
-    parser.add_argument("--work", type=Path, help="where tiled traces are kept (default: a temporary folder)")
+    parser.add_argument(
+        "--work", type=Path, help="where tiled traces are kept (default: a temporary folder)"
+    )
     parser.add_argument("--limit-s", type=float, default=1800)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
@@ -243,7 +303,8 @@ def median(runs: list[dict]) -> dict:
 def show(megabytes: float, side: str, run: dict) -> None:
     spread = f"({run['walls'][0]:.2f}-{run['walls'][-1]:.2f})" if len(run["walls"]) > 1 else ""
     print(
-        f"{megabytes:8.0f} MB  {side:5}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f} MB  {run['answer']}",
+        f"{megabytes:8.0f} MB  {side:5}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f}"
+        f" MB  {run['answer']}",
         flush=True,
     )
 
@@ -253,23 +314,33 @@ def compare_nsys(path: Path, options: argparse.Namespace) -> None:
     runs = {"pages": [], "sql": []}
     for _ in range(options.repeats):
         for side, before in (("pages", ""), ("sql", BY_SQL)):
-            runs[side].append(measure([sys.executable, "-c", before + OURS, str(path)], options.limit_s))
+            runs[side].append(
+                measure([sys.executable, "-c", before + OURS, str(path)], options.limit_s)
+            )
     found = {side: median(several) for side, several in runs.items()}
     for side, run in found.items():
         show(path.stat().st_size / 1e6, side, run)
     pages, sql = found["pages"], found["sql"]
     print(
-        f"          ratio: {sql['wall_s'] / pages['wall_s']:.1f}x in time, {sql['peak_mb'] / pages['peak_mb']:.2f}x in memory"
+        f"          ratio: {sql['wall_s'] / pages['wall_s']:.1f}x in time,"
+        f" {sql['peak_mb'] / pages['peak_mb']:.2f}x in memory"
     )
 
 
 def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Path | None) -> dict:
     path = work / f"tiled-{megabytes}.json"
     if not path.exists():
-        trace = json.loads(gzip.decompress(options.trace.read_bytes())) if options.trace else synthetic()
+        trace = (
+            json.loads(gzip.decompress(options.trace.read_bytes()))
+            if options.trace
+            else synthetic()
+        )
         tile(trace, megabytes * 1_000_000, path)
     row = {"mb": path.stat().st_size / 1e6}
-    sides = {"ours": [sys.executable, "-c", OURS, str(path)], "peer": [str(peer), "-c", THEIRS, str(path)]}
+    sides = {
+        "ours": [sys.executable, "-c", OURS, str(path)],
+        "peer": [str(peer), "-c", THEIRS, str(path)],
+    }
     for side in ("ours", "peer") if peer else ("ours",):
         row[side] = repeated(sides[side], options)
         show(row["mb"], side, row[side])

@@ -1,16 +1,23 @@
-"""How often whole checks err: `lab check`'s own code on work of known speed, on a quiet machine and on loaded ones.
+"""How often whole checks err: `lab check`'s own code on work of known speed, on a quiet machine and
+on loaded ones.
 
-    python benchmarks/verdict_reliability.py --budget-s 1500 --write     # goes on where the state file ends, then writes docs/measured/
-    python benchmarks/verdict_reliability.py --budget-s 0 --write        # only writes
+    python benchmarks/verdict_reliability.py --budget-s 1500 --write     # goes on where the state
+    file ends, then writes docs/measured/ python benchmarks/verdict_reliability.py --budget-s 0
+    --write        # only writes
 
-The speed is known by construction, nothing is calibrated beforehand; a level is a multiple of the target:
-- itself (running-mean, resnet-latency, fused-attention): reference and learner run the same code, so the true speed-up is 1; the target is put at
+The speed is known by construction, nothing is calibrated beforehand; a level is a multiple of the
+target:
+- itself (running-mean, resnet-latency, fused-attention): reference and learner run the same code,
+  so the true speed-up is 1; the target is put at
   1 / level.
-- pace (dataloader, and its miniature feeder): batches are loaded as in the solution and handed over at a pace, in units of the device's step, which the
-  script times during the warm-up. The level is of 85% utilisation, which the stricter criterion asks for.
-- modelled (ddp-scaling): the solution; its figure comes from a logical clock and is the same every time; the target is put at figure / level.
-- answers (resnet-top-ops): nothing is fast or slow; the solution's answers, and the same with one of them wrong.
-Every level at or above 1.1 has to PASS, every level at or below 0.9 to FAIL.
+- pace (dataloader, and its miniature feeder): batches are loaded as in the solution and handed over
+  at a pace, in units of the device's step, which the
+  script times during the warm-up. The level is of 85% utilisation, which the stricter criterion
+  asks for.
+- modelled (ddp-scaling): the solution; its figure comes from a logical clock and is the same every
+  time; the target is put at figure / level.
+- answers (resnet-top-ops): nothing is fast or slow; the solution's answers, and the same with one
+  of them wrong. Every level at or above 1.1 has to PASS, every level at or below 0.9 to FAIL.
 """
 
 from __future__ import annotations
@@ -48,7 +55,9 @@ PAGE = ROOT / "docs" / "measured" / "verdict_reliability.md"
 LEVELS: tuple[float, ...] = (0.8, 0.9, 1.0, 1.1, 1.25)
 LOADS = ("quiet", "one core busy", "memory", "disk")
 WEIGHT = 3
-"""The quiet machine carries the promises, and at the target itself there are none: so many times as often the one, as seldom the other."""
+"""The quiet machine carries the promises, and at the target itself there are none: so many times as
+often the one, as seldom the other.
+"""
 OUTCOMES = ("PASS", "FAIL", "INCONCLUSIVE", "ERROR")
 CONFIDENCE = 0.95
 
@@ -118,7 +127,9 @@ def _beside_itself(lab: Lab, level: float, scratch: Path, source: Path) -> Made:
     spec = lab.spec.devices[device]
     settings = {name: value for name, value in spec.settings.items() if name != "reference"}
     devices = {**lab.spec.devices, device: msgspec.structs.replace(spec, settings=settings)}
-    lab = msgspec.structs.replace(lab, path=copy, spec=msgspec.structs.replace(lab.spec, devices=devices))
+    lab = msgspec.structs.replace(
+        lab, path=copy, spec=msgspec.structs.replace(lab.spec, devices=devices)
+    )
     return with_target(lab, "speedup", 1 / level), files
 
 
@@ -130,7 +141,9 @@ def pace(lab: Lab, level: float, _scratch: Path) -> Made:
 
 
 def modelled(lab: Lab, level: float, _scratch: Path) -> Made:
-    solution = {name: (lab.solution / name).read_text(encoding="utf-8") for name in lab.spec.editable}
+    solution = {
+        name: (lab.solution / name).read_text(encoding="utf-8") for name in lab.spec.editable
+    }
     return with_target(lab, "scaling", _modelled_figure() / level), solution
 
 
@@ -148,7 +161,10 @@ def _modelled_figure() -> float:
 
 def answers(lab: Lab, level: float, _scratch: Path) -> Made:
     """Above 1 the solution's answers; below, one of them wrong, by twice its tolerance or more."""
-    files = {name: (lab.solution / name).read_text(encoding="utf-8") for name in [*lab.spec.editable, "diagnosis.toml"]}
+    files = {
+        name: (lab.solution / name).read_text(encoding="utf-8")
+        for name in [*lab.spec.editable, "diagnosis.toml"]
+    }
     wrong = [
         ('first = "aten::mkldnn_convolution"', 'first = "aten::addmm"'),
         ("first_share = 0.485", "first_share = 0.30"),
@@ -166,7 +182,9 @@ def answers(lab: Lab, level: float, _scratch: Path) -> Made:
 
 @dataclass(frozen=True)
 class Subject:
-    """A lab in the corpus: where it is found, how work of known speed is made for it, and the levels that make sense."""
+    """A lab in the corpus: where it is found, how work of known speed is made for it, and the
+    levels that make sense.
+    """
 
     content: Path
     make: Callable[[Lab, float, Path], Made]
@@ -178,7 +196,7 @@ SUBJECTS = {
     "feeder": Subject(ROOT / "tests" / "exploits" / "content", pace),
     "resnet-latency": Subject(ROOT, itself),
     "fused-attention": Subject(ROOT, itself),
-    "dataloader": Subject(ROOT, pace),
+    "idle-gpu": Subject(ROOT, pace),
     "ddp-scaling": Subject(ROOT, modelled),
     "resnet-top-ops": Subject(ROOT, answers, (0.8, 1.25)),
 }
@@ -194,7 +212,8 @@ def with_target(lab: Lab, id_: str, target: float) -> Lab:
     device = device_of(lab)
     spec = lab.spec.devices[device]
     criteria = [
-        msgspec.structs.replace(one, target=target, margin=1.0) if one.id == id_ else one for one in spec.criteria
+        msgspec.structs.replace(one, target=target, margin=1.0) if one.id == id_ else one
+        for one in spec.criteria
     ]
     devices = {**lab.spec.devices, device: msgspec.structs.replace(spec, criteria=criteria)}
     return msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
@@ -221,7 +240,9 @@ def one_check(slug: str, level: float, data: Path) -> dict[str, Any]:
         scratch.mkdir()
         lab, files = subject.make(find_lab(slug), level, scratch)
         verdict = checked(lab, files, data, Path(folder))
-    main = next((result for result in verdict.criteria if result.kind == "target" and result.value), None)
+    main = next(
+        (result for result in verdict.criteria if result.kind == "target" and result.value), None
+    )
     return {
         "outcome": str(verdict.outcome),
         "reason": verdict.reason,
@@ -270,7 +291,9 @@ def load(kind: str) -> Iterator[None]:
             "disk": (_write, (folder,)),
         }
         disturb, more = what[kind]
-        process = multiprocessing.get_context("fork").Process(target=disturb, args=(os.getpid(), *more), daemon=True)
+        process = multiprocessing.get_context("fork").Process(
+            target=disturb, args=(os.getpid(), *more), daemon=True
+        )
         process.start()
         time.sleep(0.3)
         try:
@@ -284,8 +307,8 @@ def machine() -> str:
     """What a check ran on, as the page names it."""
     here = fingerprint()
     return (
-        f"{here['cpu']}, {here['cores']} cores, Linux {platform.release()}, Python {here['python']}, NumPy {here['numpy']}, "
-        f"torch {here['torch']}, no GPU"
+        f"{here['cpu']}, {here['cores']} cores, Linux {platform.release()}, Python"
+        f" {here['python']}, NumPy {here['numpy']}, torch {here['torch']}, no GPU"
     )
 
 
@@ -308,16 +331,22 @@ def add(state: Path, line: dict[str, Any]) -> None:
 
 
 def run(state: Path, slugs: list[str], loads: list[str], budget_s: float, data: Path) -> None:
-    """Adds checks, always to the cell that has fewest, while one as long as those before still fits the budget."""
+    """Adds checks, always to the cell that has fewest, while one as long as those before still fits
+    the budget.
+    """
     end = time.monotonic() + budget_s
     while cells := _affordable(read(state), slugs, loads, end - time.monotonic()):
         slug, level, kind = cells[0]
         with load(kind):
             found = one_check(slug, level, data)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        add(state, {"lab": slug, "level": level, "load": kind, "at": at, "machine": machine(), **found})
+        add(
+            state,
+            {"lab": slug, "level": level, "load": kind, "at": at, "machine": machine(), **found},
+        )
         print(
-            f"{slug:15} {level:4}x {kind:14} {found['outcome']:13} {found['figure'] or 0:.3g}  {found['seconds']:.1f} s",
+            f"{slug:15} {level:4}x {kind:14} {found['outcome']:13} {found['figure'] or 0:.3g} "
+            f" {found['seconds']:.1f} s",
             flush=True,
         )
 
@@ -325,7 +354,9 @@ def run(state: Path, slugs: list[str], loads: list[str], budget_s: float, data: 
 def _affordable(
     lines: list[dict[str, Any]], slugs: list[str], loads: list[str], left_s: float
 ) -> list[tuple[str, float, str]]:
-    """The cells whose checks are not longer than what is left, the one with the fewest checks first."""
+    """The cells whose checks are not longer than what is left, the one with the fewest checks
+    first.
+    """
     done = Counter((line["lab"], line["level"], line["load"]) for line in lines)
     seconds = {slug: [line["seconds"] for line in lines if line["lab"] == slug] for slug in slugs}
     cells = [
@@ -336,34 +367,63 @@ def _affordable(
         for kind in loads
     ]
     return sorted(
-        cells, key=lambda cell: (done[cell] / WEIGHT ** ((cell[2] == "quiet") - (cell[1] == 1.0)), random.random())
+        cells,
+        key=lambda cell: (
+            done[cell] / WEIGHT ** ((cell[2] == "quiet") - (cell[1] == 1.0)),
+            random.random(),
+        ),
     )
 
 
 def page(checks: list[dict[str, Any]]) -> str:
     """docs/measured/verdict_reliability.md from the state."""
-    days, machines = sorted({line["at"][:10] for line in checks}), Counter(line["machine"] for line in checks)
+    days, machines = (
+        sorted({line["at"][:10] for line in checks}),
+        Counter(line["machine"] for line in checks),
+    )
     when = " to ".join(days[:1] + days[1:][-1:])
     out = [
         "# Whole checks of known speed",
         "",
-        f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a line of verdict_reliability.jsonl.",
+        (
+            f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a"
+            " line of verdict_reliability.jsonl."
+        ),
         *(f"- {count} on: {name}" for name, count in machines.most_common()),
         "",
-        "The level is the speed as a multiple of the lab's target. The top of the program explains how it is known.",
-        "Each load is one process: a loop, copies of 64 MB, or writes with fsync. *Quiet* is a virtual machine on which we ran nothing else.",
-        "*Measured* is the median, over the checks, of figure divided by target: the level as the checks saw it.",
+        (
+            "The level is the speed as a multiple of the lab's target. The top of the program"
+            " explains how it is known."
+        ),
+        (
+            "Each load is one process: a loop, copies of 64 MB, or writes with fsync. *Quiet* is a"
+            " virtual machine on which we ran nothing else."
+        ),
+        (
+            "*Measured* is the median, over the checks, of figure divided by target: the level as"
+            " the checks saw it."
+        ),
         "",
-        "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds per check | protocol's share of a call |",
+        (
+            "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds per"
+            " check | protocol's share of a call |"
+        ),
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for slug, subject in SUBJECTS.items():
         for kind in LOADS:
             for level in subject.levels:
-                cell = [line for line in checks if (line["lab"], line["load"], line["level"]) == (slug, kind, level)]
+                cell = [
+                    line
+                    for line in checks
+                    if (line["lab"], line["load"], line["level"]) == (slug, kind, level)
+                ]
                 if cell:
                     out.append(_row(slug, kind, level, cell))
-    return "\n".join([*out, "", "## What this shows", "", *_bounds(checks), "", *_others(checks)]) + "\n"
+    return (
+        "\n".join([*out, "", "## What this shows", "", *_bounds(checks), "", *_others(checks)])
+        + "\n"
+    )
 
 
 def _row(slug: str, kind: str, level: float, cell: list[dict[str, Any]]) -> str:
@@ -375,14 +435,22 @@ def _row(slug: str, kind: str, level: float, cell: list[dict[str, Any]]) -> str:
     seconds = statistics.median(line["seconds"] for line in cell)
     shares = [line["overhead"] for line in cell if line["overhead"] is not None]
     protocol = f"{statistics.median(shares):.1%}" if shares else "–"
-    named = {0.8: "one wrong", 1.25: "right"}[level] if SUBJECTS[slug].make is answers else f"{level}x"
-    return f"| {slug} | {kind} | {named} | {' | '.join(str(counts[name]) for name in OUTCOMES)} | {middle} | {seconds:.1f} | {protocol} |"
+    named = (
+        {0.8: "one wrong", 1.25: "right"}[level] if SUBJECTS[slug].make is answers else f"{level}x"
+    )
+    return (
+        f"| {slug} | {kind} | {named} | {' | '.join(str(counts[name]) for name in OUTCOMES)} |"
+        f" {middle} | {seconds:.1f} | {protocol} |"
+    )
 
 
 def _bounds(checks: list[dict[str, Any]]) -> list[str]:
     """Counts with the upper Clopper–Pearson bound, beside what is promised."""
     rows = [
-        f"Upper Clopper–Pearson bounds at {CONFIDENCE:.0%} confidence (two-sided). If a bound is above the promise, there are too few checks to confirm it.",
+        (
+            f"Upper Clopper–Pearson bounds at {CONFIDENCE:.0%} confidence (two-sided). If a bound"
+            " is above the promise, there are too few checks to confirm it."
+        ),
         "",
         "| lab | promise | where | seen | at most |",
         "| --- | --- | --- | --- | --- |",
@@ -391,7 +459,12 @@ def _bounds(checks: list[dict[str, Any]]) -> list[str]:
         for promise, outcome, chosen, where in (
             ("false pass ≤ 0.1%", "PASS", lambda line: line["level"] <= 0.9, "≤ 0.9x, all loads"),
             ("false fail ≤ 1%", "FAIL", lambda line: line["level"] >= 1.1, "≥ 1.1x, all loads"),
-            ("inconclusive ≤ 5%", "INCONCLUSIVE", lambda line: _promised(line, "quiet"), "quiet, not at 1.0x"),
+            (
+                "inconclusive ≤ 5%",
+                "INCONCLUSIVE",
+                lambda line: _promised(line, "quiet"),
+                "quiet, not at 1.0x",
+            ),
             ("(no promise)", "ERROR", lambda line: _promised(line, "quiet"), "quiet, not at 1.0x"),
             ("(no promise)", "INCONCLUSIVE", _promised, "loaded, not at 1.0x"),
             ("(no promise)", "ERROR", _promised, "loaded, not at 1.0x"),
@@ -400,7 +473,10 @@ def _bounds(checks: list[dict[str, Any]]) -> list[str]:
             if group:
                 seen = sum(line["outcome"] == outcome for line in group)
                 high = binomtest(seen, len(group)).proportion_ci(CONFIDENCE).high
-                rows.append(f"| {slug} | {outcome}: {promise} | {where} | {seen} of {len(group)} | {high:.1%} |")
+                rows.append(
+                    f"| {slug} | {outcome}: {promise} | {where} | {seen} of {len(group)} |"
+                    f" {high:.1%} |"
+                )
     return rows
 
 
@@ -412,26 +488,44 @@ def _promised(line: dict[str, Any], kind: str | None = None) -> bool:
 def _others(checks: list[dict[str, Any]]) -> list[str]:
     """What the checks said that did not come to the outcome of their level, each once with a count."""
     said = Counter(
-        (line["lab"], line["load"], line["level"], line["outcome"], line["summary"].partition(" (")[0][:160])
+        (
+            line["lab"],
+            line["load"],
+            line["level"],
+            line["outcome"],
+            line["summary"].partition(" (")[0][:160],
+        )
         for line in checks
         if line["level"] != 1.0 and line["outcome"] != ("PASS" if line["level"] > 1 else "FAIL")
     )
     rows = [f"| {count} | {' | '.join(map(str, key))} |" for key, count in said.most_common()]
     head = ["## Checks with another outcome than their level calls for", ""]
-    table = ["| times | lab | load | level | outcome | what it said |", "| --- | --- | --- | --- | --- | --- |"]
+    table = [
+        "| times | lab | load | level | outcome | what it said |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     return [*head, *([*table, *rows] if rows else ["None."])]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--budget-s", type=float, default=600.0)
     parser.add_argument("--labs", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made")
     parser.add_argument(
-        "--state", type=Path, default=PAGE.with_suffix(".jsonl"), help="one line a check; a run adds to it"
+        "--photos", type=Path, default=dataset_root("photos"), help="what `lab data` made"
     )
-    parser.add_argument("--write", action="store_true", help="writes docs/measured/verdict_reliability.md")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=PAGE.with_suffix(".jsonl"),
+        help="one line a check; a run adds to it",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="writes docs/measured/verdict_reliability.md"
+    )
     options = parser.parse_args()
     run(options.state, options.labs, options.loads, options.budget_s, options.photos.resolve())
     if options.write:

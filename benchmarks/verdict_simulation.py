@@ -1,11 +1,13 @@
-"""How often the statistics of `lab check` err: thousands of simulated checks at known speeds, under five kinds of noise.
+"""How often the statistics of `lab check` err: thousands of simulated checks at known speeds, under
+five kinds of noise.
 
     python benchmarks/verdict_simulation.py                  # prints the tables
     python benchmarks/verdict_simulation.py --write          # also writes them into docs/
 
-Every figure follows from the seed, so that the tables come out the same on every machine. A simulated check is a real one with
-the workers left out: an A/A self-test, then pairs in random order until the sequential test decides. Noise belongs to the moment
-(the slot in which a call runs), never to the code that happens to run in it; a pair is two neighbouring slots.
+Every figure follows from the seed, so that the tables come out the same on every machine. A
+simulated check is a real one with the workers left out: an A/A self-test, then pairs in random
+order until the sequential test decides. Noise belongs to the moment (the slot in which a call
+runs), never to the code that happens to run in it; a pair is two neighbouring slots.
 """
 
 from __future__ import annotations
@@ -122,7 +124,9 @@ def measure_pairs(rng: random.Random, slots: Slots, speedup: float, n: int) -> l
     ratios = []
     for first, _ in shuffled_order(rng, n):
         earlier, later = next(slots), next(slots)
-        ratios.append(speedup * slowdown(earlier - later if first == "reference" else later - earlier))
+        ratios.append(
+            speedup * slowdown(earlier - later if first == "reference" else later - earlier)
+        )
     return ratios
 
 
@@ -136,7 +140,9 @@ def against_itself(rng: random.Random, slots: Slots) -> SelfTest:
     return verdict
 
 
-def simulate_check(rng: random.Random, slots: Slots, speedup: float, plan: Plan) -> tuple[State | None, int]:
+def simulate_check(
+    rng: random.Random, slots: Slots, speedup: float, plan: Plan
+) -> tuple[State | None, int]:
     """The outcome (None: the self-test refused the machine) and how many pairs it took."""
     itself = against_itself(rng, slots)
     if not itself.fit:
@@ -148,13 +154,17 @@ def simulate_check(rng: random.Random, slots: Slots, speedup: float, plan: Plan)
 
 
 def simulate_cell(plan: str, noise: str, level: str, speed: float, runs: int, seed: int) -> Cell:
-    """`runs` simulated checks of one kind; the cell's name is part of its seed, so cells do not share luck."""
+    """`runs` simulated checks of one kind; the cell's name is part of its seed, so cells do not
+    share luck.
+    """
     rng = random.Random(f"{seed} {plan} {noise} {level} {speed}")
     outcomes = [
-        simulate_check(rng, NOISES[noise](rng, LEVELS[level]), speed * TARGET, PLANS[plan]) for _ in range(runs)
+        simulate_check(rng, NOISES[noise](rng, LEVELS[level]), speed * TARGET, PLANS[plan])
+        for _ in range(runs)
     ]
     counts = (
-        sum(state is wanted for state, _ in outcomes) for wanted in (State.PASS, State.FAIL, State.INCONCLUSIVE, None)
+        sum(state is wanted for state, _ in outcomes)
+        for wanted in (State.PASS, State.FAIL, State.INCONCLUSIVE, None)
     )
     return Cell(plan, noise, level, speed, *counts, sum(pairs for _, pairs in outcomes))
 
@@ -170,7 +180,9 @@ def simulate(runs: int, seed: int) -> list[Cell]:
 
 
 def naive_errors(noise: str, level: str, speed: float, runs: int, seed: int) -> int:
-    """Wrong verdicts of the usual way: 30 reference calls, then 30 others, means compared with the target."""
+    """Wrong verdicts of the usual way: 30 reference calls, then 30 others, means compared with the
+    target.
+    """
     rng, wrong = random.Random(f"{seed} naive {noise} {level} {speed}"), 0
     for _ in range(runs):
         slots = NOISES[noise](rng, LEVELS[level])
@@ -181,7 +193,9 @@ def naive_errors(noise: str, level: str, speed: float, runs: int, seed: int) -> 
 
 
 def unpaired_errors(noise: str, level: str, speed: float, runs: int, seed: int) -> int:
-    """Wrong verdicts of the sequential test on samples that have no partner beside them, and no self-test before."""
+    """Wrong verdicts of the sequential test on samples that have no partner beside them, and no
+    self-test before.
+    """
     rng, wrong = random.Random(f"{seed} unpaired {noise} {level} {speed}"), 0
     test = SequentialTest(target=1.0, plan=BLOCKS)
     for _ in range(runs):
@@ -193,8 +207,14 @@ def unpaired_errors(noise: str, level: str, speed: float, runs: int, seed: int) 
 
 def pool(cells: list[Cell], **wanted: object) -> Cell:
     """The cells that agree with `wanted`, added up."""
-    chosen = [cell for cell in cells if all(getattr(cell, name) == value for name, value in wanted.items())]
-    return chosen[0]._replace(**{name: sum(getattr(cell, name) for cell in chosen) for name in Cell._fields[4:]})
+    chosen = [
+        cell
+        for cell in cells
+        if all(getattr(cell, name) == value for name, value in wanted.items())
+    ]
+    return chosen[0]._replace(
+        **{name: sum(getattr(cell, name) for cell in chosen) for name in Cell._fields[4:]}
+    )
 
 
 def percent(share: float) -> str:
@@ -208,11 +228,16 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def wrong_share(cell: Cell) -> list[str]:
     """Wrong verdicts as a share, and the most it can be."""
-    return [percent(cell.wrong / cell.runs), percent(binomtest(cell.wrong, cell.runs).proportion_ci(CONFIDENCE).high)]
+    return [
+        percent(cell.wrong / cell.runs),
+        percent(binomtest(cell.wrong, cell.runs).proportion_ci(CONFIDENCE).high),
+    ]
 
 
 def plan_table() -> str:
-    """The looks of each plan, the order statistic used at each, and the exact error. Nothing here is simulated."""
+    """The looks of each plan, the order statistic used at each, and the exact error. Nothing here
+    is simulated.
+    """
     rows = [
         [
             name,
@@ -223,7 +248,16 @@ def plan_table() -> str:
         ]
         for name, plan in PLANS.items()
     ]
-    return table(["plan", "looks after", "bound: k-th smallest and largest", "error allowed", "error, exact"], rows)
+    return table(
+        [
+            "plan",
+            "looks after",
+            "bound: k-th smallest and largest",
+            "error allowed",
+            "error, exact",
+        ],
+        rows,
+    )
 
 
 def summary_table(cells: list[Cell]) -> str:
@@ -234,9 +268,12 @@ def summary_table(cells: list[Cell]) -> str:
             for speed in SPEEDS:
                 cell = pool(cells, plan=plan, level=level, speed=speed)
                 shares = [
-                    percent(count / cell.runs) for count in (cell.passed, cell.failed, cell.undecided, cell.refused)
+                    percent(count / cell.runs)
+                    for count in (cell.passed, cell.failed, cell.undecided, cell.refused)
                 ]
-                rows.append([plan, level, f"{speed:g}x", f"{cell.runs:,}", *shares, *wrong_share(cell)])
+                rows.append(
+                    [plan, level, f"{speed:g}x", f"{cell.runs:,}", *shares, *wrong_share(cell)]
+                )
     return table(
         [
             "plan",
@@ -261,21 +298,38 @@ def full_table(cells: list[Cell]) -> str:
         + [f"{cell.pairs / max(1, cell.runs - cell.refused):.1f}", *wrong_share(cell)]
         for cell in cells
     ]
-    head = ["plan", "level", "noise", "true speed / target", "PASS", "FAIL", "INCONCLUSIVE", "ERROR", "pairs, mean"]
+    head = [
+        "plan",
+        "level",
+        "noise",
+        "true speed / target",
+        "PASS",
+        "FAIL",
+        "INCONCLUSIVE",
+        "ERROR",
+        "pairs, mean",
+    ]
     return table([*head, "wrong", "wrong, at most"], rows)
 
 
 def naive_table(cells: list[Cell], runs: int, seed: int) -> str:
-    """The usual way, and samples without a partner, beside pairs; at the speeds nearest to the target."""
+    """The usual way, and samples without a partner, beside pairs; at the speeds nearest to the
+    target.
+    """
     rows = []
     for level in LEVELS:
         for noise in NOISES:
             kinds = [(noise, level, speed, runs, seed) for speed in (0.9, 1.1)]
             errors = [count(*kind) for count in (naive_errors, unpaired_errors) for kind in kinds]
-            errors += [pool(cells, plan="pairs", level=level, noise=noise, speed=speed).wrong for speed in (0.9, 1.1)]
+            errors += [
+                pool(cells, plan="pairs", level=level, noise=noise, speed=speed).wrong
+                for speed in (0.9, 1.1)
+            ]
             rows.append([level, noise, *(percent(wrong / runs) for wrong in errors)])
     wrong = [
-        f"{way}: {what}" for way in ("usual way", "no partner", "pairs") for what in ("pass at 0.9x", "fail at 1.1x")
+        f"{way}: {what}"
+        for way in ("usual way", "no partner", "pairs")
+        for what in ("pass at 0.9x", "fail at 1.1x")
     ]
     return table(["level", "noise", *wrong], rows)
 
@@ -298,11 +352,17 @@ ERROR means that the self-test refused the machine.
 
 def render_docs(cells: list[Cell], runs: int, seed: int) -> dict[str, str]:
     """The generated parts of docs/statistics.md by name."""
-    return {"plans": plan_table(), "errors": summary_table(cells), "usual way": naive_table(cells, runs, seed)}
+    return {
+        "plans": plan_table(),
+        "errors": summary_table(cells),
+        "usual way": naive_table(cells, runs, seed),
+    }
 
 
 def replace_generated(text: str, name: str, body: str) -> str:
-    """`text` with what stands between the marks of `name` replaced. Raises ValueError where a mark is missing."""
+    """`text` with what stands between the marks of `name` replaced. Raises ValueError where a mark
+    is missing.
+    """
     start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
     before, rest = text.split(start)
     _, after = rest.split(end)
@@ -321,13 +381,20 @@ def write(cells: list[Cell], runs: int, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=4000, help="simulated checks of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write the tables into docs/")
     options = parser.parse_args()
     cells = simulate(options.runs, options.seed)
-    print(plan_table(), summary_table(cells), naive_table(cells, options.runs, options.seed), sep="\n\n")
+    print(
+        plan_table(),
+        summary_table(cells),
+        naive_table(cells, options.runs, options.seed),
+        sep="\n\n",
+    )
     if options.write:
         write(cells, options.runs, options.seed)
 

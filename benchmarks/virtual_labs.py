@@ -1,9 +1,11 @@
-"""The figures of the labs on the virtual GPU: the shipped script, the solution and every variant, as `lab check` reads them.
+"""The figures of the labs on the virtual GPU: the shipped script, the solution and every variant,
+as `lab check` reads them.
 
     python benchmarks/virtual_labs.py [--lab sync-points …] [--repeat 2] [--write]
 
-All of them are modelled or counted and repeat on any machine and under any load, but for what waits for Python's garbage collector; --repeat tells the spread.
---write renews the tables in docs/measured/virtual_labs.md and in the solutions' write-ups.
+All of them are modelled or counted and repeat on any machine and under any load, but for what waits
+for Python's garbage collector; --repeat tells the spread. --write renews the tables in
+docs/measured/virtual_labs.md and in the solutions' write-ups.
 """
 
 import argparse
@@ -24,13 +26,18 @@ from bottleneck_lab.measure.virtual_gpu.books import Figures
 SEED = 7
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "virtual_labs.md"
 HEAD = (
-    "| script | ms per step | against the shipped | launches per step | waits per interval | peak MiB | growth MiB |",
+    (
+        "| script | ms per step | against the shipped | launches per step | waits per interval |"
+        " peak MiB | growth MiB |"
+    ),
     "| --- | --- | --- | --- | --- | --- | --- |",
 )
 
 
 def scripts(lab: Lab) -> Iterator[tuple[str, Path | None]]:
-    """Name and folder of everything that has a known answer; the shipped script has no folder of its own."""
+    """Name and folder of everything that has a known answer; the shipped script has no folder of
+    its own.
+    """
     yield "as shipped", None
     yield "solution", lab.solution
     yield from ((folder.name.replace("_", " "), folder) for folder in variants(lab, "virtual"))
@@ -43,7 +50,15 @@ def measure(lab: Lab, overlay: Path | None) -> Figures:
         collect_pristine(lab, folder, overlay)
         settings = kind_of(lab).settings(lab, "virtual")
         context = Context(
-            lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda _doing, _share: None
+            lab,
+            "virtual",
+            settings,
+            folder,
+            folder,
+            folder,
+            folder,
+            janitor,
+            lambda _doing, _share: None,
         )
         (training,) = train_modelled(context, "reference", folder, [SEED])
         assert training.figures is not None
@@ -63,7 +78,9 @@ def row(name: str, shipped: Figures, seen: Figures, interval: int) -> str:
 
 
 def rows(lab: Lab, repeat: int) -> Iterator[str]:
-    """The table of one lab, a line at a time; how far runs of a script lie apart goes to the standard error."""
+    """The table of one lab, a line at a time; how far runs of a script lie apart goes to the
+    standard error.
+    """
     interval = kind_of(lab).settings(lab, "virtual").interval
     yield from HEAD
     shipped = None
@@ -90,7 +107,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    names = options.lab or [name for name, lab in load_labs().items() if lab.spec.measure == "training"]
+    names = options.lab or [
+        name for name, lab in load_labs().items() if lab.spec.measure == "training"
+    ]
     for name in names:
         lab = find_lab(name)
         table: list[str] = []

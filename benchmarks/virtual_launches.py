@@ -1,8 +1,10 @@
-"""What it brings that a program does not wait for every operator that it launches on the virtual GPU: the shipped scripts, in turns with and without waiting.
+"""What it brings that a program does not wait for every operator that it launches on the virtual
+GPU: the shipped scripts, in turns with and without waiting.
 
     python benchmarks/virtual_launches.py [--lab launch-bound …] [--pairs 3] [--steps 12]
 
-Each run is a pair of fresh processes, program and engine; the seconds are those of the training alone, as the program counts them. Start-up is not in them.
+Each run is a pair of fresh processes, program and engine; the seconds are those of the training
+alone, as the program counts them. Start-up is not in them.
 """
 
 import argparse
@@ -29,13 +31,15 @@ def train(entry: Path, fd: int, steps: int, waits: bool) -> None:
     """The program's side: prints the seconds of one training."""
     import torch
 
-    from bottleneck_lab.measure.kinds.training.program import Program
+    from bottleneck_lab.measure.kinds.training.child import Program
     from bottleneck_lab.measure.virtual_gpu.backend import install
 
     driver = install(socket.socket(fileno=fd), entry.parent)
     if waits:
         driver._predicted = Forgetful()
-    torch.optim.SGD([torch.zeros(1)], lr=0.1)  # the first optimizer of a process imports torch.compile
+    torch.optim.SGD(
+        [torch.zeros(1)], lr=0.1
+    )  # the first optimizer of a process imports torch.compile
     sys.path.insert(0, str(entry.parent))
     program = Program(entry, "virtual", driver, steps)
     began = time.perf_counter()
@@ -51,7 +55,11 @@ def seconds(lab: Lab, steps: int, waits: bool) -> tuple[float, float]:
         fd = engine.program.fileno()
         options = json.dumps([str(lab.path / lab.spec.entry), fd, steps, waits])
         done = subprocess.run(
-            [sys.executable, __file__, "--train", options], pass_fds=[fd], capture_output=True, text=True, check=True
+            [sys.executable, __file__, "--train", options],
+            pass_fds=[fd],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return float(done.stdout.split()[-1]), engine.end().figures.total_us
 
@@ -67,14 +75,19 @@ def main() -> None:
         entry, *rest = options.train
         train(Path(entry), *rest)
         return
-    for name in options.lab or [name for name, lab in load_labs().items() if lab.spec.measure == "training"]:
+    for name in options.lab or [
+        name for name, lab in load_labs().items() if lab.spec.measure == "training"
+    ]:
         lab = find_lab(name)
-        pairs = [[seconds(lab, options.steps, waits) for waits in (True, False)] for _ in range(options.pairs)]
+        pairs = [
+            [seconds(lab, options.steps, waits) for waits in (True, False)]
+            for _ in range(options.pairs)
+        ]
         waited, launched = (statistics.median(pair[at][0] for pair in pairs) for at in (0, 1))
         modelled = {round(time_us) for pair in pairs for _, time_us in pair}
         print(
-            f"{name}, {options.steps} steps: {waited:.2f} s waiting, {launched:.2f} s not, {waited / launched:.1f}x; "
-            f"modelled {sorted(modelled)} us",
+            f"{name}, {options.steps} steps: {waited:.2f} s waiting, {launched:.2f} s not,"
+            f" {waited / launched:.1f}x; modelled {sorted(modelled)} us",
             flush=True,
         )
 

@@ -1,9 +1,11 @@
-"""Writes the cost table of the emulated GPU: how long each module of the lab's model takes, forward and backward, an image.
+"""Writes the cost table of the emulated GPU: how long each module of the lab's model takes, forward
+and backward, an image.
 
     python scripts/ddp_cost_table.py labs/ddp-scaling/recipe.py labs/ddp-scaling/costs.json
 
-Each module gets the larger of its arithmetic and its memory time (roofline, 16-bit activations, 224 x 224 pixels), then all are scaled by one
-factor so that the forward pass of 64 images takes FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice.
+Each module gets the larger of its arithmetic and its memory time (roofline, 16-bit activations, 224
+x 224 pixels), then all are scaled by one factor so that the forward pass of 64 images takes
+FORWARD_64_MS. The shape of the table follows from the model; the scale is a choice.
 """
 
 import argparse
@@ -18,7 +20,9 @@ from torch import nn
 PEAK_FLOP_PER_S = 312e12  # A100, FP16 tensor cores, NVIDIA A100 datasheet
 BANDWIDTH_BYTES_PER_S = 2039e9  # A100 80 GB SXM, same sheet
 ACTIVATION_BYTES = 2
-FORWARD_64_MS = 8.2  # with backward at twice that: 64 images in 24.6 ms, 2600 images/s, what mixed-precision training reaches on an A100
+# With backward at twice that: 64 images in 24.6 ms, 2600 images/s, what mixed-precision training
+# reaches on an A100
+FORWARD_64_MS = 8.2
 BACKWARD_OVER_FORWARD = 2.0  # two matrix products (weights, inputs) for one
 OPTIMIZER_US = 800.0
 
@@ -32,10 +36,18 @@ def load_recipe(path: Path) -> ModuleType:
 
 
 def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) -> float:
-    """Seconds a forward of one image takes at the sheet's peaks; batch normalisation reads its input twice."""
+    """Seconds a forward of one image takes at the sheet's peaks; batch normalisation reads its
+    input twice.
+    """
     flop = 0.0
     if isinstance(module, nn.Conv2d):
-        flop = 2.0 * output.numel() * module.in_channels * module.kernel_size[0] * module.kernel_size[1]
+        flop = (
+            2.0
+            * output.numel()
+            * module.in_channels
+            * module.kernel_size[0]
+            * module.kernel_size[1]
+        )
     elif isinstance(module, nn.Linear):
         flop = 2.0 * output.numel() * module.in_features
     reads = 2 if isinstance(module, nn.BatchNorm2d) else 1
@@ -44,23 +56,32 @@ def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) ->
 
 
 def table(recipe: ModuleType) -> dict:
-    """Modules with parameters of their own, in `named_modules` order (which is what the emulation counts by)."""
+    """Modules with parameters of their own, in `named_modules` order (which is what the emulation
+    counts by).
+    """
     model = recipe.make_model()
     seconds: dict[str, float] = {}
     owners = {
-        name: module for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
+        name: module
+        for name, module in model.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
     }
     for name, module in owners.items():
         module.register_forward_hook(
-            lambda module, args, output, name=name: seconds.__setitem__(name, roofline_s(module, args[0], output))
+            lambda module, args, output, name=name: seconds.__setitem__(
+                name, roofline_s(module, args[0], output)
+            )
         )
     with torch.no_grad():
         model.eval()(torch.zeros(1, 3, 224, 224))
     scale = FORWARD_64_MS * 1e3 / 64 / sum(seconds.values())
     return {
         "gpu": "A100-like, modelled",
-        "source": "Roofline over NVIDIA's A100 datasheet (312 TFLOP/s FP16, 2039 GB/s), scaled by one factor to a forward of 8.2 ms for 64 images; "
-        "backward is twice the forward; chosen, not measured. Written by scripts/ddp_cost_table.py.",
+        "source": (
+            "Roofline over NVIDIA's A100 datasheet (312 TFLOP/s FP16, 2039 GB/s), scaled by one"
+            " factor to a forward of 8.2 ms for 64 images; backward is twice the forward; chosen,"
+            " not measured. Written by scripts/ddp_cost_table.py."
+        ),
         "optimizer_us": OPTIMIZER_US,
         "micro_batches": recipe.MICRO_BATCHES,
         "samples": recipe.IMAGES,
@@ -71,7 +92,9 @@ def table(recipe: ModuleType) -> dict:
         "modules": [
             {
                 "name": name,
-                "elements": sum(parameter.numel() for parameter in module.parameters(recurse=False)),
+                "elements": sum(
+                    parameter.numel() for parameter in module.parameters(recurse=False)
+                ),
                 "forward_us": round(seconds[name] * scale, 5),
                 "backward_us": round(BACKWARD_OVER_FORWARD * seconds[name] * scale, 5),
             }

@@ -2,11 +2,13 @@
 
     python scripts/gpu.py [--only grade: --only capture:] [--budget-s 1500] [--fresh] [--list]
 
-Every lab that is measured on `cuda`: its starter FAILs for its declared reason, its solution and variants PASS. Then captures of starter and solution with
-each tool that is there, attention against every backend of PyTorch's, and the tests marked `gpu`. Figures go to docs/measured/<gpu>.json, captures to
-datasets/captures/<gpu>/. What is in order is remembered in build/gpu/, so a run that was cut short goes on where it stopped, and what went wrong is tried
-again after what has not been tried. What this machine cannot do is not tried; the record says what it lacks. Exit status: 0 all well, 1 something is
-wrong, 3 steps are left, 4 no CUDA device (nothing is changed).
+Every lab that is measured on `cuda`: its starter FAILs for its declared reason, its solution and
+variants PASS. Then captures of starter and solution with each tool that is there, attention against
+every backend of PyTorch's, and the tests marked `gpu`. Figures go to docs/measured/<gpu>.json,
+captures to datasets/captures/<gpu>/. What is in order is remembered in build/gpu/, so a run that
+was cut short goes on where it stopped, and what went wrong is tried again after what has not been
+tried. What this machine cannot do is not tried; the record says what it lacks. Exit status: 0 all
+well, 1 something is wrong, 3 steps are left, 4 no CUDA device (nothing is changed).
 """
 
 from __future__ import annotations
@@ -35,9 +37,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 STEP_LIMIT_S = 900.0
 GRACE_S, ORPHANS_S = 20.0, 5.0
-"""For a step that has to end before its time, to stop its program and remove its temporary files; then for what it has left to go by itself."""
+"""For a step that has to end before its time, to stop its program and remove its temporary files;
+then for what it has left to go by itself.
+"""
 ALL_OF_IT = 0.9
-"""A step that had so much of the budget (0-1) and was not done is not cut short by it, but too long for it."""
+"""A step that had so much of the budget (0-1) and was not done is not cut short by it, but too long
+for it.
+"""
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
@@ -50,11 +56,14 @@ NOT_REHEARSED = {
     "torch.compile(": "needs a GPU to compile for",
     "ENABLED = True": "needs a GPU to launch Triton's kernels on",
 }
-"""What a submission says that cannot run on a device that is not there (bottleneck_lab/measure/rehearsal.py), and why not."""
+"""What a submission says that cannot run on a device that is not there
+(bottleneck_lab/measure/rehearsal.py), and why not.
+"""
 ON_TRITON = 'SERVER = "triton"'
 """What the entry file of a submission says whose models are served by a Triton Inference Server."""
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
-"""Labs whose scripts, run alone as NVIDIA's tools see them, have no smaller size for a rehearsal."""
+"""Labs whose scripts, run alone as NVIDIA's tools see them, have no smaller size for a rehearsal.
+"""
 PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
 """Where the tests marked `gpu` are: other tests need packages that nothing here does."""
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
@@ -100,12 +109,17 @@ def lab_called(slug: str) -> Any:
 
 
 def run(command: list[str], limit_s: float) -> Ran:
-    """Runs a step in a process of its own: one that crashes or hangs costs one step. Nothing that it started outlives it."""
+    """Runs a step in a process of its own: one that crashes or hangs costs one step. Nothing that
+    it started outlives it.
+    """
     from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
     adopt_orphans(True)
     bystanders = children()
-    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        tempfile.TemporaryFile("w+", errors="replace") as err,
+    ):
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
         try:
             process.wait(limit_s)
@@ -116,7 +130,9 @@ def run(command: list[str], limit_s: float) -> Ran:
         for file in (out, err):
             file.seek(0)
         said = out.read()
-        return Ran(process.returncode, said if process.returncode == 0 else (said + err.read())[-4000:])
+        return Ran(
+            process.returncode, said if process.returncode == 0 else (said + err.read())[-4000:]
+        )
 
 
 def children() -> set[Any]:
@@ -127,7 +143,8 @@ def children() -> set[Any]:
 
 
 def end(process: subprocess.Popen[bytes], bystanders: set[Any]) -> None:
-    """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it would go on using the GPU.
+    """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it
+    would go on using the GPU.
 
     `bystanders`: children of this process that were there before the step.
     """
@@ -159,20 +176,32 @@ def submissions(lab: Any) -> dict[str, Path]:
     """What is graded of a lab: starter, solution, and each variant, with its folder."""
     from bottleneck_lab.measure.lab_rules import variants
 
-    found = {f"variant {path.name}": path for path in variants(lab, DEVICE) if not path.name.startswith((".", "_"))}
+    found = {
+        f"variant {path.name}": path
+        for path in variants(lab, DEVICE)
+        if not path.name.startswith((".", "_"))
+    }
     return {"starter": lab.path, "solution": lab.solution, **found}
 
 
 def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str, str]:
-    """Names of the steps, in the order in which they are worth their time, each with what this machine lacks for it: nothing, as a rule."""
+    """Names of the steps, in the order in which they are worth their time, each with what this
+    machine lacks for it: nothing, as a rule.
+    """
     from bottleneck_lab.measure.rehearsal import rehearsing
 
     labs = list(labs)
-    lack = {(lab.slug, what): lacking(lab, path, gpu_count) for lab in labs for what, path in submissions(lab).items()}
+    lack = {
+        (lab.slug, what): lacking(lab, path, gpu_count)
+        for lab in labs
+        for what, path in submissions(lab).items()
+    }
     graded = {f"grade:{slug}:{what}": why for (slug, what), why in lack.items()}
     real = "needs a GPU" if rehearsing() else ""
     captures = {
-        f"capture:{lab.slug}:{what}:{tool}": lack[lab.slug, what] or (not_rehearsed(lab, tool) if real else "")
+        f"capture:{lab.slug}:{what}:{tool}": (
+            lack[lab.slug, what] or (not_rehearsed(lab, tool) if real else "")
+        )
         for tool in tools
         for lab in labs
         for what in captured(lab, tool)
@@ -186,14 +215,22 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
 
     if gpu_count < lab.spec.devices[DEVICE].gpus:
         return f"needs {lab.spec.devices[DEVICE].gpus} GPUs"
-    sources = [(folder / name).read_text(encoding="utf-8") for name in lab.spec.editable if (folder / name).is_file()]
+    sources = [
+        (folder / name).read_text(encoding="utf-8")
+        for name in lab.spec.editable
+        if (folder / name).is_file()
+    ]
     if rehearsing() and (
-        why := next((NOT_REHEARSED[word] for word in NOT_REHEARSED for s in sources if word in s), "")
+        why := next(
+            (NOT_REHEARSED[word] for word in NOT_REHEARSED for s in sources if word in s), ""
+        )
     ):
         return why
     if any(ON_TRITON in source for source in sources) and not has_triton():
         return "needs a Triton Inference Server (lab data tritonserver)"
-    without_dali = any("nvidia.dali" in source for source in sources) and not installed("nvidia-dali-cuda130")
+    without_dali = any("nvidia.dali" in source for source in sources) and not installed(
+        "nvidia-dali-cuda130"
+    )
     return "needs nvidia-dali-cuda130" if without_dali else ""
 
 
@@ -230,7 +267,17 @@ def command_of(step: str, kept: Path) -> list[str]:
     if step == "benchmark":
         return [sys.executable, "benchmarks/attention.py", "--device", "cuda"]
     if step in PYTESTS:
-        return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--timeout", "850", PYTESTS[step]]
+        return [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "gpu",
+            "--timeout",
+            "850",
+            PYTESTS[step],
+        ]
     return [sys.executable, str(Path(__file__).resolve()), "--do", step, "--into", str(kept)]
 
 
@@ -239,7 +286,9 @@ class State:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.file = folder, folder / "state.json"
-        self.done: dict[str, dict[str, Any]] = json.loads(self.file.read_text()) if self.file.is_file() else {}
+        self.done: dict[str, dict[str, Any]] = (
+            json.loads(self.file.read_text()) if self.file.is_file() else {}
+        )
 
     def add(self, step: str, record: dict[str, Any]) -> None:
         """Remembers one step, whole or not at all."""
@@ -250,7 +299,9 @@ class State:
         temporary.replace(self.file)
 
     def in_order(self, step: str) -> bool:
-        """Whether a step was done and nothing was wrong. The data set is this machine's, which may be another one than last time."""
+        """Whether a step was done and nothing was wrong. The data set is this machine's, which may
+        be another one than last time.
+        """
         return step in self.done and step != "data" and is_good(self.done[step])
 
     def forget(self, steps: Iterable[str]) -> None:
@@ -265,7 +316,9 @@ def is_good(record: dict[str, Any]) -> bool:
 
 
 def record_of(ran: Ran) -> dict[str, Any]:
-    """A step's outcome: what it said in its last line of JSON, what went wrong, or that the machine refuses it."""
+    """A step's outcome: what it said in its last line of JSON, what went wrong, or that the machine
+    refuses it.
+    """
     at = datetime.now(UTC).isoformat(timespec="seconds")
     if ran.status != 0 and COUNTERS_REFUSED in ran.output:
         return {
@@ -286,15 +339,23 @@ def record_of(ran: Ran) -> dict[str, Any]:
 
 
 def work(
-    steps: list[str], state: State, runner: Runner, *, budget_s: float, clock: Callable[[], float] = time.monotonic
+    steps: list[str],
+    state: State,
+    runner: Runner,
+    *,
+    budget_s: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
-    """Runs what is not in order yet, while there is time, first what was never tried; the steps that are left.
+    """Runs what is not in order yet, while there is time, first what was never tried; the steps
+    that are left.
 
-    A step that ran out of the budget is not held against it, unless it had all of it: it would never be done.
+    A step that ran out of the budget is not held against it, unless it had all of it: it would
+    never be done.
     """
     ends = clock() + budget_s
     left = sorted(
-        (step for step in steps if not state.in_order(step)), key=lambda step: step in state.done and step != "data"
+        (step for step in steps if not state.in_order(step)),
+        key=lambda step: step in state.done and step != "data",
     )
     while left:
         remaining = ends - clock()
@@ -313,23 +374,35 @@ def work(
 
 
 def same_refusal(left: list[str]) -> list[str]:
-    """The first step and those after it that record with the same tool: what it was refused, they are."""
-    return [step for step in left if step == left[0] or step.rsplit(":", 1)[-1] == left[0].rsplit(":", 1)[-1]]
+    """The first step and those after it that record with the same tool: what it was refused, they
+    are.
+    """
+    return [
+        step
+        for step in left
+        if step == left[0] or step.rsplit(":", 1)[-1] == left[0].rsplit(":", 1)[-1]
+    ]
 
 
 def tell(step: str, record: dict[str, Any]) -> None:
     """One line a step, and its problems."""
-    say(f"{'✗' if record['problems'] else '✓' if is_good(record) else '-'} {step} {record.get('cannot', '')}".rstrip())
+    say(
+        f"{'✗' if record['problems'] else '✓' if is_good(record) else '-'} {step}"
+        f" {record.get('cannot', '')}".rstrip()
+    )
     for problem in record["problems"]:
         say(f"    {problem}")
 
 
 def publish_captures(made: Path, target: Path) -> dict[str, Any]:
-    """Copies captures into the repository's folder, smallest first, within the limits; its manifest, which names what was left out."""
+    """Copies captures into the repository's folder, smallest first, within the limits; its
+    manifest, which names what was left out.
+    """
     kept: list[dict[str, Any]] = []
     left_out, total = [], 0
     files = sorted(
-        (path for path in made.glob("*") if path.suffix in (".gz", ".csv")), key=lambda path: path.stat().st_size
+        (path for path in made.glob("*") if path.suffix in (".gz", ".csv")),
+        key=lambda path: path.stat().st_size,
     )
     target.mkdir(parents=True, exist_ok=True)
     for path in files:
@@ -363,19 +436,34 @@ def measured(gpu: str, state: State, versions: dict[str, str], left: list[str]) 
 
 
 def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
-    """A torch.profiler trace reduced to its first `steps` steps, with all device work that was launched in them, and nothing that names the host."""
+    """A torch.profiler trace reduced to its first `steps` steps, with all device work that was
+    launched in them, and nothing that names the host.
+    """
     trace = {key: value for key, value in trace.items() if key not in _PRIVATE}
     events = trace["traceEvents"]
     marks = sorted(
-        (e for e in events if str(e.get("name", "")).startswith("ProfilerStep#") and "dur" in e and not _on_device(e)),
+        (
+            e
+            for e in events
+            if str(e.get("name", "")).startswith("ProfilerStep#")
+            and "dur" in e
+            and not _on_device(e)
+        ),
         key=lambda e: float(e["ts"]),
     )
     if len(marks) <= steps:
         return trace
-    begin, end = float(marks[0]["ts"]), float(marks[steps - 1]["ts"]) + float(marks[steps - 1]["dur"])
-    inside = [e for e in events if "ts" in e and begin <= float(e["ts"]) < end and not _on_device(e)]
+    begin, end = (
+        float(marks[0]["ts"]),
+        float(marks[steps - 1]["ts"]) + float(marks[steps - 1]["dur"]),
+    )
+    inside = [
+        e for e in events if "ts" in e and begin <= float(e["ts"]) < end and not _on_device(e)
+    ]
     launched = {e["args"]["correlation"] for e in inside if "correlation" in e.get("args", {})}
-    device = [e for e in events if _on_device(e) and e.get("args", {}).get("correlation") in launched]
+    device = [
+        e for e in events if _on_device(e) and e.get("args", {}).get("correlation") in launched
+    ]
     labels = [e for e in events if e.get("ph") == "M"]
     return {**trace, "traceEvents": [*(e for e in inside if e.get("ph") != "M"), *device, *labels]}
 
@@ -392,12 +480,16 @@ def without_names(text: str) -> str:
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
     for row in rows[rows.index(header) if header else 0 :]:
-        writer.writerow([("" if at in blank and row is not header else value) for at, value in enumerate(row)])
+        writer.writerow(
+            [("" if at in blank and row is not header else value) for at, value in enumerate(row)]
+        )
     return out.getvalue()
 
 
 def grade(slug: str, what: str) -> dict[str, Any]:
-    """One submission's verdict on `cuda`, by the function that grades learners, and what it should have been."""
+    """One submission's verdict on `cuda`, by the function that grades learners, and what it should
+    have been.
+    """
     import msgspec
 
     from bottleneck_lab.commands import proving
@@ -405,10 +497,16 @@ def grade(slug: str, what: str) -> dict[str, Any]:
 
     lab = lab_called(slug)
     verdict = proving.check(lab, submissions(lab)[what], DEVICE)
-    problems = proving.starter_problems(lab, verdict) if what == "starter" else proving.pass_problems(verdict)
+    problems = (
+        proving.starter_problems(lab, verdict)
+        if what == "starter"
+        else proving.pass_problems(verdict)
+    )
     if rehearsing():
         problems = [] if verdict.summary == REHEARSED else [verdict.summary]
-    criteria = [{"id": row.id, "holds": row.holds, "sentence": row.sentence} for row in verdict.criteria]
+    criteria = [
+        {"id": row.id, "holds": row.holds, "sentence": row.sentence} for row in verdict.criteria
+    ]
     return {
         "problems": problems,
         "outcome": verdict.outcome,
@@ -448,9 +546,11 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
 
 
 def keep(trace: Path, target: Path) -> dict[str, Any]:
-    """Puts a capture's file beside `target` in the form in which it may be committed: its name and size.
+    """Puts a capture's file beside `target` in the form in which it may be committed: its name and
+    size.
 
-    nsys' SQLite, which names the host in many tables, is only read: that it can be is what is recorded.
+    nsys' SQLite, which names the host in many tables, is only read: that it can be is what is
+    recorded.
     """
     from bottleneck_lab import load
 
@@ -504,8 +604,14 @@ def write_never_run(readme: Path, lines: list[str]) -> None:
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """Every docs/measured/*.json that this script has written."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return [record for record in records if isinstance(record, dict) and record.get("recorded_by") == RECORDED_BY]
+    records = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
+    ]
+    return [
+        record
+        for record in records
+        if isinstance(record, dict) and record.get("recorded_by") == RECORDED_BY
+    ]
 
 
 def installed_tools() -> Iterator[str]:
@@ -530,7 +636,9 @@ def versions() -> dict[str, str]:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", action="append", default=[], help="steps whose names begin so")
     parser.add_argument(
         "--budget-s",
@@ -538,9 +646,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=3600.0,
         help="stop after so long, and half a minute to tidy up; run again to go on",
     )
-    parser.add_argument("--fresh", action="store_true", help="do these steps again, also those that are in order")
+    parser.add_argument(
+        "--fresh", action="store_true", help="do these steps again, also those that are in order"
+    )
     parser.add_argument("--list", action="store_true", help="name the steps and those done")
-    parser.add_argument("--write-never-run", action="store_true", help="renew the list in docs/measured/README.md")
+    parser.add_argument(
+        "--write-never-run", action="store_true", help="renew the list in docs/measured/README.md"
+    )
     parser.add_argument("--do", help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -565,12 +677,17 @@ def main(arguments: list[str] | None = None, *, runner: Runner = run, root: Path
         write_never_run(docs / "README.md", never_run(labs, read_records(docs)))
         return OK
     if not (names := gpus()):
-        sys.stderr.write("There is no CUDA device that this process can use; nothing was run and nothing changed.\n")
+        sys.stderr.write(
+            "There is no CUDA device that this process can use; nothing was run and nothing"
+            " changed.\n"
+        )
         return NO_GPU
     return go(options, names, labs, runner, root)
 
 
-def go(options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Runner, root: Path) -> int:
+def go(
+    options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Runner, root: Path
+) -> int:
     """The steps that were asked for, then what is recorded of them."""
     gpu = gpus[0]
     from bottleneck_lab.measure.rehearsal import rehearsing
@@ -580,7 +697,12 @@ def go(options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Ru
     named = [step for step in steps if not options.only or step.startswith(("data", *options.only))]
     chosen = [step for step in named if not steps[step]]
     if options.list:
-        say("\n".join(f"{'done' if state.in_order(step) else '    '} {step} {steps[step]}".rstrip() for step in named))
+        say(
+            "\n".join(
+                f"{'done' if state.in_order(step) else '    '} {step} {steps[step]}".rstrip()
+                for step in named
+            )
+        )
         return OK
     if options.fresh:
         state.forget(chosen)
@@ -595,7 +717,9 @@ def go(options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Ru
     return WRONG if any(state.done[step]["problems"] for step in chosen) else OK
 
 
-def record(gpu: str, state: State, folder: Path, steps: dict[str, str], labs: list[Any], root: Path) -> None:
+def record(
+    gpu: str, state: State, folder: Path, steps: dict[str, str], labs: list[Any], root: Path
+) -> None:
     """Publishes captures and writes docs/measured/<gpu>.json."""
     docs, cannot = root / "docs" / "measured", {step: why for step, why in steps.items() if why}
     if (folder / "captures").is_dir():
@@ -604,7 +728,9 @@ def record(gpu: str, state: State, folder: Path, steps: dict[str, str], labs: li
     cannot |= {step: row["cannot"] for step, row in state.done.items() if "cannot" in row}
     untried = [step for step in steps if step not in state.done and step not in cannot]
     written = measured(gpu, state, versions(), untried) | {"cannot": cannot}
-    (docs / f"{gpu_slug(gpu)}.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    (docs / f"{gpu_slug(gpu)}.json").write_text(
+        json.dumps(written, indent=1) + "\n", encoding="utf-8"
+    )
     write_never_run(docs / "README.md", never_run(labs, read_records(docs)))
 
 

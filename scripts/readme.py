@@ -1,4 +1,6 @@
-"""Keeps the README's table of labs in step with the course: `python scripts/readme.py` prints the README as it should be, `--write` writes it."""
+"""Keeps the README's table of labs in step with the course: `python scripts/readme.py` prints the
+README as it should be, `--write` writes it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,17 @@ def table() -> str:
         for slug in stage["labs"]:
             lab = _toml(f"{slug}/lab.toml")
             rows.append(
-                f"| `{lab.get('name', slug)}` | {lab['title']} | {stage['name']} | {', '.join(lab['devices'])} |"
+                f"| `{lab.get('name', slug)}` | {lab['title']} | {stage['name']} |"
+                f" {', '.join(lab['devices'])} |"
             )
     return "\n".join(rows) + "\n"
 
 
 def readme() -> str:
     """The README with that table."""
-    return _TABLE.sub(lambda found: found[1] + table() + found[2], README.read_text(encoding="utf-8"))
+    return _TABLE.sub(
+        lambda found: found[1] + table() + found[2], README.read_text(encoding="utf-8")
+    )
 
 
 def _toml(name: str) -> dict:

@@ -1,9 +1,10 @@
-"""Records the session that the README shows: real commands in a real lab, drawn as a terminal into docs/images/session.svg.
+"""Records the session that the README shows: real commands in a real lab, drawn as a terminal into
+docs/images/session.svg.
 
     python scripts/record_session.py
 
-The lab's clock is modelled: a machine of any speed, busy or not, gets the same figures. The fix is one of tests/variants. Of a long output some lines are
-shown, with a mark where others are left out.
+The lab's clock is modelled: a machine of any speed, busy or not, gets the same figures. The fix is
+one of tests/variants. Of a long output some lines are shown, with a mark where others are left out.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ from bottleneck_lab.catalog import load_labs
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "session.svg"
-LAB, FIX = load_labs()["sync-points"], ROOT / "tests" / "variants" / "sync-points" / "weighs_positions" / "train.py"
+LAB, FIX = (
+    load_labs()["stuttering-tagger"],
+    ROOT / "tests" / "variants" / "stuttering-tagger" / "weighs_positions" / "train.py",
+)
 WIDTH = 104
 ANSWERS = ["-a", "cause=3", "-a", "evidence=0.24", "-a", "where=10-20ms", "-a", "predicted_gain=2"]
-"""As docs/learners.md has them: measured in this capture, which is the same each time, since its clock is modelled."""
+"""As docs/learners.md has them: measured in this capture, which is the same each time, since its
+clock is modelled.
+"""
 
 
 class Session:
@@ -45,13 +51,17 @@ class Session:
         }
 
     def lab(self, *words: str, show: str = ".*") -> None:
-        """Runs `lab` as typed and draws the lines it printed that match `show`. Raises SystemExit where it fails."""
+        """Runs `lab` as typed and draws the lines it printed that match `show`. Raises SystemExit
+        where it fails.
+        """
         command = [sys.executable, "-m", "bottleneck_lab", *words]
         done = subprocess.run(
             command, cwd=self.place, env=self.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"lab {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise SystemExit(
+                f"lab {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
         self.typed(f"lab {' '.join(words)}")
         lines = [Text.from_ansi(line) for line in done.stdout.splitlines() if line.strip()]
         left_out = 0
@@ -92,7 +102,9 @@ def play(session: Session) -> None:
 def save(console: Console) -> None:
     """Without the font that Rich would have a browser fetch."""
     drawn = console.export_svg(title="a lab, from start to PASS", theme=MONOKAI)
-    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL).replace(
+        "Fira Code, monospace", "monospace"
+    )
     PICTURE.write_text(drawn, encoding="utf-8")
 
 

@@ -1,4 +1,6 @@
-"""What holds for every test: none is judged by its speed, an example of Hypothesis as little as another, and nothing large is made twice."""
+"""What holds for every test: none is judged by its speed, an example of Hypothesis as little as
+another, and nothing large is made twice.
+"""
 
 import os
 import signal
@@ -23,19 +25,24 @@ settings.load_profile("lab")
 def pytest_addoption(parser) -> None:
     """The option of `make quick`."""
     parser.addoption(
-        "--quick", type=float, metavar="SECONDS", help="only tests for so many seconds, the nearest to the change first"
+        "--quick",
+        type=float,
+        metavar="SECONDS",
+        help="only tests for so many seconds, the nearest to the change first",
     )
 
 
 def pytest_configure(config) -> None:
-    """Every run remembers how long its tests took, for the next `--quick`. It ends at once if it would test another folder's code: an environment
-    installed from elsewhere stays unnoticed otherwise.
+    """Every run remembers how long its tests took, for the next `--quick`. It ends at once if it
+    would test another folder's code: an environment installed from elsewhere stays unnoticed
+    otherwise.
 
     A shell that starts tests in the background has them, and what they start, ignore Ctrl-C.
     """
     if not Path(bottleneck_lab.__file__).is_relative_to(ROOT):
         pytest.exit(
-            f"These tests are of {ROOT}, but import {bottleneck_lab.__file__}. `rm .venv/.installed && make setup` installs this folder.",
+            f"These tests are of {ROOT}, but import {bottleneck_lab.__file__}. `rm .venv/.installed"
+            " && make setup` installs this folder.",
             4,
         )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -52,17 +59,30 @@ def pytest_collection_modifyitems(items) -> None:
 
 @pytest.fixture(scope="session")
 def cubins(tmp_path_factory) -> Path:
-    """Where compiled kernels are kept: one folder of a run, whichever of its processes a test is in."""
+    """Where compiled kernels are kept: one folder of a run, whichever of its processes a test is
+    in.
+    """
     place = tmp_path_factory.getbasetemp()
     return (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "cubins"
 
 
 @pytest.fixture(scope="session")
 def photos(pytestconfig) -> Path:
-    """The photographs of the course, of the small ones as many as a check draws: made once and kept with pytest's cache (`make clean` removes it)."""
+    """The photographs of the course, of the small ones as many as a check draws: made once and kept
+    with pytest's cache (`make clean` removes it).
+    """
     root = pytestconfig.cache.mkdir("photos")
-    command = [sys.executable, str(ROOT / "datasets" / "photos.py"), "--root", str(root), "--small", "64"]
-    subprocess.run([*command, "--progress", "none"], check=True)  # finds its work done, or goes on with it
+    command = [
+        sys.executable,
+        str(ROOT / "datasets" / "photos.py"),
+        "--root",
+        str(root),
+        "--small",
+        "64",
+    ]
+    subprocess.run(
+        [*command, "--progress", "none"], check=True
+    )  # finds its work done, or goes on with it
     return root
 
 

@@ -1,4 +1,6 @@
-"""Python files that lie in no package (labs' judges and recipes, scripts, data sets' generators) as modules."""
+"""Python files that lie in no package (labs' judges and recipes, scripts, data sets' generators) as
+modules.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from types import ModuleType
 
 
 def load_file(path: Path, name: str) -> ModuleType:
-    """Runs the file and returns it as a new module, under `name` also in `sys.modules`, where dataclasses look for it."""
+    """Runs the file and returns it as a new module, under `name` also in `sys.modules`, where
+    dataclasses look for it.
+    """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

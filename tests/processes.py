@@ -1,5 +1,6 @@
-"""Processes seen from outside: whether one lives, which control groups were made, and waiting for what a busy machine does in its own time.
-And a further thread for this one."""
+"""Processes seen from outside: whether one lives, which control groups were made, and waiting for
+what a busy machine does in its own time. And a further thread for this one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def soon(what: Callable[[], object]) -> bool:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it has not ended. One that has may stay in the list: whoever inherits an orphan may take its time, or for ever, to notice its end."""
+    """Whether it has not ended. One that has may stay in the list: whoever inherits an orphan may
+    take its time, or for ever, to notice its end.
+    """
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -36,7 +39,9 @@ def lives(process: psutil.Process) -> bool:
 
 
 def started_since(children: Collection[psutil.Process]) -> list[psutil.Process]:
-    """Our living children and their descendants, but for those `children` of before, such as a database that other tests use."""
+    """Our living children and their descendants, but for those `children` of before, such as a
+    database that other tests use.
+    """
     ours = [child for child in psutil.Process().children() if child not in children]
     return [process for child in ours for process in (child, *descendants(child)) if lives(process)]
 
@@ -57,7 +62,9 @@ def groups_left() -> list[Path]:
 
 @contextmanager
 def another_thread(*, known: bool = True) -> Iterator[None]:
-    """It waits while this is open. Python's own list of threads has it only if it is `known`; a library's threads are not."""
+    """It waits while this is open. Python's own list of threads has it only if it is `known`; a
+    library's threads are not.
+    """
     end = threading.Event()
     if known:
         threading.Thread(target=end.wait).start()
@@ -70,5 +77,7 @@ def another_thread(*, known: bool = True) -> Iterator[None]:
 
 
 def ends_with_us(command: list, name: str = "TERM", *options: str) -> list[str]:
-    """A command line whose program is sent the signal of that name when this process ends, even by SIGKILL; `options` are setpriv(1)'s."""
+    """A command line whose program is sent the signal of that name when this process ends, even by
+    SIGKILL; `options` are setpriv(1)'s.
+    """
     return ["setpriv", f"--pdeathsig={name}", *options, "--", *map(str, command)]

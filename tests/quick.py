@@ -1,7 +1,10 @@
-"""`pytest --quick SECONDS`, which `make quick` runs: as many tests as there is time for, by how near they are to a change.
+"""`pytest --quick SECONDS`, which `make quick` runs: as many tests as there is time for, by how
+near they are to a change.
 
-The change is what differs from the branch that this one goes back to. First come the tests of the files, labs and modules that changed; then those that
-are fast; then those that take long and stand on what changed, at some distance. A test takes long that is marked `long` or `timed`, or did when it last ran.
+The change is what differs from the branch that this one goes back to. First come the tests of the
+files, labs and modules that changed; then those that are fast; then those that take long and stand
+on what changed, at some distance. A test takes long that is marked `long` or `timed`, or did when
+it last ran.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FAST_S = 3.0
 UNKNOWN_S = {False: 0.2, True: 5.0}
-"""What a test that has not run here yet is taken for: one that is not marked as long, and one that is."""
+"""What a test that has not run here yet is taken for: one that is not marked as long, and one that
+is.
+"""
 SECONDS = "quick/seconds"
 LOADED_BY_NAME = {
     "bottleneck_lab.cli": "bottleneck_lab.commands.",
@@ -50,7 +55,9 @@ class Quick:
             if self._seconds(item) <= room:
                 room -= self._seconds(item)
                 chosen.add(item.nodeid)
-        self.config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        self.config.hook.pytest_deselected(
+            items=[item for item in items if item.nodeid not in chosen]
+        )
         items[:] = [item for item in items if item.nodeid in chosen]
 
     def _by_nearness(self, items: list[pytest.Item], changed: set[str]) -> list[pytest.Item]:
@@ -62,7 +69,9 @@ class Quick:
             distance, long = distance_of(item, changed, labs, far), self._is_long(item)
             if distance is not None or not long:
                 group = 0 if distance == 0 else 1 + long
-                ranked.append((group, math.inf if distance is None else distance, self._seconds(item), item))
+                ranked.append(
+                    (group, math.inf if distance is None else distance, self._seconds(item), item)
+                )
         return [item for *_, item in sorted(ranked, key=lambda rank: rank[:3])]
 
     def _is_long(self, item: pytest.Item) -> bool:
@@ -83,7 +92,9 @@ class Quick:
 
 
 def long_files_first(items: list[pytest.Item]) -> None:
-    """Workers take a file at a time: they end together where the last ones are short, and wait for one another where they are long."""
+    """Workers take a file at a time: they end together where the last ones are short, and wait for
+    one another where they are long.
+    """
     long = {item.path for item in items if is_marked(item)}
     items.sort(key=lambda item: item.path not in long)
 
@@ -94,21 +105,30 @@ def is_marked(item: pytest.Item) -> bool:
 
 
 def changed_files() -> set[str]:
-    """Paths that differ from the branch that this one goes back to, or where none do, in the last commit."""
+    """Paths that differ from the branch that this one goes back to, or where none do, in the last
+    commit.
+    """
     base = next(filter(None, (_git("merge-base", "HEAD", name) for name in _BASES)), ["HEAD"])[0]
-    changed = {*_git("diff", "--name-only", base), *_git("ls-files", "--others", "--exclude-standard")}
+    changed = {
+        *_git("diff", "--name-only", base),
+        *_git("ls-files", "--others", "--exclude-standard"),
+    }
     return changed or {*_git("diff", "--name-only", "HEAD~1")}
 
 
 def _git(*arguments: str) -> list[str]:
     """The lines that git prints; none where it fails, as outside of a clone."""
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
-        "\n"
-    )[:-1]
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split("\n")[:-1]
 
 
-def distance_of(item: pytest.Item, changed: set[str], labs: set[str], far: dict[str, int]) -> int | None:
-    """0 where the test, its lab or a module that it imports has changed; None where nothing that it stands on has."""
+def distance_of(
+    item: pytest.Item, changed: set[str], labs: set[str], far: dict[str, int]
+) -> int | None:
+    """0 where the test, its lab or a module that it imports has changed; None where nothing that it
+    stands on has.
+    """
     files, modules = stands_on(item.path)
     if changed & files or any(slug in item.name for slug in labs):
         return 0
@@ -119,7 +139,9 @@ def distance_of(item: pytest.Item, changed: set[str], labs: set[str], far: dict[
 
 @cache
 def stands_on(test: Path) -> tuple[set[str], set[str]]:
-    """The files of `tests/` that a test is made of, itself among them, and the package's modules that these import."""
+    """The files of `tests/` that a test is made of, itself among them, and the package's modules
+    that these import.
+    """
     files, modules, waiting = set(), set(), [test]
     while waiting:
         path = waiting.pop()
@@ -144,7 +166,9 @@ def stands_on(test: Path) -> tuple[set[str], set[str]]:
 def modules_of(changed: set[str]) -> set[str]:
     """The modules of the package among changed files."""
     parts = [
-        Path(path).with_suffix("").parts[1:] for path in changed if path.startswith("checker/") and path.endswith(".py")
+        Path(path).with_suffix("").parts[1:]
+        for path in changed
+        if path.startswith("checker/") and path.endswith(".py")
     ]
     return {".".join(part for part in names if part != "__init__") for names in parts}
 
@@ -167,6 +191,8 @@ def distances(changed: set[str]) -> dict[str, int]:
         far |= dict.fromkeys(edge, steps)
         steps += 1
         edge = {
-            above for module in edge & graph.modules for above in graph.find_modules_that_directly_import(module)
+            above
+            for module in edge & graph.modules
+            for above in graph.find_modules_that_directly_import(module)
         } - far.keys()
     return far

@@ -1,4 +1,6 @@
-"""A CUDA stream that is not there, on a clock that only the test and the stream move: launches, kernels and events take time, as they do on a GPU."""
+"""A CUDA stream that is not there, on a clock that only the test and the stream move: launches,
+kernels and events take time, as they do on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ GAP_S = 3e-6
 
 
 class Stream:
-    """`stretch`: how many times as long as it should a kernel spins. `made`: how many events there are."""
+    """`stretch`: how many times as long as it should a kernel spins. `made`: how many events there
+    are.
+    """
 
     def __init__(self):
         self.now_s, self.free_s, self.due_s, self.stretch, self.made = 1.0, 0.0, 0.0, 1.0, 0

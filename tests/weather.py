@@ -22,7 +22,9 @@ def machines_fault(said: str) -> bool:
 
 
 def asked_again(measure: Callable[[], Found], said: Callable[[Found], str]) -> Found:
-    """What `measure` found, in another try where what is `said` of the first lays it on the machine. A wrong answer has no other try."""
+    """What `measure` found, in another try where what is `said` of the first lays it on the
+    machine. A wrong answer has no other try.
+    """
     found = measure()
     for _ in range(TRIES - 1):
         if not machines_fault(said(found)):

@@ -1,11 +1,13 @@
-"""Hunt GPU performance bottlenecks, and judge the fix. The analysis works for any program, not only the labs:
+"""Hunt GPU performance bottlenecks, and judge the fix. The analysis works for any program, not only
+the labs:
 
     from bottleneck_lab import load, findings
 
     for finding in findings(load("trace.json.gz")):
         print(finding.id, finding.evidence)
 
-Names are imported when they are first used: `import bottleneck_lab` alone imports neither NumPy nor torch.
+Names are imported when they are first used: `import bottleneck_lab` alone imports neither NumPy nor
+torch.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError, UsageError
 
 PACKS = "bottleneck_lab.labs"
-"""The group of entry points by which a distribution brings labs; each names a package whose folder holds `labs/` and `solutions/`."""
+"""The group of entry points by which a distribution brings labs; each names a package whose folder
+holds `labs/` and `solutions/`.
+"""
 
 Device = Literal["cuda", "cpu", "virtual"]
 """`virtual` is an emulated accelerator: real host work, modelled device time."""
@@ -42,9 +44,11 @@ class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CriterionSpec(_Spec, frozen=True):
-    """One thing that a check decides. `target` is defined here and nowhere else; `text` may use `{target}`.
+    """One thing that a check decides. `target` is defined here and nowhere else; `text` may use
+    `{target}`.
 
-    `margin` below 1 asks for non-inferiority: the bound only has to reach that share of the target (0.97 for "as fast as").
+    `margin` below 1 asks for non-inferiority: the bound only has to reach that share of the target
+    (0.97 for "as fast as").
     """
 
     id: str
@@ -57,7 +61,8 @@ class CriterionSpec(_Spec, frozen=True):
 
 
 class DeviceSpec(_Spec, frozen=True):
-    """How a lab is measured on one kind of device. `settings` is read by the lab's kind of measurement.
+    """How a lab is measured on one kind of device. `settings` is read by the lab's kind of
+    measurement.
 
     `gpus` is the smallest number of CUDA devices needed; it only matters on `cuda`.
     """
@@ -68,7 +73,9 @@ class DeviceSpec(_Spec, frozen=True):
 
 
 class HintSpec(_Spec, frozen=True):
-    """A staged hint. With `finding`, it quotes that finding's evidence from the learner's own capture as `{evidence}`, once a diagnosis is committed."""
+    """A staged hint. With `finding`, it quotes that finding's evidence from the learner's own
+    capture as `{evidence}`, once a diagnosis is committed.
+    """
 
     text: str
     finding: str | None = None
@@ -77,11 +84,12 @@ class HintSpec(_Spec, frozen=True):
 class QuestionSpec(_Spec, frozen=True):
     """One question of `diagnosis.toml`. `measure` explains in one sentence how to find the answer.
 
-    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules` gives for each wrong choice
-    what a capture would have to show for it, never which one is right.
-    `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that figure of the learner's capture,
-    within `tolerance` (absolute for a share, relative for a ratio). A prediction is checked against Amdahl's law for the share
-    answered to `ceiling_of`; with `to_reference` it is how many times as fast as the shipped code the reference is. With
+    `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules`
+    gives for each wrong choice what a capture would have to show for it, never which one is right.
+    `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that
+    figure of the learner's capture, within `tolerance` (absolute for a share, relative for a
+    ratio). A prediction is checked against Amdahl's law for the share answered to `ceiling_of`;
+    with `to_reference` it is how many times as fast as the shipped code the reference is. With
     `by_solution`, compared with the solution's number instead: for what can be worked out.
     `number`: any positive number, otherwise as a `ratio`.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
@@ -106,14 +114,17 @@ class QuestionSpec(_Spec, frozen=True):
 
     def accepts(self, words: str) -> bool:
         """Whether a text matches one of the patterns; without patterns, any does."""
-        return not self.accept or any(re.search(pattern, words, re.IGNORECASE) for pattern in self.accept)
+        return not self.accept or any(
+            re.search(pattern, words, re.IGNORECASE) for pattern in self.accept
+        )
 
 
 class SiblingSpec(_Spec, frozen=True):
     """An unseen case to diagnose at the end of a lab, given only as a capture.
 
-    `program` names a generator of `datasets/siblings.py`, `story` is all that the learner is told, `cause` the truth, and
-    `gain_from` the figure of the capture (`grading.diagnosis.figures_of`) whose removal bounds the gain.
+    `program` names a generator of `datasets/siblings.py`, `story` is all that the learner is told,
+    `cause` the truth, and `gain_from` the figure of the capture (`grading.diagnosis.figures_of`)
+    whose removal bounds the gain.
     """
 
     program: str
@@ -123,11 +134,13 @@ class SiblingSpec(_Spec, frozen=True):
 
 
 class LabSpec(_Spec, frozen=True):
-    """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted file that knows what is right.
+    """A lab as its author declares it. `measure` names the kind of measurement, `judge` the trusted
+    file that knows what is right.
 
-    `name` is its name for learners, if the folder's name would give the cause away. `evidence` is the command that shows what a lab is about:
-    a capture, or what the workload prints. `taught` is the finding that costs a capture of the shipped workload most; empty if a capture shows none.
-    The lab works without its `optional_datasets`.
+    `aliases` are its older names, which are accepted and never printed. `evidence` is the command
+    that shows what a lab is about: a capture, or what the workload prints. `taught` is the finding
+    that costs a capture of the shipped workload most; empty if a capture shows none. The lab works
+    without its `optional_datasets`.
     """
 
     title: str
@@ -146,7 +159,7 @@ class LabSpec(_Spec, frozen=True):
     hints: list[HintSpec] = []
     questions: list[QuestionSpec] = []
     siblings: list[SiblingSpec] = []
-    name: str = ""
+    aliases: list[str] = []
     evidence: Literal["profile", "run"] = "profile"
     version: int = 1
 
@@ -159,7 +172,8 @@ class QuestionText(_Spec, frozen=True):
 
 
 class TextSpec(_Spec, frozen=True):
-    """A lab's texts for learners in another language (`lab.de.toml`); what is left out stays in the original's.
+    """A lab's texts for learners in another language (`lab.de.toml`); what is left out stays in the
+    original's.
 
     `hints` are all of them, in order; `criteria` holds texts by the criteria's ids.
     """
@@ -174,20 +188,28 @@ class TextSpec(_Spec, frozen=True):
 def translate(spec: LabSpec, text: TextSpec) -> LabSpec:
     """The lab with the words of another language."""
     replace = msgspec.structs.replace
-    questions = [(question, text.questions.get(question.id, QuestionText())) for question in spec.questions]
+    questions = [
+        (question, text.questions.get(question.id, QuestionText())) for question in spec.questions
+    ]
     return replace(
         spec,
         title=text.title or spec.title,
         symptom=text.symptom or spec.symptom,
-        hints=[replace(hint, text=words) for hint, words in zip(spec.hints, text.hints, strict=True)]
-        if text.hints
-        else spec.hints,
+        hints=(
+            [replace(hint, text=words) for hint, words in zip(spec.hints, text.hints, strict=True)]
+            if text.hints
+            else spec.hints
+        ),
         questions=[
-            replace(one, ask=said.ask or one.ask, measure=said.measure or one.measure) for one, said in questions
+            replace(one, ask=said.ask or one.ask, measure=said.measure or one.measure)
+            for one, said in questions
         ],
         devices={
             device: replace(
-                found, criteria=[replace(one, text=text.criteria.get(one.id, one.text)) for one in found.criteria]
+                found,
+                criteria=[
+                    replace(one, text=text.criteria.get(one.id, one.text)) for one in found.criteria
+                ],
             )
             for device, found in spec.devices.items()
         },
@@ -195,13 +217,17 @@ def translate(spec: LabSpec, text: TextSpec) -> LabSpec:
 
 
 def language() -> str:
-    """The language that learners read, as in `README.de.md`: `BOTTLENECK_LAB_LANGUAGE`, empty for the originals'."""
+    """The language that learners read, as in `README.de.md`: `BOTTLENECK_LAB_LANGUAGE`, empty for
+    the originals'.
+    """
     asked = os.environ.get("BOTTLENECK_LAB_LANGUAGE", "")
     return asked if re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?", asked) else ""
 
 
 class StageSpec(_Spec, frozen=True):
-    """A stage of the course and the labs in it, in order. `able`: what a learner can do afterwards, completing "you can …"."""
+    """A stage of the course and the labs in it, in order. `able`: what a learner can do afterwards,
+    completing "you can …".
+    """
 
     name: str
     labs: list[str]
@@ -229,11 +255,6 @@ class Lab(msgspec.Struct, frozen=True):
         """The content that the lab is part of: this project's own, or a pack's."""
         return self.path.parent.parent
 
-    @property
-    def name(self) -> str:
-        """What learners call the lab."""
-        return self.spec.name or self.slug
-
     def brief(self) -> Path:
         """README.md in the learner's language, if there is one."""
         translated = self.path / f"README.{language()}.md"
@@ -255,16 +276,22 @@ class Lab(msgspec.Struct, frozen=True):
 
     def code_hash(self, folder: Path) -> str:
         """SHA-256 over the editable files in `folder`; missing ones are skipped."""
-        return hash_files({name: folder / name for name in self.spec.editable if (folder / name).is_file()})
+        return hash_files(
+            {name: folder / name for name in self.spec.editable if (folder / name).is_file()}
+        )
 
 
 def files_below(root: Path) -> list[Path]:
-    """Regular files below `root`, sorted; caches and hidden files left out. A missing folder has none."""
+    """Regular files below `root`, sorted; caches and hidden files left out. A missing folder has
+    none.
+    """
     return sorted(
         path
         for path in root.rglob("*")
         if path.is_file()
-        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+        and not any(
+            part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts
+        )
     )
 
 
@@ -279,7 +306,8 @@ def hash_files(files: dict[str, Path]) -> str:
 
 
 def content_root() -> Path:
-    """Where this project's own `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout.
+    """Where this project's own `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`,
+    the wheel's copy, or the checkout.
 
     Raises LabError if none of them exists.
     """
@@ -295,22 +323,30 @@ def content_root() -> Path:
 
 
 def content_roots() -> list[Path]:
-    """All content: this project's own first, then the folders that `BOTTLENECK_LAB_PACKS` names, then what installed packs bring.
+    """All content: this project's own first, then the folders that `BOTTLENECK_LAB_PACKS` names,
+    then what installed packs bring.
 
     Raises UsageError for a folder without a course.
     """
-    named = [Path(part).absolute() for part in os.environ.get("BOTTLENECK_LAB_PACKS", "").split(os.pathsep) if part]
+    named = [
+        Path(part).absolute()
+        for part in os.environ.get("BOTTLENECK_LAB_PACKS", "").split(os.pathsep)
+        if part
+    ]
     roots = [content_root(), *named, *_installed_packs()]
     for root in roots:
         if not (root / "labs" / "course.toml").is_file():
             raise UsageError(
-                f"{root} holds no labs/course.toml.", "See docs/authors.md for what a lab pack consists of."
+                f"{root} holds no labs/course.toml.",
+                "See docs/authors.md for what a lab pack consists of.",
             )
     return list(dict.fromkeys(roots))
 
 
 def _installed_packs() -> list[Path]:
-    """The folders of the packages that entry points of the group name, found without running any code of theirs but a parent package's."""
+    """The folders of the packages that entry points of the group name, found without running any
+    code of theirs but a parent package's.
+    """
     found = []
     for entry in sorted(entry_points(group=PACKS), key=lambda entry: entry.name):
         spec = find_spec(entry.value)
@@ -324,7 +360,9 @@ def _installed_packs() -> list[Path]:
 
 
 def find_dataset(name: str) -> Path | None:
-    """The generator of a data set, in whichever content there is; packs can use each other's. None if nobody brings one."""
+    """The generator of a data set, in whichever content there is; packs can use each other's. None
+    if nobody brings one.
+    """
     files = (root / "datasets" / f"{name}.py" for root in content_roots())
     return next((file for file in files if file.is_file()), None)
 
@@ -336,7 +374,9 @@ def load_course() -> CourseSpec:
 
 def _courses() -> dict[Path, CourseSpec]:
     """The course of each content, this project's own first: what finding it costs is paid once."""
-    return {root: load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()}
+    return {
+        root: load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()
+    }
 
 
 def _joined(courses: dict[Path, CourseSpec]) -> CourseSpec:
@@ -344,17 +384,24 @@ def _joined(courses: dict[Path, CourseSpec]) -> CourseSpec:
     stages = {stage.name: stage for stage in first.stages}
     for stage in [stage for course in others for stage in course.stages]:
         known = stages.get(stage.name)
-        stages[stage.name] = msgspec.structs.replace(known, labs=[*known.labs, *stage.labs]) if known else stage
+        stages[stage.name] = (
+            msgspec.structs.replace(known, labs=[*known.labs, *stage.labs]) if known else stage
+        )
     return CourseSpec(first.title, list(stages.values()))
 
 
 @cache
 def load_labs() -> dict[str, Lab]:
-    """Every lab of the course by its slug, in the course's order. Raises LabError if two packs have a lab of one name."""
+    """Every lab of the course by its slug, in the course's order. Raises LabError if two packs have
+    a lab of one name.
+    """
     homes: dict[str, Path] = {}
     courses = _courses()
     for root, slug in [
-        (root, slug) for root, course in courses.items() for stage in course.stages for slug in stage.labs
+        (root, slug)
+        for root, course in courses.items()
+        for stage in course.stages
+        for slug in stage.labs
     ]:
         if slug in homes:
             raise LabError(
@@ -362,7 +409,11 @@ def load_labs() -> dict[str, Lab]:
                 "Remove one of them from BOTTLENECK_LAB_PACKS, or uninstall that pack.",
             )
         homes[slug] = root
-    return {slug: _load_lab(homes[slug], stage.name, slug) for stage in _joined(courses).stages for slug in stage.labs}
+    return {
+        slug: _load_lab(homes[slug], stage.name, slug)
+        for stage in _joined(courses).stages
+        for slug in stage.labs
+    }
 
 
 def _load_lab(root: Path, stage: str, slug: str) -> Lab:
@@ -384,14 +435,17 @@ def _translated(spec: LabSpec, words: Path) -> LabSpec:
 
 
 def find_lab(name: str) -> Lab:
-    """The lab with that name, a learner's or its folder's. Raises UsageError that suggests the nearest name."""
+    """Return the lab called `name`, now or in an earlier version. Raises UsageError that suggests
+    the nearest name.
+    """
     labs = load_labs()
     if name in labs:
         return labs[name]
-    by_name = {lab.name: lab for lab in labs.values()}
-    if name in by_name:
-        return by_name[name]
-    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
+    for lab in labs.values():
+        if name in lab.spec.aliases:
+            return lab
+    near = difflib.get_close_matches(name, labs, n=1, cutoff=0.4)
     raise UsageError(
-        f"There is no lab called '{name}'.", f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all."
+        f"There is no lab called '{name}'.",
+        f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all.",
     )

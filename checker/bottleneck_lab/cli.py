@@ -1,7 +1,9 @@
-"""The `lab` program: the entry of every command, and the one place where an error becomes a message and an exit code.
+"""The `lab` program: the entry of every command, and the one place where an error becomes a message
+and an exit code.
 
-A run needs one command of twenty, so a command's module is imported when the command is run; the help of all of them is the table
-below. That keeps `lab --help` and `lab list` free of torch, NumPy and Rich. Help is plain text: Typer's boxed help imports Rich.
+A run needs one command of twenty, so a command's module is imported when the command is run; the
+help of all of them is the table below. That keeps `lab --help` and `lab list` free of torch, NumPy
+and Rich. Help is plain text: Typer's boxed help imports Rich.
 """
 
 from __future__ import annotations
@@ -27,19 +29,40 @@ from bottleneck_lab.workspace.atomic import explain
 SECTIONS = {
     "Look around": {
         "list": "List the course's labs, with your progress and results.",
-        "doctor": "Check this machine: what works, what is missing, what that would unlock, and how to get it.",
+        "doctor": (
+            "Check this machine: what works, what is missing, what that would unlock, and how to"
+            " get it."
+        ),
         "data": "Create the labs' data set, or verify and complete an existing one.",
-        "monitor": "Show live GPU utilisation, memory, power and clocks, the machine's load, and the workload's step rate.",
+        "monitor": (
+            "Show live GPU utilisation, memory, power and clocks, the machine's load, and the"
+            " workload's step rate."
+        ),
     },
     "Work on a lab": {
-        "start": "Start a lab: copy its files into a folder, and create its data set if it is missing.",
+        "start": (
+            "Start a lab: copy its files into a folder, and create its data set if it is missing."
+        ),
         "run": "Run this lab's workload as it is now, and show its output.",
-        "profile": "Capture the lab's workload, or any program after `--`, and show where the time went.",
-        "report": "Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.",
-        "compare": "Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.",
-        "diagnose": "Commit to a diagnosis: the cause, the evidence in your capture, and the gain you predict.",
+        "profile": (
+            "Capture the lab's workload, or any program after `--`, and show where the time went."
+        ),
+        "report": (
+            "Read a capture top-down: where the time went, the largest block, what is inside it;"
+            " then the last verdict."
+        ),
+        "compare": (
+            "Compare two versions: better, worse, the same or cannot tell, for the whole step and"
+            " for each part of it."
+        ),
+        "diagnose": (
+            "Commit to a diagnosis: the cause, the evidence in your capture, and the gain you"
+            " predict."
+        ),
         "check": "Measure your work and get a verdict.",
-        "watch": "Run a check every time you save one of the lab's editable files. Stop with Ctrl-C.",
+        "watch": (
+            "Run a check every time you save one of the lab's editable files. Stop with Ctrl-C."
+        ),
     },
     "Help and history": {
         "hint": "Show the next hint. Each one gives away a little more.",
@@ -51,16 +74,21 @@ SECTIONS = {
     "In a cohort": {
         "join": "Join a cohort. No account is needed: a name or pseudonym will do.",
         "submit": "Submit your work to your cohort.",
-        "status": "Show your standing in the cohort: submissions, how many are left, announcements.",
+        "status": (
+            "Show your standing in the cohort: submissions, how many are left, announcements."
+        ),
     },
     "For instructors": {
-        "cohort": "Run a cohort: a room of learners, and the runner that measures their submissions.",
+        "cohort": (
+            "Run a cohort: a room of learners, and the runner that measures their submissions."
+        ),
     },
     "For authors": {
         "dev": "Write labs: create one and prove that it works.",
     },
 }
-"""Every command by section, with the first paragraph of its docstring, which a test keeps in step."""
+"""Every command by section, with the first paragraph of its docstring, which a test keeps in step.
+"""
 
 _COHORT = {
     "alembic": "alembic",
@@ -75,7 +103,9 @@ _COHORT = {
 """Modules of the extra `cohort`, which only instructors need, and their packages."""
 
 _ANYWHERE = ("list", "doctor", "report", "compare", "verify")
-"""Commands that also run on Windows. macOS runs more; commands that need Linux report it themselves."""
+"""Commands that also run on Windows. macOS runs more; commands that need Linux report it
+themselves.
+"""
 
 _MODULES = {"list": "list_labs"}
 """Of commands whose module has another name, as `list` is Python's."""
@@ -98,7 +128,9 @@ def module_of(name: str) -> ModuleType:
 
 
 class _QuickFlags:
-    """Sets unset flags to False: since version 0.29, Typer loads pydantic (60 ms) to convert None to bool."""
+    """Sets unset flags to False: since version 0.29, Typer loads pydantic (60 ms) to convert None
+    to bool.
+    """
 
     def get_params(self, ctx: Any) -> Any:
         """The command's parameters, with its help option."""
@@ -118,9 +150,13 @@ class _Group(_QuickFlags, TyperGroup):
 
 
 class _Deferred(TyperCommand):
-    """A command known by its name and help; its module is imported when it is run or its own arguments are completed."""
+    """A command known by its name and help; its module is imported when it is run or its own
+    arguments are completed.
+    """
 
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
         """The context of the real command."""
         return _loaded(self.name or "").make_context(info_name, args, parent, **extra)
 
@@ -131,7 +167,9 @@ class _Lab(_QuickFlags, TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = {
-            name: _Deferred(name, help=summary) for section in SECTIONS.values() for name, summary in section.items()
+            name: _Deferred(name, help=summary)
+            for section in SECTIONS.values()
+            for name, summary in section.items()
         }
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Click's signature
@@ -144,7 +182,8 @@ class _Lab(_QuickFlags, TyperGroup):
 def _loaded(name: str) -> Any:
     """The command called `name`, built by Typer from its function.
 
-    Raises MachineError for one that does not run on Windows, or whose module needs an extra that is not installed.
+    Raises MachineError for one that does not run on Windows, or whose module needs an extra that is
+    not installed.
     """
     if sys.platform == "win32" and name not in _ANYWHERE:
         require_linux(f"`lab {name}`")
@@ -164,13 +203,17 @@ def _single(name: str, function: Callable[..., Any], example: str) -> Any:
 
 def _group(module: ModuleType) -> Any:
     summary = (module.__doc__ or "").split("\n\n")[0]
-    app = typer.Typer(cls=_Group, help=summary, no_args_is_help=True, add_completion=False, **_PLAIN)
+    app = typer.Typer(
+        cls=_Group, help=summary, no_args_is_help=True, add_completion=False, **_PLAIN
+    )
     for name, (function, example) in module.COMMANDS.items():
         app.command(name, cls=_Command, epilog=f"Example: {example}")(function)
     return typer.main.get_command(app)
 
 
-app = typer.Typer(cls=_Lab, epilog="Example: lab start resnet-latency", invoke_without_command=True, **_PLAIN)
+app = typer.Typer(
+    cls=_Lab, epilog="Example: lab start resnet-latency", invoke_without_command=True, **_PLAIN
+)
 
 
 def _print_version(asked: bool) -> None:
@@ -183,7 +226,10 @@ def _print_version(asked: bool) -> None:
 def _lab(
     context: typer.Context,
     _: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Hunt GPU performance bottlenecks in real PyTorch workloads, and get a verdict you can trust.
@@ -195,7 +241,9 @@ def _lab(
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM unwinds the stack as Ctrl-C does, so that workers end and unfinished folders are removed."""
+    """SIGTERM unwinds the stack as Ctrl-C does, so that workers end and unfinished folders are
+    removed.
+    """
     raise SystemExit(128 + signum)
 
 
@@ -207,7 +255,9 @@ def _tell(message: str, remedy: str) -> None:
 
 
 def _unexpected(error: Exception) -> ExitCode:
-    """An unexpected error is our fault, never a FAIL: exit code 4, with the traceback only on request."""
+    """An unexpected error is our fault, never a FAIL: exit code 4, with the traceback only on
+    request.
+    """
     if os.environ.get("BOTTLENECK_LAB_DEBUG"):
         raise error
     where = ""
@@ -216,13 +266,16 @@ def _unexpected(error: Exception) -> ExitCode:
         where, trace = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", trace.tb_next
     _tell(
         f"bottleneck-lab itself failed: {type(error).__name__}: {error} ({where}).",
-        "Your work is safe. To report this, run it again with BOTTLENECK_LAB_DEBUG=1 and include the traceback.",
+        "Your work is safe. To report this, run it again with BOTTLENECK_LAB_DEBUG=1 and include"
+        " the traceback.",
     )
     return ExitCode.ERROR
 
 
 _PIPE_CLOSED = 141
-"""The status a shell reports for a program killed by SIGPIPE. The signal itself stays ignored: a dying worker must not take the verifier with it."""
+"""The status a shell reports for a program killed by SIGPIPE. The signal itself stays ignored: a
+dying worker must not take the verifier with it.
+"""
 
 
 def _invoke() -> int:

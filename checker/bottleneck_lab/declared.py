@@ -1,4 +1,6 @@
-"""Files that authors write in TOML, read as typed data: an error names the line and the valid values."""
+"""Files that authors write in TOML, read as typed data: an error names the line and the valid
+values.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ Keys = tuple[str | int, ...]
 """Where in a TOML file: names of tables and keys, places in arrays from 0."""
 
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_ASSIGNED = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_ASSIGNED = re.compile(
+    r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
 _PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.?([\w-]+)")
-_TYPES = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list"}
+_TYPES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -30,15 +40,23 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.", "Fix that line and try again.") from error
-    except (OSError, ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets as deep
+        raise UsageError(
+            f"{path} is not valid TOML: {error}.", "Fix that line and try again."
+        ) from error
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # numbers of thousands of digits, brackets as deep
         raise UsageError(
             f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`."
         ) from error
 
 
 def load_declared(path: Path, type_: type[T]) -> T:
-    """A whole file as `type_`. Raises LabError that says what is wrong, in which line, and what is valid."""
+    """A whole file as `type_`. Raises LabError that says what is wrong, in which line, and what is
+    valid.
+    """
     return convert(read_toml(path), type_, path)
 
 
@@ -64,7 +82,9 @@ def place(path: Path, keys: Keys = ()) -> str:
 
 
 def line_of(text: str, keys: Keys) -> int | None:
-    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None if nothing of it is."""
+    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None if
+    nothing of it is.
+    """
     written: dict[Keys, int] = {}
     for line, found in _written(text):
         written.setdefault(found, line)
@@ -72,7 +92,9 @@ def line_of(text: str, keys: Keys) -> int | None:
 
 
 def _written(text: str) -> Iterator[tuple[int, Keys]]:
-    """Every header and assignment of a TOML text with its line; what stands inside a text of many lines is none."""
+    """Every header and assignment of a TOML text with its line; what stands inside a text of many
+    lines is none.
+    """
     counts: dict[Keys, int] = {}
     table: Keys = ()
     quoted = False
@@ -121,7 +143,10 @@ def explain(error: msgspec.ValidationError, data: Any, type_: Any) -> Fault:
     said = name[1] if name else ""
     if message.startswith("Object contains unknown field"):
         keys = _first(data, steps, lambda value: isinstance(value, dict) and said in value)
-        return Fault((*keys, said), unknown(f"there is no `{said}` here", said, _names_of(_type_at(type_, keys))))
+        return Fault(
+            (*keys, said),
+            unknown(f"there is no `{said}` here", said, _names_of(_type_at(type_, keys))),
+        )
     keys = _first(data, steps, lambda value: is_key or value == said or "enum" not in message)
     if message.startswith("Object missing required field"):
         return Fault(keys, f"`{said}` is missing.")
@@ -129,7 +154,9 @@ def explain(error: msgspec.ValidationError, data: Any, type_: Any) -> Fault:
         at = _type_at(type_, keys)
         valid = _values_of(at.key_type if is_key and isinstance(at, inspect.DictType) else at)
         where, what = (
-            ((*keys, said), f"there is no `{said}` here") if is_key else (keys, f"`{keys[-1]}` cannot be `{said}`")
+            ((*keys, said), f"there is no `{said}` here")
+            if is_key
+            else (keys, f"`{keys[-1]}` cannot be `{said}`")
         )
         return Fault(where, unknown(what, said, valid))
     subject = f"`{keys[-1]}`" if keys else "This file"
@@ -141,7 +168,11 @@ def _plain(message: str) -> str:
     wanted = re.fullmatch(r"Expected `(.*?)`(.*), got `(.*?)`", message)
     if wanted is None:
         return f"{message}."
-    valid = " or ".join(_TYPES.get(part.strip(), part.strip()) for part in wanted[1].split("|") if "null" not in part)
+    valid = " or ".join(
+        _TYPES.get(part.strip(), part.strip())
+        for part in wanted[1].split("|")
+        if "null" not in part
+    )
     return f"expected {valid}{wanted[2]}, got {_TYPES.get(wanted[3], wanted[3])}."
 
 
@@ -153,7 +184,9 @@ def unknown(problem: str, said: str, valid: Collection[str]) -> str:
 
 
 def _steps(path: str) -> list[str | int | None]:
-    """`.devices[...].criteria[2].kind` as its steps; None stands for a key that the error does not tell."""
+    """`.devices[...].criteria[2].kind` as its steps; None stands for a key that the error does not
+    tell.
+    """
     return [
         name or (None if index == "..." else int(index))
         for index, name in (found.groups() for found in _STEP.finditer(path))
@@ -161,17 +194,29 @@ def _steps(path: str) -> list[str | int | None]:
 
 
 def _first(data: Any, steps: list[str | int | None], fits: Any) -> Keys:
-    """The first place that the steps lead to where the value fits; the steps that are known, where none does."""
+    """The first place that the steps lead to where the value fits; the steps that are known, where
+    none does.
+    """
     places: list[tuple[Keys, Any]] = [((), data)]
     for step in steps:
-        places = [((*keys, name), inner) for keys, value in places for name, inner in _below(value, step)]
+        places = [
+            ((*keys, name), inner) for keys, value in places for name, inner in _below(value, step)
+        ]
     fitting = [keys for keys, value in places if fits(value)] or [keys for keys, _ in places]
     return fitting[0] if fitting else tuple(step for step in steps if step is not None)
 
 
 def _below(value: Any, step: str | int | None) -> list[tuple[str | int, Any]]:
-    """What stands one step below a table or an array: under that key or place, or under any where the step is None."""
-    inside = dict(enumerate(value)) if isinstance(value, list) else value if isinstance(value, dict) else {}
+    """What stands one step below a table or an array: under that key or place, or under any where
+    the step is None.
+    """
+    inside = (
+        dict(enumerate(value))
+        if isinstance(value, list)
+        else value
+        if isinstance(value, dict)
+        else {}
+    )
     return [(name, inner) for name, inner in inside.items() if step in (None, name)]
 
 
@@ -186,7 +231,9 @@ def _type_at(type_: Any, keys: Keys) -> inspect.Type:
 def _inner(found: inspect.Type, key: str | int) -> inspect.Type:
     found = _bare(found)
     if isinstance(found, inspect.StructType):
-        return next((field.type for field in found.fields if field.encode_name == key), inspect.AnyType())
+        return next(
+            (field.type for field in found.fields if field.encode_name == key), inspect.AnyType()
+        )
     if isinstance(found, inspect.ListType | inspect.VarTupleType):
         return found.item_type
     return found.value_type if isinstance(found, inspect.DictType) else inspect.AnyType()
@@ -200,7 +247,11 @@ def _bare(found: inspect.Type) -> inspect.Type:
 
 
 def _names_of(found: inspect.Type) -> list[str]:
-    return [field.encode_name for field in found.fields] if isinstance(found, inspect.StructType) else []
+    return (
+        [field.encode_name for field in found.fields]
+        if isinstance(found, inspect.StructType)
+        else []
+    )
 
 
 def _values_of(found: inspect.Type) -> list[str]:

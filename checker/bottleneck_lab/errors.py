@@ -19,7 +19,8 @@ class ExitCode(IntEnum):
 class LabError(Exception):
     """A problem the user can do something about.
 
-    `remedy` names the next command or action. `exit_code` says whose fault it is: USAGE is the caller's, ERROR the machine's or ours.
+    `remedy` names the next command or action. `exit_code` says whose fault it is: USAGE is the
+    caller's, ERROR the machine's or ours.
     """
 
     exit_code: ExitCode = ExitCode.ERROR

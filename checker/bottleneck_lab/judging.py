@@ -1,4 +1,5 @@
-"""Building blocks for a lab's judge.py: rules for the parts of an answer, and a `judge` that applies them.
+"""Building blocks for a lab's judge.py: rules for the parts of an answer, and a `judge` that
+applies them.
 
 from bottleneck_lab.judging import answers, close, exact
 
@@ -17,23 +18,32 @@ from typing import Any
 import numpy as np
 
 Rule = Callable[[Any, Any], str | None]
-"""Given a part of the answer and the reference's: None when it is right, else what is wrong with it, as it follows the part's name."""
+"""Given a part of the answer and the reference's: None when it is right, else what is wrong with
+it, as it follows the part's name.
+"""
 Judge = Callable[[str, list[Any], list[Any], list[Any], dict[str, Any]], str | None]
 
 
 def answers(**parts: Rule) -> Judge:
-    """The `judge` of a lab whose answer has these parts, in this order; each rule compares one with the reference's.
+    """The `judge` of a lab whose answer has these parts, in this order; each rule compares one with
+    the reference's.
 
-    An answer with more or fewer parts is wrong, and so is a part of another shape, or with a NaN that the reference has not.
+    An answer with more or fewer parts is wrong, and so is a part of another shape, or with a NaN
+    that the reference has not.
     """
 
     def judge(
-        _case: str, _inputs: list[Any], answer: list[Any], reference: list[Any], _settings: dict[str, Any]
+        _case: str,
+        _inputs: list[Any],
+        answer: list[Any],
+        reference: list[Any],
+        _settings: dict[str, Any],
     ) -> str | None:
         if len(answer) != len(parts):
             return f"The answer has {len(answer)} parts, not {len(parts)}: {', '.join(parts)}."
         found = (
-            (name, rule(got, want)) for (name, rule), got, want in zip(parts.items(), answer, reference, strict=True)
+            (name, rule(got, want))
+            for (name, rule), got, want in zip(parts.items(), answer, reference, strict=True)
         )
         return next((f"`{name}` {wrong}." for name, wrong in found if wrong), None)
 
@@ -52,7 +62,9 @@ def exact(got: Any, want: Any) -> str | None:
 
 
 def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
-    """Numbers that differ by at most `atol` plus `rtol` of the reference's. What is not finite must be the same in the reference."""
+    """Numbers that differ by at most `atol` plus `rtol` of the reference's. What is not finite must
+    be the same in the reference.
+    """
 
     def rule(got: Any, want: Any) -> str | None:
         if wrong := _form(got, want):
@@ -64,13 +76,19 @@ def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
         if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
             return "has finite numbers where the reference has none"
         over = _excess(ours[finite], theirs[finite], atol, rtol)
-        return f"is off by {over:.3g}; the limits are {atol:g} and {rtol:g} of the value" if over else None
+        return (
+            f"is off by {over:.3g}; the limits are {atol:g} and {rtol:g} of the value"
+            if over
+            else None
+        )
 
     return rule
 
 
 def _excess(ours: Any, theirs: Any, atol: float, rtol: float) -> float:
-    """The largest difference among those beyond the limits; 0 where there is none. In float64: integers of 8 bits would wrap around."""
+    """The largest difference among those beyond the limits; 0 where there is none. In float64:
+    integers of 8 bits would wrap around.
+    """
     theirs = theirs.astype(np.float64)
     apart = np.abs(ours.astype(np.float64) - theirs)
     beyond = apart[apart > atol + rtol * np.abs(theirs)]
@@ -121,13 +139,17 @@ def parsed(reply: bytes) -> Any:
 
 
 Shipped = Callable[[Path, list[int], int], tuple[Any, list[Any]]]
-"""Given the folder of the data, indices and a seed: the shipped data set, and by which keys these samples are read from it."""
+"""Given the folder of the data, indices and a seed: the shipped data set, and by which keys these
+samples are read from it.
+"""
 
 
 def loader_time(shipped: Shipped) -> Callable[[str], Callable[[str, Any, int], float]]:
-    """The `load` of a lab that feeds a device: CPU seconds that one worker of a `DataLoader` needs for a sample of the shipped data set.
+    """The `load` of a lab that feeds a device: CPU seconds that one worker of a `DataLoader` needs
+    for a sample of the shipped data set.
 
-    In a worker, because the same code takes a tenth longer there than in this process. Its first batch warms it up and does not count.
+    In a worker, because the same code takes a tenth longer there than in this process. Its first
+    batch warms it up and does not count.
     """
 
     def seconds(data: str, indices: Any, seed: int) -> float:
@@ -135,14 +157,18 @@ def loader_time(shipped: Shipped) -> Callable[[str], Callable[[str, Any, int], f
 
         dataset, keys = shipped(Path(data), [int(index) for index in indices], seed)
         timed: Any = _TimedReading(dataset)
-        loader: Any = DataLoader(timed, batch_sampler=[keys[:2], keys], num_workers=1, collate_fn=timed.collate)
+        loader: Any = DataLoader(
+            timed, batch_sampler=[keys[:2], keys], num_workers=1, collate_fn=timed.collate
+        )
         return float(list(loader)[-1])
 
     return lambda _device: seconds
 
 
 class _TimedReading:
-    """A data set, read a batch at a time, with the loader's own CPU time for it in place of the batch."""
+    """A data set, read a batch at a time, with the loader's own CPU time for it in place of the
+    batch.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

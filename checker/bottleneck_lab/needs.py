@@ -1,6 +1,8 @@
-"""What a command needs from the installation and the operating system, and how to get it in one sentence.
+"""What a command needs from the installation and the operating system, and how to get it in one
+sentence.
 
-The core (list, report, compare, verify) installs in seconds and runs anywhere. Everything else is an extra of the package, or needs Linux.
+The core (list, report, compare, verify) installs in seconds and runs anywhere. Everything else is
+an extra of the package, or needs Linux.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ DALI_BUILDS = {"dali": "nvidia-dali-cuda130", "dali-cuda12": "nvidia-dali-cuda12
 """Extras that bring DALI, each with the distribution that it installs."""
 
 _CUDA_13_DRIVER = 580
-"""The first driver branch that runs CUDA 13 (NVIDIA's CUDA compatibility guide, table of minimum driver versions)."""
+"""The first driver branch that runs CUDA 13 (NVIDIA's CUDA compatibility guide, table of minimum
+driver versions).
+"""
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def install_command(extra: str) -> str:
-    """The command that adds `extra` to this installation, for the installer that made it: pip, uv or pipx."""
+    """The command that adds `extra` to this installation, for the installer that made it: pip, uv
+    or pipx.
+    """
     wanted = f"'bottleneck-lab[{extra}]'"
     if (Path(sys.prefix) / "uv-receipt.toml").is_file():
         return f"uv tool install {wanted}"
@@ -33,32 +39,46 @@ def install_command(extra: str) -> str:
 
 
 def require_packages(extra: str, **modules: str) -> None:
-    """Raises MachineError that names `extra` when one of the top-level `modules`, each with its package's name, is not installed.
+    """Raises MachineError that names `extra` when one of the top-level `modules`, each with its
+    package's name, is not installed.
 
     Imports none of them.
     """
-    missing = [package for module, package in modules.items() if importlib.util.find_spec(module) is None]
+    missing = [
+        package for module, package in modules.items() if importlib.util.find_spec(module) is None
+    ]
     if missing:
-        raise MachineError(f"Not installed for this Python: {', '.join(missing)}.", f"Run `{install_command(extra)}`.")
+        raise MachineError(
+            f"Not installed for this Python: {', '.join(missing)}.",
+            f"Run `{install_command(extra)}`.",
+        )
 
 
 def require_linux(command: str) -> None:
-    """Raises MachineError if `command` cannot work: it isolates and measures processes with what only Linux has."""
+    """Raises MachineError if `command` cannot work: it isolates and measures processes with what
+    only Linux has.
+    """
     if sys.platform != "linux":
         raise MachineError(
-            f"{command} needs Linux; this is {'Windows' if sys.platform == 'win32' else 'macOS' if sys.platform == 'darwin' else sys.platform}.",
-            "Run it in WSL2 or in the container (docs/install.md). `lab list`, `report`, `compare` and `verify` work here.",
+            f"{command} needs Linux; this is"
+            f" {'Windows' if sys.platform == 'win32' else 'macOS' if sys.platform == 'darwin' else sys.platform}.",
+            "Run it in WSL2 or in the container (docs/install.md). `lab list`, `report`, `compare`"
+            " and `verify` work here.",
         )
 
 
 def dali_extra() -> str:
-    """The extra whose DALI fits this machine's driver, or where there is none, the CUDA release that torch was built for."""
+    """The extra whose DALI fits this machine's driver, or where there is none, the CUDA release
+    that torch was built for.
+    """
     driver = _leading(r"Kernel Module.*?\s(\d+)\.\d", _DRIVER)
     if driver is not None:
         return "dali" if driver >= _CUDA_13_DRIVER else "dali-cuda12"
     torch = importlib.util.find_spec("torch")
     cuda = (
-        _leading(r"cuda\b[^=]*= '(\d+)", Path(torch.origin).with_name("version.py")) if torch and torch.origin else None
+        _leading(r"cuda\b[^=]*= '(\d+)", Path(torch.origin).with_name("version.py"))
+        if torch and torch.origin
+        else None
     )
     return "dali-cuda12" if cuda == 12 else "dali"
 

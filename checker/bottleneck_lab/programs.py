@@ -1,4 +1,6 @@
-"""Third-party programs that the labs use: where they are on this machine, and how to get a missing one."""
+"""Third-party programs that the labs use: where they are on this machine, and how to get a missing
+one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from pathlib import Path
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.needs import install_command
 
-_NVIDIA = "It comes with the CUDA toolkit; NVIDIA's package repository has it as `{}` (docs/capture.md)."
+_NVIDIA = (
+    "It comes with the CUDA toolkit; NVIDIA's package repository has it as `{}` (docs/capture.md)."
+)
 _HOW_TO_GET = {
     "g++": "Install a C++ compiler: `apt-get install g++`, or your system's equivalent.",
     "nvcc": "Run `{pip_nvcc}`, or put the bin folder of a CUDA toolkit on PATH.",
@@ -23,7 +27,11 @@ _HOW_TO_GET = {
     "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit includes it too.",
     "bwrap": "Install it: `apt-get install bubblewrap`, or your system's equivalent.",
 }
-_PLACES = ("/opt/nvidia/nsight-systems/*/bin", "/opt/nvidia/nsight-compute/*", "/usr/lib/nsight-systems/bin")
+_PLACES = (
+    "/opt/nvidia/nsight-systems/*/bin",
+    "/opt/nvidia/nsight-compute/*",
+    "/usr/lib/nsight-systems/bin",
+)
 """Where NVIDIA's own packages put the profilers; the newest version is taken."""
 
 
@@ -35,10 +43,16 @@ def how_to_get(name: str) -> str:
 
 
 def find_program(name: str) -> Path | None:
-    """The program `name`, or None: on PATH, in a CUDA toolkit, among Python's packages, or where NVIDIA's own packages put it."""
+    """The program `name`, or None: on PATH, in a CUDA toolkit, among Python's packages, or where
+    NVIDIA's own packages put it.
+    """
     found = shutil.which(name)
     candidates = (folder / name for folder in _folders())
-    return Path(found) if found else next((path for path in candidates if os.access(path, os.X_OK)), None)
+    return (
+        Path(found)
+        if found
+        else next((path for path in candidates if os.access(path, os.X_OK)), None)
+    )
 
 
 def require_program(name: str) -> Path:
@@ -53,7 +67,9 @@ def _folders() -> Iterator[Path]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):
             yield Path(home) / "bin"
-    for packages in map(Path, dict.fromkeys([sysconfig.get_path("purelib"), *filter(None, sys.path)])):
+    for packages in map(
+        Path, dict.fromkeys([sysconfig.get_path("purelib"), *filter(None, sys.path)])
+    ):
         yield from sorted((packages / "nvidia").glob("cu[0-9]*/bin"), reverse=True)
         yield packages / "triton" / "backends" / "nvidia" / "bin"
     yield Path("/usr/local/cuda/bin")

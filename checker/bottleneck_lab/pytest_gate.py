@@ -1,7 +1,9 @@
-"""A pytest plugin: is this code slower than that of another git revision? `perf_gate` in a test, `--perf-baseline REVISION` on the command line.
+"""A pytest plugin: is this code slower than that of another git revision? `perf_gate` in a test,
+`--perf-baseline REVISION` on the command line.
 
-The test runs in two further pytest processes, one in a checkout of the revision and one in the working tree, with the same test file. They stop at
-`perf_gate` and time the function whenever this process says so: alternately, in random order, until `analysis.gate` has an answer.
+The test runs in two further pytest processes, one in a checkout of the revision and one in the
+working tree, with the same test file. They stop at `perf_gate` and time the function whenever this
+process says so: alternately, in random order, until `analysis.gate` has an answer.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 SIDE = "BOTTLENECK_LAB_PERF_SIDE"
 """Set in the two further processes: the descriptor over which they are told what to time."""
 SHORTEST_S = 0.005
-"""A measurement is of as many calls as take this long: a clock's own time is then below one part in 10,000."""
+"""A measurement is of as many calls as take this long: a clock's own time is then below one part in
+10,000.
+"""
 START_S, ANSWER_S = 120.0, 300.0
 RESULTS = pytest.StashKey[list[str]]()
 TREES = pytest.StashKey["Trees"]()
@@ -35,13 +39,19 @@ TREES = pytest.StashKey["Trees"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("perf_gate", "performance against another revision (bottleneck-lab)")
-    group.addoption("--perf-baseline", metavar="REVISION", help="gate tests with `perf_gate` against this git revision")
+    group.addoption(
+        "--perf-baseline",
+        metavar="REVISION",
+        help="gate tests with `perf_gate` against this git revision",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RESULTS] = []
     if config.getoption("perf_baseline") and getattr(config.option, "numprocesses", None):
-        raise pytest.UsageError("--perf-baseline measures: leave out -n, or the tests time each other.")
+        raise pytest.UsageError(
+            "--perf-baseline measures: leave out -n, or the tests time each other."
+        )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -58,15 +68,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def perf_gate(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Call it with a function and its arguments, once in a test: the test fails where that is surely slower than at the baseline.
+    """Call it with a function and its arguments, once in a test: the test fails where that is
+    surely slower than at the baseline.
 
-    Without `--perf-baseline` the function is called once. An answer that cannot be had is a warning, not a failure.
+    Without `--perf-baseline` the function is called once. An answer that cannot be had is a
+    warning, not a failure.
     """
     called: list[bool] = []
 
     def gate(function: Callable[..., object], *args: object, **kwargs: object) -> None:
         if called:
-            raise pytest.UsageError("perf_gate was called twice in one test: write a test for each.")
+            raise pytest.UsageError(
+                "perf_gate was called twice in one test: write a test for each."
+            )
         called.append(True)
         if SIDE in os.environ:
             _serve(lambda: function(*args, **kwargs))
@@ -88,8 +102,11 @@ def _report(request: pytest.FixtureRequest, change: BenchmarkChange) -> None:
 
 
 def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
-    """Both versions alternately, and the old one once more as a control, until the gate has decided or has seen enough."""
-    from bottleneck_lab.analysis.gate import Rules, judge_suite  # noqa: PLC0415 - a pytest that gates nothing needs no NumPy
+    """Both versions alternately, and the old one once more as a control, until the gate has decided
+    or has seen enough.
+    """
+    # A pytest that gates nothing needs no NumPy.
+    from bottleneck_lab.analysis.gate import Rules, judge_suite  # noqa: PLC0415 - as said above
 
     rules = Rules()
     before: list[float] = []
@@ -102,11 +119,17 @@ def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
         wanted = rules.looks[0]
         while wanted:
             for _ in range(wanted - len(before)):
-                turns: list[tuple[list[float], Side]] = [(before, old), (after, new), (control, old)]
+                turns: list[tuple[list[float], Side]] = [
+                    (before, old),
+                    (after, new),
+                    (control, old),
+                ]
                 random.shuffle(turns)
                 for times, side in turns:
                     times.append(side.seconds(calls))
-            found = judge_suite({"this": (before, after)}, rules, same_code=(before, control))["this"]
+            found = judge_suite({"this": (before, after)}, rules, same_code=(before, control))[
+                "this"
+            ]
             wanted = found.wanted
     return found
 
@@ -137,7 +160,9 @@ class Trees:
         ours = item.path.relative_to(self._top)
         (self._tree / ours).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(item.path, self._tree / ours)
-        return Side(self._tree / self.root.relative_to(self._top), item.nodeid, self._paths(self._tree))
+        return Side(
+            self._tree / self.root.relative_to(self._top), item.nodeid, self._paths(self._tree)
+        )
 
     def working(self, item: pytest.Item) -> Side:
         """The test in the working tree."""
@@ -148,16 +173,24 @@ class Trees:
         shutil.rmtree(self._folder)
 
     def _paths(self, tree: Path) -> list[str]:
-        """The entries of this process's search path that lie in the repository, as they are in `tree`: before what is installed."""
-        inside = [Path(entry) for entry in sys.path if entry and Path(entry).is_relative_to(self._top)]
+        """The entries of this process's search path that lie in the repository, as they are in
+        `tree`: before what is installed.
+        """
+        inside = [
+            Path(entry) for entry in sys.path if entry and Path(entry).is_relative_to(self._top)
+        ]
         environment = Path(sys.prefix)
         kept = [path for path in inside if not path.is_relative_to(environment)]
         return [str(tree / path.relative_to(self._top)) for path in kept]
 
     def _git(self, *words: str) -> str:
-        done = subprocess.run(["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False
+        )
         if done.returncode:
-            raise pytest.UsageError(f"--perf-baseline {self.revision}: git says: {done.stderr.strip()}")
+            raise pytest.UsageError(
+                f"--perf-baseline {self.revision}: git says: {done.stderr.strip()}"
+            )
         return done.stdout
 
 
@@ -166,7 +199,17 @@ class Side:
 
     def __init__(self, folder: Path, nodeid: str, paths: list[str]) -> None:
         self._ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pytest", nodeid, "-q", "-p", "no:cacheprovider", "-p", __name__]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            nodeid,
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            __name__,
+        ]
         path = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
         environment = {**os.environ, "PYTHONPATH": path, SIDE: str(theirs.fileno())}
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__

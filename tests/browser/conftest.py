@@ -54,7 +54,9 @@ class Watched:
 
     def drawn(self) -> None:
         """Waits until what the page was asked for is drawn: it draws in the next frame."""
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     @property
     def shown_ns(self) -> int:
@@ -65,20 +67,26 @@ class Watched:
 
 @pytest.fixture
 def open_page(chromium, tmp_path):
-    """`open_page(html, width=…, dark=…)` → the page, opened from a file, once its timeline is drawn."""
+    """`open_page(html, width=…, dark=…)` → the page, opened from a file, once its timeline is
+    drawn.
+    """
     contexts = []
 
     def opened(html, *, width=1280, height=900, dark=False):
         file = tmp_path / "a report with späces.html"
         file.write_text(html, encoding="utf-8")
         context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=True
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            offline=True,
         )
         contexts.append(context)
         watched = Watched(context.new_page())
         watched.page.on("console", lambda message: watched.complaints.append(message.text))
         watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
-        watched.page.on("dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss()))
+        watched.page.on(
+            "dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss())
+        )
         watched.page.on("request", lambda request: watched.requests.append(request.url))
         watched.page.goto(file.as_uri())
         watched.page.wait_for_selector("#timeline[data-ready]", timeout=30_000)

@@ -24,9 +24,13 @@ FETCH = """async (url) => {
 def visit(chromium):
     """`visit(address)` → a page at that address. It is made here: nothing is asked of the network."""
     context = chromium.new_context()
-    with suppress(Error):  # Chromium before version 142 does not ask, and does not know the permission.
+    with suppress(
+        Error
+    ):  # Chromium before version 142 does not ask, and does not know the permission.
         context.grant_permissions(["local-network-access"])
-    context.route("https://**", lambda route: route.fulfill(body="<!doctype html><title>stand-in</title>"))
+    context.route(
+        "https://**", lambda route: route.fulfill(body="<!doctype html><title>stand-in</title>")
+    )
 
     def visited(address):
         page = context.new_page()

@@ -1,4 +1,6 @@
-"""The report in a real browser: it draws, it zooms, it fetches nothing, and nothing in a trace can make it do anything else."""
+"""The report in a real browser: it draws, it zooms, it fetches nothing, and nothing in a trace can
+make it do anything else.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.html import AnsweredQuestion, render_html
+from bottleneck_lab.report.page.html import AnsweredQuestion, render_html
 
 from ..modules import load_file
 
@@ -23,10 +25,12 @@ made_up_capture = load_file(UNIT / "made_up_capture.py", "browser_made_up_captur
 def page_of(timeline, verdict):
     """A page with every section."""
     return render_html(
-        title="dataloader",
+        title="idle-gpu",
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
-        diagnosis=[AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits", True)],
+        diagnosis=[
+            AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits", True)
+        ],
     )
 
 
@@ -44,12 +48,16 @@ def middle(report, selector="canvas.lanes"):
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 768, 1600])
 def test_it_opens_without_a_complaint_and_draws(open_page, width, dark):
-    report = open_page(page_of(made_up_capture.capture(emulated=True), made_up.slow()), width=width, dark=dark)
+    report = open_page(
+        page_of(made_up_capture.capture(emulated=True), made_up.slow()), width=width, dark=dark
+    )
     assert report.complaints == []
     assert report.requests == [report.page.url], "the file itself and nothing else"
     assert report.pixels("canvas.lanes") > 10
     assert report.pixels("canvas.overview") > 5
-    assert report.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no sideways scrolling"
+    assert report.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+        "no sideways scrolling"
+    )
     assert report.page.get_by_text("Emulated device").is_visible()
 
 
@@ -98,9 +106,13 @@ def test_dragging_along_the_ruler_marks_that_stretch_and_sums_it_up(report):
     page.mouse.up()
     sums = page.locator(".sums")
     assert sums.locator("b").first.inner_text() == "15.0 ms"
-    begin, end = (float(part) for part in sums.locator("code").inner_text().removesuffix(" ms").split("-"))
+    begin, end = (
+        float(part) for part in sums.locator("code").inner_text().removesuffix(" ms").split("-")
+    )
     assert end - begin == pytest.approx(15, rel=0.01), "as `lab diagnose` takes it"
-    rows = [row.split("\t") for row in sums.locator("tbody").inner_text().splitlines() if row.strip()]
+    rows = [
+        row.split("\t") for row in sums.locator("tbody").inner_text().splitlines() if row.strip()
+    ]
     assert any("kernel" in cells[-1] or "conv" in cells[-1] for cells in rows), rows
     assert report.shown_ns == whole
     sums.get_by_role("button", name="Zoom to it").click()
@@ -148,7 +160,9 @@ def test_every_section_is_reached_from_the_navigation_by_keyboard(report):
 def test_text_has_enough_contrast(open_page):
     """WCAG 2.2 AA: 4.5 to 1 for text, in both colour schemes."""
     for dark in (False, True):
-        report = open_page(page_of(made_up_capture.capture(emulated=True), made_up.slow()), dark=dark)
+        report = open_page(
+            page_of(made_up_capture.capture(emulated=True), made_up.slow()), dark=dark
+        )
         assert report.page.evaluate(CONTRAST) == []
 
 

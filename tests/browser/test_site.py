@@ -1,4 +1,6 @@
-"""The documentation site as `make docs` builds it: complete, and usable from the disk, where no server answers and no other host is asked."""
+"""The documentation site as `make docs` builds it: complete, and usable from the disk, where no
+server answers and no other host is asked.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_what_is_read_off_the_program_is_there(site):
 def test_no_page_names_another_host_to_load_from(site):
     for page in site.rglob("*.html"):
         if page.parent.name != "gallery":
-            asked = re.findall(r"<(?:script|img|link)[^>]* (?:src|href)=\"?(https?://[^\" >]+)", page.read_text())
+            asked = re.findall(
+                r"<(?:script|img|link)[^>]* (?:src|href)=\"?(https?://[^\" >]+)", page.read_text()
+            )
             assert not [one for one in asked if "bottleneck-lab.github.io" not in one], page.name
 
 
@@ -50,7 +54,10 @@ def test_no_page_names_another_host_to_load_from(site):
 def test_it_is_searched_from_the_disk(site, chromium):
     page = chromium.new_page()
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if request.url.startswith("http") else None)
+    page.on(
+        "request",
+        lambda request: asked.append(request.url) if request.url.startswith("http") else None,
+    )
     try:
         page.goto((site / "index.html").as_uri())
         page.wait_for_function("document.querySelectorAll('iframe').length > 0")

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from bottleneck_lab import catalog
-from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, open_cohort
-from bottleneck_lab.cohort.intake import Intake
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import Join, Submission
-from bottleneck_lab.cohort.runner import Runner
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.runner import Runner
 from bottleneck_lab.cohort.structs import inspect_structs
+from bottleneck_lab.cohort.submissions.intake import Intake
 
 from ..processes import ends_with_us, soon
 from ..tools import NO_POSTGRES, NO_SANDBOX, POSTGRES
@@ -53,7 +53,9 @@ def _programs() -> Path:
 
 
 class PostgreSQL:
-    """A server that listens on a socket in `folder` alone, run by an unprivileged user. It ends when the process that started it does, however that ends."""
+    """A server that listens on a socket in `folder` alone, run by an unprivileged user. It ends
+    when the process that started it does, however that ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._programs = folder, _programs()
@@ -61,20 +63,43 @@ class PostgreSQL:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres")
             self._as_user = ["--reuid=postgres", "--regid=postgres", "--init-groups"]
-        make = [self._programs / "initdb", "-D", folder / "data", "-A", "trust", "-U", "postgres", "-N"]
-        subprocess.run(["setpriv", *self._as_user, "--", *make], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        make = [
+            self._programs / "initdb",
+            "-D",
+            folder / "data",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-N",
+        ]
+        subprocess.run(
+            ["setpriv", *self._as_user, "--", *make],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=folder,
+        )
         self.start()
 
     def start(self) -> None:
-        options = {"listen_addresses": "", "unix_socket_directories": self.folder, "max_connections": 60}
+        options = {
+            "listen_addresses": "",
+            "unix_socket_directories": self.folder,
+            "max_connections": 60,
+        }
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         command = [self._programs / "postgres", "-D", self.folder / "data", *words]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                ends_with_us(command, "QUIT", *self._as_user), cwd=self.folder, stdout=log, stderr=log
+                ends_with_us(command, "QUIT", *self._as_user),
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
             )
         ready = [self._programs / "pg_isready", "-q", "-h", self.folder]
-        assert soon(lambda: subprocess.run(ready, check=False).returncode == 0), (self.folder / "log").read_text()
+        assert soon(lambda: subprocess.run(ready, check=False).returncode == 0), (
+            self.folder / "log"
+        ).read_text()
 
     def kill(self) -> None:
         """End every process of the server at once, as a crash would."""
@@ -92,7 +117,9 @@ class PostgreSQL:
     def new_database(self, name: str) -> str:
         import psycopg
 
-        with psycopg.connect(f"host={self.folder} user=postgres dbname=postgres", autocommit=True) as connection:
+        with psycopg.connect(
+            f"host={self.folder} user=postgres dbname=postgres", autocommit=True
+        ) as connection:
             connection.execute(f'CREATE DATABASE "{name}"')
         return self.url(name)
 
@@ -101,7 +128,9 @@ class PostgreSQL:
 def postgresql_server():
     """A running server in a folder of its own."""
     _remove_left_behind()
-    folder = Path(tempfile.mkdtemp(prefix="lab-pg-", dir="/tmp"))  # a socket's path has at most 107 bytes
+    folder = Path(
+        tempfile.mkdtemp(prefix="lab-pg-", dir="/tmp")
+    )  # a socket's path has at most 107 bytes
     try:
         server = PostgreSQL(folder)
         yield server
@@ -120,7 +149,10 @@ def _remove_left_behind() -> None:
 
 def _is_served(folder: Path) -> bool:
     try:
-        return psutil.Process(int((folder / "data" / "postmaster.pid").read_text().split()[0])).name() == "postgres"
+        return (
+            psutil.Process(int((folder / "data" / "postmaster.pid").read_text().split()[0])).name()
+            == "postgres"
+        )
     except (OSError, ValueError, psutil.NoSuchProcess):
         return False
 
@@ -162,7 +194,9 @@ class Room:
 
     def join(self, name: str = "Ada", **fields):
         with self.cohort.database.writing() as connection:
-            return people.join(connection, Join(people.join_codes(connection)[0], name, **fields), self.clock())
+            return people.join(
+                connection, Join(people.join_codes(connection)[0], name, **fields), self.clock()
+            )
 
     def submission(self, text: str = "# right\n", lab: str = "slow", **fields) -> Submission:
         self._keys += 1
@@ -181,8 +215,12 @@ class Room:
         return self.intake.offer(token, self.submission(text, **fields)).result(20)
 
     def runner(self, *, gpus=(), machine: int = 1, name: str = "test", executor=None) -> Runner:
-        executor = executor or LocalExecutor(self.cohort.folder / "slots", list(gpus), machine=machine, command=COMMAND)
-        return Runner(self.cohort, executor, name, sandbox_required=not NO_SANDBOX, limits_required=False)
+        executor = executor or LocalExecutor(
+            self.cohort.folder / "slots", list(gpus), machine=machine, command=COMMAND
+        )
+        return Runner(
+            self.cohort, executor, name, sandbox_required=not NO_SANDBOX, limits_required=False
+        )
 
     def rows(self, table) -> list:
         with self.cohort.database.reading() as connection:

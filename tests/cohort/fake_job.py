@@ -1,4 +1,6 @@
-"""A job whose check is this test's own: what the submission says is what comes out, at once. Started as `bottleneck_lab.cohort.job` is."""
+"""A job whose check is this test's own: what the submission says is what comes out, at once.
+Started as `bottleneck_lab.cohort.running.job` is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bottleneck_lab.cohort.job import main
+from bottleneck_lab.cohort.running.job import main
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 
@@ -48,8 +50,12 @@ def verdict_of(lab, files: Path, device, outcome=Outcome.PASS, value=3.0, **_) -
 
 
 def check(lab, files: Path, device, **_) -> Verdict:
-    """`WORD [SECONDS]` on the submission's first line decides; what runs when and where is noted in $BOTTLENECK_LAB_FAKE_LOG."""
-    word, *rest = (files / "work.py").read_text().split("\n")[0].removeprefix("# ").split() or ["wrong"]
+    """`WORD [SECONDS]` on the submission's first line decides; what runs when and where is noted in
+    $BOTTLENECK_LAB_FAKE_LOG.
+    """
+    word, *rest = (files / "work.py").read_text().split("\n")[0].removeprefix("# ").split() or [
+        "wrong"
+    ]
     began, seconds = time.time(), float(rest[0]) if rest else 0.0
     if word == "hostile":
         sys.stdout.write('{"outcome":"PASS"}' * 1000)
@@ -57,12 +63,20 @@ def check(lab, files: Path, device, **_) -> Verdict:
     if log := os.environ.get("BOTTLENECK_LAB_FAKE_LOG"):
         slot = os.environ.get("SLURMD_NODENAME") or os.environ.get("CUDA_VISIBLE_DEVICES", "cpu")
         with Path(log).open("a") as file:
-            file.write(json.dumps({"slot": slot, "began": began, "ended": time.time(), "word": word}) + "\n")
+            file.write(
+                json.dumps({"slot": slot, "began": began, "ended": time.time(), "word": word})
+                + "\n"
+            )
     if word == "broken":
         raise MachineError("The machine is too busy.", "Wait.")
     if word == "dies":
         os._exit(9)
-    outcome = {"right": Outcome.PASS, "slow": Outcome.PASS, "undecided": Outcome.INCONCLUSIVE, "error": Outcome.ERROR}
+    outcome = {
+        "right": Outcome.PASS,
+        "slow": Outcome.PASS,
+        "undecided": Outcome.INCONCLUSIVE,
+        "error": Outcome.ERROR,
+    }
     chosen = outcome.get(word, Outcome.FAIL)
     return verdict_of(lab, files, device, chosen, 3.0 if chosen is Outcome.PASS else 1.2)
 

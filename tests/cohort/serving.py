@@ -28,9 +28,9 @@ with open_cohort(Path(sys.argv[1])) as cohort:
 RUNNER = """
 import json, sys
 from pathlib import Path
-from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.runner import Runner
+from bottleneck_lab.cohort.running.runner import Runner
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 with open_cohort(Path(sys.argv[1])) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], machine=int(sys.argv[2]), command=json.loads(sys.argv[3]))
@@ -53,7 +53,9 @@ class Process:
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, env=dict(os.environ))
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=dict(os.environ)
+            )
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -116,14 +118,22 @@ class Visitor:
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        mine = {**({"Cookie": f"bottleneck_lab={self.cookie}"} if self.cookie else {}), **self.headers, **headers}
+        mine = {
+            **({"Cookie": f"bottleneck_lab={self.cookie}"} if self.cookie else {}),
+            **self.headers,
+            **headers,
+        }
         if self.token:
             mine["Authorization"] = f"Bearer {self.token}"
         try:
             connection.request(method, path, body, mine)
             answer = connection.getresponse()
             fields = {name.lower(): value for name, value in answer.getheaders()}
-            body = b"" if fields.get("content-type", "").startswith("text/event-stream") else answer.read()
+            body = (
+                b""
+                if fields.get("content-type", "").startswith("text/event-stream")
+                else answer.read()
+            )
         finally:
             connection.close()
         if "set-cookie" in fields:
@@ -134,7 +144,9 @@ class Visitor:
         return self.ask("GET", path)
 
     def post(self, path: str, **fields: str) -> Answer:
-        """A form as the page sends it; the CSRF token is read off the visitor's own page unless given."""
+        """A form as the page sends it; the CSRF token is read off the visitor's own page unless
+        given.
+        """
         if "csrf" not in fields and self.cookie:
             fields["csrf"] = self.csrf()
         kind = "application/x-www-form-urlencoded"
@@ -147,7 +159,7 @@ class Visitor:
 
 def log_in(room, port: int, person) -> Visitor:
     """A visitor who came by a link, as the terminal prints it."""
-    from bottleneck_lab.cohort import people
+    from bottleneck_lab.cohort.members import people
 
     with room.cohort.database.writing() as connection:
         token = people.new_link(connection, person, time.time())

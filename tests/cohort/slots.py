@@ -1,4 +1,6 @@
-"""Users for slots, where these tests are root and some Python can be read by everybody; and the job that such a user runs."""
+"""Users for slots, where these tests are root and some Python can be read by everybody; and the job
+that such a user runs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bottleneck_lab.cohort.job import main
-from bottleneck_lab.cohort.slot_users import as_user
+from bottleneck_lab.cohort.running.job import main
+from bottleneck_lab.cohort.running.slot_users import as_user
 
 from .fake_job import verdict_of
 
@@ -25,7 +27,9 @@ CHECKER = Path(__file__).parents[2] / "checker"
 
 @dataclass
 class Users:
-    """Two users, the folder for theirs, one that everybody may write to, and a Python that they can run."""
+    """Two users, the folder for theirs, one that everybody may write to, and a Python that they can
+    run.
+    """
 
     uids: list[int]
     place: Path
@@ -35,12 +39,14 @@ class Users:
 
 def _runs_checks(python: str | Path, uid: int) -> bool:
     """Whether `uid` may run it, and read what it imports."""
-    command = as_user(uid, [str(python), "-c", "import bottleneck_lab.cohort.job"])
+    command = as_user(uid, [str(python), "-c", "import bottleneck_lab.cohort.running.job"])
     return subprocess.run(command, check=False, cwd="/", capture_output=True).returncode == 0
 
 
 def _readable_python(folder: Path, uid: int) -> str | None:
-    """This Python where `uid` may run checks with it, otherwise a virtual environment of the system's with the same packages; None where neither will do."""
+    """This Python where `uid` may run checks with it, otherwise a virtual environment of the
+    system's with the same packages; None where neither will do.
+    """
     if _runs_checks(sys.executable, uid):
         return sys.executable
     system = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin")
@@ -64,7 +70,11 @@ def slot_users() -> Iterator[Users | None]:
     (folder / "shared").chmod(0o777)
     try:
         python = _readable_python(folder, first)
-        yield Users([first, first + 1], folder / "slots", folder / "shared", python) if python else None
+        yield (
+            Users([first, first + 1], folder / "slots", folder / "shared", python)
+            if python
+            else None
+        )
     finally:
         shutil.rmtree(folder)
 
@@ -77,7 +87,9 @@ def _can_read(path: Path) -> bool:
 
 
 def pry(lab, files: Path, device, **_):
-    """A check that notes who runs it, and which of the paths in $BOTTLENECK_LAB_PRY_INTO it can read; it waits while there is no file `go`."""
+    """A check that notes who runs it, and which of the paths in $BOTTLENECK_LAB_PRY_INTO it can
+    read; it waits while there is no file `go`.
+    """
     shared = Path(os.environ["BOTTLENECK_LAB_PRY_FROM"])
     mine = Path(tempfile.mkdtemp()) / "mine"
     mine.write_text("private")

@@ -1,4 +1,6 @@
-"""A real Slurm on the loopback interface: a controller, and nodes that are processes of this machine."""
+"""A real Slurm on the loopback interface: a controller, and nodes that are processes of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -86,25 +88,41 @@ class Cluster:
 
 
 def _ready(nodes: int) -> bool:
-    done = subprocess.run(["sinfo", "-hN", "-o", "%T"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["sinfo", "-hN", "-o", "%T"], capture_output=True, text=True, check=False, timeout=60
+    )
     return done.stdout.split() == ["idle"] * nodes
 
 
 @contextmanager
 def slurm_cluster(folder: Path, nodes: int = 1) -> Iterator[Cluster]:
-    """A cluster that answers, with everything of it in `folder`; SLURM_CONF names it as long as it lives."""
+    """A cluster that answers, with everything of it in `folder`; SLURM_CONF names it as long as it
+    lives.
+    """
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)
     host, names = socket.gethostname(), [f"node{number + 1}" for number in range(nodes)]
-    lines = [f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2" for name in names]
+    lines = [
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2"
+        for name in names
+    ]
     about = {"host": host, "folder": folder, "port": free_port(), "nodes": "\n".join(lines)}
     (folder / "slurm.conf").write_text(CONFIG.format(**about))
-    munge = ["munged", "--foreground", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket"]
+    munge = [
+        "munged",
+        "--foreground",
+        "--force",
+        f"--key-file={folder}/munge.key",
+        f"--socket={folder}/munge.socket",
+    ]
     saved = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     found = Cluster(folder)
-    found.run("munged", [*munge, *(f"--{name}-file={folder}/munge.{name}" for name in ("pid", "log", "seed"))])
+    found.run(
+        "munged",
+        [*munge, *(f"--{name}-file={folder}/munge.{name}" for name in ("pid", "log", "seed"))],
+    )
     try:
         assert soon((folder / "munge.socket").exists), found.said()
         for name in ("slurmctld", *names):

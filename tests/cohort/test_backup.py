@@ -1,4 +1,6 @@
-"""A backup of a cohort that runs, restored on either database: the same verdicts, still verified, and the counting goes on."""
+"""A backup of a cohort that runs, restored on either database: the same verdicts, still verified,
+and the counting goes on.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_what_is_restored_is_what_was_there_and_goes_on(room, target, tmp_path, 
     assert file.stat().st_mode & 0o077 == 0
     room.submit(ada)  # is not in it
     url = (
-        request.getfixturevalue("postgresql").new_database(f"r{abs(hash(request.node.nodeid)):x}"[:20])
+        request.getfixturevalue("postgresql").new_database(
+            f"r{abs(hash(request.node.nodeid)):x}"[:20]
+        )
         if target == "postgresql"
         else ""
     )

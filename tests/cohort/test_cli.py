@@ -59,7 +59,8 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def served(tmp_path):
-    """A cohort as `lab cohort create` makes it and `lab cohort serve` serves it, with no pause between submissions.
+    """A cohort as `lab cohort create` makes it and `lab cohort serve` serves it, with no pause
+    between submissions.
 
     The runner's check is the tests' own.
     """
@@ -91,7 +92,9 @@ def test_a_workshop_on_the_command_line(served, here):
     assert code in visitor.get("/room").text
     wrong = lab("join", url, "AAAA-BBBB-CCCC", "--name", "Ada", home=home)
     assert (wrong.returncode, "not valid" in wrong.stderr) == (2, True)
-    assert "You have joined 'Autumn workshop' as Ada" in good("join", url, code.lower(), "--name", "Ada", home=home)
+    assert "You have joined 'Autumn workshop' as Ada" in good(
+        "join", url, code.lower(), "--name", "Ada", home=home
+    )
     good("start", "slow", "work", home=home)
     work = place / "work"
     refused = lab("submit", home=home, at=work)
@@ -104,8 +107,16 @@ def test_a_workshop_on_the_command_line(served, here):
     passed = lab("submit", "--json", home=home, at=work)
     assert passed.returncode == 0, passed.stderr
     standing = json.loads(passed.stdout)
-    (receipt,) = [file for file in (home / "cohort" / "receipts").iterdir() if standing["submission"] in file.name]
-    (verdict,) = [file for file in (home / "cohort" / "verdicts").iterdir() if standing["submission"] in file.name]
+    (receipt,) = [
+        file
+        for file in (home / "cohort" / "receipts").iterdir()
+        if standing["submission"] in file.name
+    ]
+    (verdict,) = [
+        file
+        for file in (home / "cohort" / "verdicts").iterdir()
+        if standing["submission"] in file.name
+    ]
     key = str(folder / "key" / "cohort.pem.pub")
     for file in (receipt, verdict):
         here("verify", str(file), "--key", key, home=home)

@@ -1,4 +1,6 @@
-"""What travels with a submission: the committed diagnosis, the help that was taken, and the capture that the answers were read off."""
+"""What travels with a submission: the committed diagnosis, the help that was taken, and the capture
+that the answers were read off.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import analyse, summarise
-from bottleneck_lab.analysis.window import Window
-from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.capture_reading import read_figures, render_report
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
-from bottleneck_lab.cohort.diagnosis import AS_TOLD, FROM_CAPTURE, NO_CAPTURE, Diagnosis
-from bottleneck_lab.cohort.handing_in import capture_files, files_problem
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import content_of
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.submissions.capture_reading import read_figures, render_report
+from bottleneck_lab.cohort.submissions.diagnosis import AS_TOLD, FROM_CAPTURE, NO_CAPTURE, Diagnosis
+from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import Outcome
@@ -50,12 +52,14 @@ def dataloader(monkeypatch):
     """A lab of the real course whose answers are read off one's own capture."""
     monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
     catalog.load_labs.cache_clear()
-    return catalog.find_lab("dataloader")
+    return catalog.find_lab("idle-gpu")
 
 
 @pytest.fixture
 def handed_in(tmp_path, dataloader):
-    """Right answers to all questions in a folder, and the record of having committed them with one hint taken."""
+    """Right answers to all questions in a folder, and the record of having committed them with one
+    hint taken.
+    """
     stretch, shown = idle_stretch(), figures_of(summarise(load(TRACE)))
     answers = {
         "cause": "input-bound",
@@ -68,8 +72,12 @@ def handed_in(tmp_path, dataloader):
     for name in dataloader.spec.editable:
         (files / name).parent.mkdir(parents=True, exist_ok=True)
         (files / name).write_bytes((dataloader.path / name).read_bytes())
-    (files / "diagnosis.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in answers.items()))
-    return files, Record([Commitment("2026-11-23T09:00:00+00:00", answers, "0001-torch", 1)], Help(), 1)
+    (files / "diagnosis.toml").write_text(
+        "".join(f"{name} = {json.dumps(value)}\n" for name, value in answers.items())
+    )
+    return files, Record(
+        [Commitment("2026-11-23T09:00:00+00:00", answers, "0001-torch", 1)], Help(), 1
+    )
 
 
 def laid_out(folder: Path, files: dict[str, bytes]) -> Path:
@@ -84,7 +92,9 @@ def test_a_held_process_reads_what_reading_it_here_shows():
     seen = read_figures(capture(), [stretch])
     assert seen.figures == pytest.approx(figures_of(summarise(timeline)))
     assert seen.span_ns == timeline.extent[1] - timeline.extent[0]
-    assert seen.within(stretch) == pytest.approx(figures_within(timeline, analyse(timeline).times, stretch))
+    assert seen.within(stretch) == pytest.approx(
+        figures_within(timeline, analyse(timeline).times, stretch)
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\x1f\x8b" + bytes(100), b'{"traceEvents": [1]}'])
@@ -111,7 +121,12 @@ def test_a_diagnosis_is_held_against_the_capture_that_came_with_it(tmp_path, dat
     ]
     assert (prediction.predicted, diagnosis.notes) == (1.1, [AS_TOLD, FROM_CAPTURE])
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
-    assert (standing.named, standing.hints, standing.corrections, standing.copied) == (True, 1, 0, False)
+    assert (standing.named, standing.hints, standing.corrections, standing.copied) == (
+        True,
+        1,
+        0,
+        False,
+    )
 
 
 def test_a_wrong_share_is_not_what_the_capture_shows(tmp_path, dataloader, handed_in):
@@ -120,7 +135,9 @@ def test_a_wrong_share_is_not_what_the_capture_shows(tmp_path, dataloader, hande
     (files / "diagnosis.toml").write_text(
         text.replace(f"evidence = {record.commitments[0].answers['evidence']}", "evidence = 0.05")
     )
-    results, _ = Diagnosis(dataloader, files, laid_out(tmp_path / "capture", capture()), record).graded()
+    results, _ = Diagnosis(
+        dataloader, files, laid_out(tmp_path / "capture", capture()), record
+    ).graded()
     assert [result.id for result in results if not result.holds] == ["evidence"]
 
 
@@ -145,7 +162,9 @@ def test_who_was_told_has_not_named_the_cause(tmp_path, dataloader, handed_in):
     files, record = handed_in
     first = record.commitments[0]
     told_before = Commitment(first.at, first.answers, first.capture, 3, "revealed")
-    diagnosis = Diagnosis(dataloader, files, tmp_path / "none", Record([told_before], Help(revealed=first.at), 3))
+    diagnosis = Diagnosis(
+        dataloader, files, tmp_path / "none", Record([told_before], Help(revealed=first.at), 3)
+    )
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual"))
     assert (standing.named, standing.told) == (False, "revealed")
 
@@ -169,7 +188,7 @@ def test_what_is_not_a_capture_is_not_stored(files):
 def test_what_may_travel_of_a_capture(tmp_path, monkeypatch):
     folder = laid_out(tmp_path / "0001-torch", {**capture(), "notes.txt": b"mine"})
     assert capture_files(folder) == capture()
-    monkeypatch.setattr("bottleneck_lab.cohort.handing_in.MAX_CAPTURE_BYTES", 100)
+    monkeypatch.setattr("bottleneck_lab.cohort.submissions.handing_in.MAX_CAPTURE_BYTES", 100)
     assert capture_files(folder) is None
 
 
@@ -179,7 +198,10 @@ def test_the_instructor_sees_diagnosis_and_capture_and_the_verdict_carries_them(
     answers = {"cause": "memory bandwidth", "gain": 3.0}
     better = {"cause": "the loop in Python", "gain": 3.0}
     record = Record(
-        [Commitment("2026-11-23T09:00:00+00:00", answers, hints=1), Commitment("2026-11-23T09:05:00+00:00", better)],
+        [
+            Commitment("2026-11-23T09:00:00+00:00", answers, hints=1),
+            Commitment("2026-11-23T09:05:00+00:00", better),
+        ],
         Help(),
         2,
     )
@@ -204,11 +226,15 @@ def test_the_instructor_sees_diagnosis_and_capture_and_the_verdict_carries_them(
     assert "corrected 1 time;" in page.text
     assert report.status == 200
     assert "Findings" in report.text
-    assert report.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
+    assert report.headers["content-security-policy"].startswith(
+        "sandbox allow-scripts; default-src 'none'"
+    )
     with room.cohort.database.reading() as connection:
         assert name in tables.blobs_of_submissions(connection)
 
 
 def add_instructor(room):
     with room.cohort.database.writing() as connection:
-        return people.add_staff(connection, "assistant", "Grace", "correct horse battery", room.clock())
+        return people.add_staff(
+            connection, "assistant", "Grace", "correct horse battery", room.clock()
+        )

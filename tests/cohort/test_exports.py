@@ -1,4 +1,6 @@
-"""Roster, grades and exports: what counts, what being late costs, and that no cell becomes a formula."""
+"""Roster, grades and exports: what counts, what being late costs, and that no cell becomes a
+formula.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ import zipfile
 
 import pytest
 
-from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.exports import NBGRADER, export
-from bottleneck_lab.cohort.grades import DAY_S, late_share, load_grades
+from bottleneck_lab.cohort.grading.exports import NBGRADER, export
+from bottleneck_lab.cohort.grading.grades import DAY_S, late_share, load_grades
+from bottleneck_lab.cohort.grading.rules import extend, set_rules
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.protocol import Join
-from bottleneck_lab.cohort.roster import enter_roster, read_roster
-from bottleneck_lab.cohort.rules import extend, set_rules
 from bottleneck_lab.cohort.settings import LatePolicy, change_settings
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import UsageError
@@ -23,9 +25,18 @@ from bottleneck_lab.grading.verdict import Outcome
 from .test_leases import claim, finish, signed
 
 ROSTERS = {
-    "own": "student_id,last_name,first_name,email,section\ns1,Lovelace,Ada,ada@example.org,A\ns2,=cmd|' /C calc'!A0,Bob,,B\n",
-    "GitHub Classroom": '"identifier","github_username","github_id","name"\n"s1","ada","1","Ada Lovelace"\n"s2","bob","",""\n',
-    "Canvas": 'Student,ID,SIS User ID,SIS Login ID,Section,Lab (1)\n    Points Possible,,,,,10\n"Lovelace, Ada",7,s1,ada,A,\nBob,8,s2,bob,B,\n',
+    "own": (
+        "student_id,last_name,first_name,email,section\ns1,Lovelace,Ada,ada@example.org,A\ns2,=cmd|'"
+        " /C calc'!A0,Bob,,B\n"
+    ),
+    "GitHub Classroom": (
+        '"identifier","github_username","github_id","name"\n"s1","ada","1","Ada'
+        ' Lovelace"\n"s2","bob","",""\n'
+    ),
+    "Canvas": (
+        "Student,ID,SIS User ID,SIS Login ID,Section,Lab (1)\n    Points"
+        ' Possible,,,,,10\n"Lovelace, Ada",7,s1,ada,A,\nBob,8,s2,bob,B,\n'
+    ),
 }
 
 
@@ -60,7 +71,12 @@ def measured(room, token, outcome=Outcome.PASS) -> str:
     finish(
         room,
         lease,
-        signed(room, lease, outcome=outcome, reason=None if outcome is Outcome.PASS else "correct but slow"),
+        signed(
+            room,
+            lease,
+            outcome=outcome,
+            reason=None if outcome is Outcome.PASS else "correct but slow",
+        ),
     )
     return handle
 
@@ -74,9 +90,9 @@ def roster_room(room, text=ROSTERS["own"]):
 
 def exported(room, kind) -> str:
     with room.cohort.database.reading() as connection:
-        return export(connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, kind).decode(
-            "utf-8-sig"
-        )
+        return export(
+            connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, kind
+        ).decode("utf-8-sig")
 
 
 def grades(room):
@@ -104,7 +120,11 @@ def test_a_roster_read_again_corrects_and_doubles_nobody(room):
         assert enter_roster(connection, read_roster(ROSTERS["own"]), 0.0) == (2, 0)
         changed = read_roster("student_id,first_name,last_name\ns1,Augusta,King\ns3,New,One\n")
         assert enter_roster(connection, changed, 0.0) == (1, 1)
-    assert {one.student.name for one in grades(room).values()} == {"Augusta King", "Bob =cmd|' /C calc'!A0", "New One"}
+    assert {one.student.name for one in grades(room).values()} == {
+        "Augusta King",
+        "Bob =cmd|' /C calc'!A0",
+        "New One",
+    }
 
 
 def test_the_best_submission_counts_and_partial_credit_is_a_criterion(room):
@@ -114,7 +134,11 @@ def test_the_best_submission_counts_and_partial_credit_is_a_criterion(room):
     measured(room, ada, Outcome.FAIL)
     measured(room, bob, Outcome.FAIL)
     found = grades(room)
-    assert (found["s1", "slow"].score, found["s1", "slow"].submission, found["s1", "slow"].attempts) == (100.0, best, 3)
+    assert (
+        found["s1", "slow"].score,
+        found["s1", "slow"].submission,
+        found["s1", "slow"].attempts,
+    ) == (100.0, best, 3)
     assert found["s2", "slow"].score == 50.0
     assert (found["s2", "wrong"].score, found["s2", "wrong"].submission) == (0.0, None)
     with room.cohort.database.writing() as connection:
@@ -150,7 +174,11 @@ def test_exports_have_the_columns_that_their_readers_want(room):
     rows = list(csv.DictReader(io.StringIO(exported(room, "nbgrader"))))
     assert list(rows[0]) == NBGRADER
     slow = {row["student_id"]: row for row in rows if row["assignment"] == "slow"}
-    assert (slow["s1"]["score"], slow["s1"]["max_score"], slow["s1"]["last_name"]) == ("100", "100", "Lovelace")
+    assert (slow["s1"]["score"], slow["s1"]["max_score"], slow["s1"]["last_name"]) == (
+        "100",
+        "100",
+        "Lovelace",
+    )
     canvas = list(csv.reader(io.StringIO(exported(room, "canvas"))))
     assert canvas[0][:6] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "slow"]
     assert canvas[1][0].strip() == "Points Possible"
@@ -165,7 +193,9 @@ def test_no_cell_of_any_export_becomes_a_formula(room):
     measured(room, bob)
     for kind in ("csv", "nbgrader", "canvas"):
         cells = [cell for row in csv.reader(io.StringIO(exported(room, kind))) for cell in row]
-        assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\t"))], kind
+        assert not [
+            cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\t"))
+        ], kind
     assert "'=cmd" in exported(room, "nbgrader")
 
 
@@ -173,7 +203,9 @@ def test_the_files_are_laid_out_for_comparing_programs(room):
     ada, _ = roster_room(room)
     measured(room, ada)
     with room.cohort.database.reading() as connection:
-        data = export(connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, "files")
+        data = export(
+            connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, "files"
+        )
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
     assert "base/slow/work.py" in names
     (mine,) = [name for name in names if name.startswith("submissions/slow/s1-")]

@@ -1,4 +1,6 @@
-"""Taking in submissions: stored before it is acknowledged, once for each request, and a clear word for every refusal."""
+"""Taking in submissions: stored before it is acknowledged, once for each request, and a clear word
+for every refusal.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
-from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.intake import Intake
+from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, content_of
-from bottleneck_lab.cohort.receipts import receipt_problem
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.rules import extend, set_rules
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.submissions.blobs import Blobs
+from bottleneck_lab.cohort.submissions.intake import Intake
+from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.errors import MachineError
 
 
@@ -32,13 +34,18 @@ def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(r
     key = load_pem_public_key(room.cohort.public_key.encode())
     assert receipt_problem(receipt, key) is None
     for name in ("learner", "submission", "lab", "content_sha256", "received_at", "signature"):
-        assert receipt_problem(msgspec.structs.replace(receipt, **{name: "00"}), key) is not None, name
+        assert receipt_problem(msgspec.structs.replace(receipt, **{name: "00"}), key) is not None, (
+            name
+        )
 
 
 def test_anybody_verifies_a_receipt_with_the_cohorts_public_key(sqlite_room, tmp_path):
     _, ada = sqlite_room.join()
     receipt = sqlite_room.submit(ada).receipt
-    file, key = tmp_path / "receipt.json", str(sqlite_room.cohort.key_file.with_name("cohort.pem.pub"))
+    file, key = (
+        tmp_path / "receipt.json",
+        str(sqlite_room.cohort.key_file.with_name("cohort.pem.pub")),
+    )
     for name, exit_code, told in (("slow", 0, "genuine receipt"), ("wrong", 1, "not what key")):
         file.write_bytes(msgspec.json.encode(msgspec.structs.replace(receipt, lab=name)))
         done = CliRunner().invoke(app, ["verify", str(file), "--key", key])
@@ -66,7 +73,11 @@ def test_many_at_once_are_all_stored(room):
     tokens = [room.join(f"learner {number}")[1] for number in range(60)]
     asked = [room.submission(f"# right {number}\n") for number in range(60)]
     with ThreadPoolExecutor(20) as pool:
-        accepted = list(pool.map(lambda pair: room.intake.offer(*pair).result(30), zip(tokens, asked, strict=True)))
+        accepted = list(
+            pool.map(
+                lambda pair: room.intake.offer(*pair).result(30), zip(tokens, asked, strict=True)
+            )
+        )
     assert len({one.receipt.submission for one in accepted}) == 60
     stored = {row.blob for row in room.rows(tables.submissions)}
     assert stored == {hashlib.sha256(content_of(one.files)).hexdigest() for one in asked}
@@ -104,7 +115,7 @@ def test_a_missing_file_is_refused(sqlite_room):
 
 
 def test_nobody_submits_without_having_joined_or_after_being_removed(sqlite_room):
-    from bottleneck_lab.cohort import people
+    from bottleneck_lab.cohort.members import people
 
     who, ada = sqlite_room.join()
     assert refusal(sqlite_room, "guessed") == "not-joined"

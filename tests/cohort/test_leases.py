@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.cohort import leases
-from bottleneck_lab.cohort.leases import ForgedError, StaleError
-from bottleneck_lab.cohort.queue_order import Waiting, in_turn
+from bottleneck_lab.cohort.running import leases
+from bottleneck_lab.cohort.running.leases import ForgedError, StaleError
+from bottleneck_lab.cohort.running.queue_order import Waiting, in_turn
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
@@ -29,16 +29,27 @@ def claim(room, slot="cpu0"):
 
 
 def signed(room, lease, key=None, **changes) -> str:
-    """The document of a verdict as the runner makes it; `changes` are of the verdict before it is signed."""
+    """The document of a verdict as the runner makes it; `changes` are of the verdict before it is
+    signed.
+    """
     lab = find_lab(lease.lab)
-    verdict = msgspec.structs.replace(verdict_of(lab, lab.path, lease.device), **{"binding": lease.binding, **changes})
+    verdict = msgspec.structs.replace(
+        verdict_of(lab, lab.path, lease.device), **{"binding": lease.binding, **changes}
+    )
     return msgspec.json.encode(sign(verdict, key or room.cohort.key())).decode()
 
 
 def finish(room, lease, document=None, nonce=None):
     with room.cohort.database.writing() as connection:
         key = room.cohort.key().public_key()
-        leases.finish(connection, nonce or lease.nonce, document or signed(room, lease), key, "test", room.clock())
+        leases.finish(
+            connection,
+            nonce or lease.nonce,
+            document or signed(room, lease),
+            key,
+            "test",
+            room.clock(),
+        )
 
 
 def states(room) -> list[str]:
@@ -65,7 +76,10 @@ waiting_lists = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20)), max_s
 def test_nobody_waits_for_another_ones_second_while_the_own_first_is_open(items):
     from collections import Counter
 
-    waiting = [Waiting(at, str(at), person, "slow", "cpu", float(queued)) for at, (person, queued) in enumerate(items)]
+    waiting = [
+        Waiting(at, str(at), person, "slow", "cpu", float(queued))
+        for at, (person, queued) in enumerate(items)
+    ]
     order = in_turn(waiting, Counter(), {})
     assert sorted(order) == sorted(waiting)
     before: Counter[int] = Counter()
@@ -133,7 +147,11 @@ def test_the_machines_fault_is_tried_again_and_a_fail_never(room):
     room.submit(ada)
     for attempt in range(3):
         lease = claim(room)
-        finish(room, lease, signed(room, lease, outcome=Outcome.ERROR, summary="The machine is too busy."))
+        finish(
+            room,
+            lease,
+            signed(room, lease, outcome=Outcome.ERROR, summary="The machine is too busy."),
+        )
         assert states(room) == ["queued" if attempt < 2 else "failed"]
     room.submit(ada)
     lease = claim(room)
@@ -149,10 +167,16 @@ def test_a_submission_that_ends_every_runner_is_set_aside_and_not_tried_for_ever
     for _ in range(3):
         lease = claim(room)
         with room.cohort.database.writing() as connection:
-            leases.give_up(connection, lease.nonce, "The check ended without a result.", room.clock())
+            leases.give_up(
+                connection, lease.nonce, "The check ended without a result.", room.clock()
+            )
     assert claim(room) is None
     (row,) = room.rows(tables.submissions)
-    assert (row.state, row.note, row.counts) == ("failed", "The check ended without a result.", False)
+    assert (row.state, row.note, row.counts) == (
+        "failed",
+        "The check ended without a result.",
+        False,
+    )
 
 
 def test_a_runner_that_stops_in_order_is_nobodys_fault(room):
@@ -161,7 +185,9 @@ def test_a_runner_that_stops_in_order_is_nobodys_fault(room):
     for _ in range(10):
         lease = claim(room)
         with room.cohort.database.writing() as connection:
-            leases.give_up(connection, lease.nonce, "The runner was stopped.", room.clock(), blame=False)
+            leases.give_up(
+                connection, lease.nonce, "The runner was stopped.", room.clock(), blame=False
+            )
     assert states(room) == ["queued"]
 
 
@@ -172,16 +198,28 @@ def forgeries(room, lease, others) -> dict[str, str]:
     binding = lease.binding
     return {
         "signed by another key": signed(room, lease, stranger),
-        "not signed": msgspec.json.encode(msgspec.structs.replace(_decoded(genuine), signature=None)).decode(),
-        "self-attested": msgspec.json.encode(
-            msgspec.structs.replace(_decoded(genuine), signature=None, attestation="self-attested")
-        ).decode(),
+        "not signed": (
+            msgspec.json.encode(msgspec.structs.replace(_decoded(genuine), signature=None)).decode()
+        ),
+        "self-attested": (
+            msgspec.json.encode(
+                msgspec.structs.replace(
+                    _decoded(genuine), signature=None, attestation="self-attested"
+                )
+            ).decode()
+        ),
         "outcome changed": signed(room, lease, outcome=Outcome.FAIL).replace('"FAIL"', '"PASS"'),
         "figure changed": genuine.replace('"value":3.0', '"value":9.0'),
         "another submission's": signed(room, others),
-        "another learner's name": signed(room, lease, binding=msgspec.structs.replace(binding, learner="eve")),
-        "another attempt's": signed(room, lease, binding=msgspec.structs.replace(binding, nonce="0" * 32)),
-        "another cohort's": signed(room, lease, binding=msgspec.structs.replace(binding, cohort="elsewhere")),
+        "another learner's name": signed(
+            room, lease, binding=msgspec.structs.replace(binding, learner="eve")
+        ),
+        "another attempt's": signed(
+            room, lease, binding=msgspec.structs.replace(binding, nonce="0" * 32)
+        ),
+        "another cohort's": signed(
+            room, lease, binding=msgspec.structs.replace(binding, cohort="elsewhere")
+        ),
         "bound to nothing": signed(room, lease, binding=None),
         "another lab's": signed(room, lease, lab="wrong"),
         "another edition's": signed(room, lease, lab_hash="0" * 64),
@@ -233,7 +271,9 @@ def test_a_row_changed_in_the_database_shows_as_altered_and_never_as_a_pass(room
     with room.cohort.database.writing() as connection:
         connection.execute(tamper(tables.verdicts))
     with room.cohort.database.reading() as connection:
-        shown = {one.person: one for one in VerdictReader(room.cohort.public_key).latest(connection)}
+        shown = {
+            one.person: one for one in VerdictReader(room.cohort.public_key).latest(connection)
+        }
     passed = [person for person, one in shown.items() if one.outcome is Outcome.PASS]
     assert passed in ([], [2])
     assert shown[1].problem or shown[1].outcome is Outcome.FAIL
@@ -263,7 +303,10 @@ def test_regrading_keeps_the_verdicts_before(room):
     finish(room, lease, signed(room, lease, outcome=Outcome.FAIL))
     with room.cohort.database.reading() as connection:
         judge = VerdictReader(room.cohort.public_key)
-        assert [judged.outcome for judged, _, _ in judge.all_of(connection, handle)] == [Outcome.PASS, Outcome.FAIL]
+        assert [judged.outcome for judged, _, _ in judge.all_of(connection, handle)] == [
+            Outcome.PASS,
+            Outcome.FAIL,
+        ]
         assert [one.outcome for one in judge.latest(connection)] == [Outcome.FAIL]
 
 

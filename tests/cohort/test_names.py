@@ -1,4 +1,6 @@
-"""Labs whose folder names the cause have a neutral name: nothing that learners see, or that hangs on a wall, says the other."""
+"""Labs whose folder names the cause have a neutral name: nothing that learners see, or that hangs
+on a wall, says the other.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from typer.testing import CliRunner
 from bottleneck_lab import catalog
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.membership import Membership, remember
-from bottleneck_lab.cohort.people import join_codes, the_instructor
+from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.members.membership import Membership, remember
+from bottleneck_lab.cohort.members.people import join_codes, the_instructor
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.rules import set_rules
 
 from .conftest import opened_room
 from .serving import log_in, serving

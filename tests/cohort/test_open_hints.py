@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bottleneck_lab.cohort import open_hints
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.membership import Membership, remember
-from bottleneck_lab.cohort.people import by_token, join_codes, remove
+from bottleneck_lab.cohort.grading import open_hints
+from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.members.membership import Membership, remember
+from bottleneck_lab.cohort.members.people import by_token, join_codes, remove
 from bottleneck_lab.cohort.protocol import Join
-from bottleneck_lab.cohort.rules import set_rules
 
 from .serving import serving
 

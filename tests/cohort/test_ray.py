@@ -1,4 +1,6 @@
-"""Checks as Ray tasks, on a Ray that the test starts on this machine; where the extra `ray` is installed."""
+"""Checks as Ray tasks, on a Ray that the test starts on this machine; where the extra `ray` is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from bottleneck_lab.cohort.executors.ray import RayExecutor
+from bottleneck_lab.cohort.running.executors.ray import RayExecutor
 from bottleneck_lab.cohort.store import tables
 
 from ..processes import soon
@@ -45,7 +47,9 @@ def submit(room, count: int, text: str) -> None:
 def test_checks_run_as_tasks_one_at_a_time_on_a_cpu(sqlite_room, tmp_path, monkeypatch):
     monkeypatch.setenv("BOTTLENECK_LAB_FAKE_LOG", str(tmp_path / "log"))
     submit(sqlite_room, 4, "# right 0.3")
-    run_until(sqlite_room.runner(executor=RayExecutor(4, command=COMMAND)), settled(sqlite_room), 120)
+    run_until(
+        sqlite_room.runner(executor=RayExecutor(4, command=COMMAND)), settled(sqlite_room), 120
+    )
     assert outcomes(sqlite_room) == ["PASS"] * 4
     assert overlaps(tmp_path / "log") == []
 
@@ -81,7 +85,9 @@ def test_a_check_that_is_given_up_is_ended(sqlite_room):
 
     def running() -> bool:
         return (
-            subprocess.run(["pgrep", "-f", f"fake_job.py {pattern}"], stdout=subprocess.DEVNULL, check=False).returncode
+            subprocess.run(
+                ["pgrep", "-f", f"fake_job.py {pattern}"], stdout=subprocess.DEVNULL, check=False
+            ).returncode
             == 0
         )
 

@@ -1,4 +1,6 @@
-"""The runner with the real check in its real sandbox: good work passes, and hostile work reaches neither key, job folder nor another's verdict."""
+"""The runner with the real check in its real sandbox: good work passes, and hostile work reaches
+neither key, job folder nor another's verdict.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab import catalog
-from bottleneck_lab.cohort.executors.local import JOB, LocalExecutor
+from bottleneck_lab.cohort.running.executors.local import JOB, LocalExecutor
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.verdict import Outcome
@@ -59,7 +61,9 @@ def executor_of(locks: Path, monkeypatch) -> Iterator[LocalExecutor]:
             yield LocalExecutor(locks, [])
         else:
             monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(users.shared))
-            yield LocalExecutor(locks, [], command=[users.python, *JOB[1:]], uids=users.uids, place=users.place)
+            yield LocalExecutor(
+                locks, [], command=[users.python, *JOB[1:]], uids=users.uids, place=users.place
+            )
 
 
 @pytest.mark.timed
@@ -79,7 +83,9 @@ def test_right_work_passes_and_hostile_work_gets_nowhere(sqlite_room, monkeypatc
     documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
     assert ada.outcome is Outcome.PASS or machines_fault(f"{ada.outcome} {ada.summary}")
     assert eve.outcome is Outcome.FAIL
-    assert "SAW " not in json.dumps(documents[1])  # the space: a signature holds any three letters now and then
+    assert "SAW " not in json.dumps(
+        documents[1]
+    )  # the space: a signature holds any three letters now and then
     assert documents[0]["attestation"] == "verified"
     assert documents[0]["isolation"]["sandbox"].startswith("bubblewrap")
     assert documents[0]["isolation"]["user"] == user

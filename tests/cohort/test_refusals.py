@@ -1,4 +1,6 @@
-"""A runner that would sign what nothing holds refuses, unless it was told otherwise; then every verdict says so."""
+"""A runner that would sign what nothing holds refuses, unless it was told otherwise; then every
+verdict says so.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
-from bottleneck_lab.cohort import job
-from bottleneck_lab.cohort.job import FILES, RESULT, UNLIMITED, UNSANDBOXED, Job, Result, run_job, write_job
+from bottleneck_lab.cohort.running import job
+from bottleneck_lab.cohort.running.job import (
+    FILES,
+    RESULT,
+    UNLIMITED,
+    UNSANDBOXED,
+    Job,
+    Result,
+    run_job,
+    write_job,
+)
 from bottleneck_lab.commands import cohort as commands
 from bottleneck_lab.errors import MachineError
 
@@ -35,7 +46,10 @@ def folder(sqlite_room, tmp_path, monkeypatch):
     ("fields", "said"),
     [
         ({"sandbox_required": True, "limits_required": False}, "bubblewrap does not work"),
-        ({"sandbox_required": False, "limits_required": True}, "cannot be limited by a control group"),
+        (
+            {"sandbox_required": False, "limits_required": True},
+            "cannot be limited by a control group",
+        ),
     ],
 )
 def test_a_job_measures_nothing_without_what_is_required(folder, fields, said):

@@ -1,4 +1,6 @@
-"""Runner and local executor: no two checks on one slot, and every submission comes to its one verdict whatever is killed."""
+"""Runner and local executor: no two checks on one slot, and every submission comes to its one
+verdict whatever is killed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ import psutil
 import pytest
 
 from bottleneck_lab import catalog
-from bottleneck_lab.cohort.executors.local import LocalExecutor
-from bottleneck_lab.cohort.job import wait_until_quiet
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.job import wait_until_quiet
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
@@ -43,7 +45,9 @@ def outcomes(room) -> list[str]:
     return [json.loads(row.document)["outcome"] for row in room.rows(tables.verdicts)]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
+)
 def test_what_is_handed_in_comes_to_its_verdict(room):
     for number, word in enumerate(("right", "wrong", "hostile", "undecided", "broken", "dies")):
         room.submit(room.join(f"learner {number}")[1], f"# {word}\n")
@@ -56,7 +60,9 @@ def test_what_is_handed_in_comes_to_its_verdict(room):
 
 
 def overlaps(log: Path) -> list:
-    runs = sorted((json.loads(line) for line in log.read_text().splitlines()), key=lambda run: run["began"])
+    runs = sorted(
+        (json.loads(line) for line in log.read_text().splitlines()), key=lambda run: run["began"]
+    )
     return [
         (one, other)
         for at, one in enumerate(runs)
@@ -107,23 +113,25 @@ def test_the_cpu_is_measured_while_nothing_else_is(sqlite_room):
 def started_runner(room, tmp_path, **environment) -> subprocess.Popen:
     """A runner of its own process, with the fake check."""
     script = tmp_path / "runner.py"
-    script.write_text(
-        f"""
+    script.write_text(f"""
 import sys
 from pathlib import Path
 from bottleneck_lab import catalog
-from bottleneck_lab.cohort.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.runner import Runner
+from bottleneck_lab.cohort.running.runner import Runner
 with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], command={COMMAND!r})
     Runner(cohort, executor, "test", sandbox_required={not NO_SANDBOX}, limits_required=False).run(lambda: False, 0.02)
-"""
+""")
+    return subprocess.Popen(
+        [sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True
     )
-    return subprocess.Popen([sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True)
 
 
-@pytest.mark.parametrize("database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True
+)
 def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_path):
     room.cohort.database.clock = time.time
     with room.cohort.database.writing() as connection:
@@ -194,21 +202,27 @@ def test_stopping_in_order_queues_again_without_blame(sqlite_room):
 
 
 def test_a_result_that_was_put_there_by_another_is_not_taken(sqlite_room):
-    """A job's folder belongs to the runner's user; even so, a result without the lease's nonce counts for nothing."""
+    """A job's folder belongs to the runner's user; even so, a result without the lease's nonce
+    counts for nothing.
+    """
     room = sqlite_room
     _, ada = room.join()
     room.submit(ada, "# slow 60\n")
     runner = room.runner()
     runner.step()
     (lease,) = room.rows(tables.leases)
-    (room.cohort.jobs / lease.nonce / "result.json").write_text('{"nonce":"guessed","checker":"x","verdict":null}')
+    (room.cohort.jobs / lease.nonce / "result.json").write_text(
+        '{"nonce":"guessed","checker":"x","verdict":null}'
+    )
     os.kill(int(lease.job or room.rows(tables.leases)[0].job), signal.SIGKILL)
     run_until(runner, lambda: room.rows(tables.leases)[0].state != "active")
     assert room.rows(tables.verdicts) == []
     runner.stop()
 
 
-@pytest.mark.parametrize(("busy_for", "limit_s", "quiet"), [(0, 5, True), (3, 5, True), (9, 0.01, False)])
+@pytest.mark.parametrize(
+    ("busy_for", "limit_s", "quiet"), [(0, 5, True), (3, 5, True), (9, 0.01, False)]
+)
 def test_the_gate_waits_for_a_quiet_machine_but_not_for_ever(busy_for, limit_s, quiet):
     answers = iter(["busy"] * busy_for + [None] * 1000 if quiet else ["busy"] * 10_000)
     assert wait_until_quiet(limit_s, lambda: next(answers), lambda _s: time.sleep(0.001)) is quiet

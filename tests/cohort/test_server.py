@@ -1,4 +1,6 @@
-"""The server from outside: who may do what, and that nothing a learner writes does anything on a page."""
+"""The server from outside: who may do what, and that nothing a learner writes does anything on a
+page.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.people import ROLES
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
 from bottleneck_lab.cohort.server.app import ROUTERS, figure
 from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared
@@ -26,7 +28,9 @@ NASTY = "<script>alert(1)</script>\"'&{{7*7}}\u202e\u200b"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A served cohort with somebody of each role, a learner with a nasty name, and a submission with a verdict."""
+    """A served cohort with somebody of each role, a learner with a nasty name, and a submission
+    with a verdict.
+    """
     import os
 
     from bottleneck_lab import catalog
@@ -35,7 +39,9 @@ def served(tmp_path_factory):
 
     saved = dict(os.environ)
     folder = tmp_path_factory.mktemp("served") / "cohort"
-    os.environ.update({"BOTTLENECK_LAB_CONTENT": str(MINI), "BOTTLENECK_LAB_HOME": str(folder.parent / "home")})
+    os.environ.update(
+        {"BOTTLENECK_LAB_CONTENT": str(MINI), "BOTTLENECK_LAB_HOME": str(folder.parent / "home")}
+    )
     catalog.load_labs.cache_clear()
     try:
         with opened_room(folder) as room:
@@ -43,11 +49,15 @@ def served(tmp_path_factory):
             with room.cohort.database.writing() as connection:
                 change_settings(connection, min_interval_s=0)
                 staff = {
-                    role: people.add_staff(connection, role, f"A. {role}", "correct horse battery", time.time())
+                    role: people.add_staff(
+                        connection, role, f"A. {role}", "correct horse battery", time.time()
+                    )
                     for role in ROLES[1:]
                 }
             who, token = room.join(NASTY)
-            (capture,) = room.cohort.blobs.put([content_of({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()})])
+            (capture,) = room.cohort.blobs.put(
+                [content_of({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()})]
+            )
             submission = room.submission(f"# right\n# {NASTY}\n", capture=capture)
             handle = room.intake.offer(token, submission).result(20).receipt.submission
             run_until(room.runner(), settled(room))
@@ -63,14 +73,22 @@ class Served:
     """What the tests below share."""
 
     def __init__(self, room, port, people_, token, handle) -> None:
-        self.room, self.port, self.people, self.token, self.handle = room, port, people_, token, handle
+        self.room, self.port, self.people, self.token, self.handle = (
+            room,
+            port,
+            people_,
+            token,
+            handle,
+        )
 
     def visitor(self, role) -> Visitor:
         return log_in(self.room, self.port, self.people[role])
 
 
 def guards(route):
-    """The role that a route declares; `token` for learners' programs. None at all is an error of ours."""
+    """The role that a route declares; `token` for learners' programs. None at all is an error of
+    ours.
+    """
     found = declared(route.dependant)
     needs = [each.role for each in found if isinstance(each, Needs)]
     if found & {bearer, api_person}:
@@ -80,14 +98,18 @@ def guards(route):
 
 
 def test_every_route_lets_in_its_role_and_those_above_and_nobody_else(served):
-    """Walks all routes with everybody. What is asked for with an unknown name or an empty form may be refused for that, never let in."""
+    """Walks all routes with everybody. What is asked for with an unknown name or an empty form may
+    be refused for that, never let in.
+    """
     routes = [route for router in ROUTERS for route in router.routes]
     visitors = {None: Visitor(served.port), **{role: served.visitor(role) for role in ROLES}}
     walked = 0
     for route in routes:
         needed, path = (
             guards(route),
-            route.path.format(handle=served.handle, slug="slow", code="x", token="x", kind="json", name="x"),
+            route.path.format(
+                handle=served.handle, slug="slow", code="x", token="x", kind="json", name="x"
+            ),
         )
         if path.startswith("/people/"):
             path = path.replace(served.handle, served.people["learner"].handle)
@@ -127,7 +149,13 @@ def test_a_learner_sees_nothing_of_others(served):
 def test_what_learners_write_is_text_on_every_page(served):
     instructor, me = served.visitor("instructor"), served.visitor("learner")
     person = served.people["learner"].handle
-    pages = ["/room", "/room/live", "/labs/slow", f"/people/{person}", f"/submissions/{served.handle}"]
+    pages = [
+        "/room",
+        "/room/live",
+        "/labs/slow",
+        f"/people/{person}",
+        f"/submissions/{served.handle}",
+    ]
     texts = [instructor.get(path).text for path in pages] + [me.get("/me").text]
     for text in texts:
         assert "<script>alert" not in text
@@ -160,19 +188,26 @@ def test_forms_from_elsewhere_change_nothing(served):
     visitor = served.visitor("instructor")
     body = f"csrf={visitor.csrf()}&paused=yes".encode()
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert visitor.ask("POST", "/room/pause", body, Origin="http://evil.example", **kind).status == 403
+    assert (
+        visitor.ask("POST", "/room/pause", body, Origin="http://evil.example", **kind).status == 403
+    )
     assert visitor.ask("POST", "/room/pause", b"paused=yes", **kind).status == 403
     assert "Pause measuring" in visitor.get("/room").text
 
 
 def test_instructors_log_in_by_password_and_guessing_is_stopped(served):
     visitor = Visitor(served.port)
-    assert visitor.post("/login", name="a. INSTRUCTOR", password="correct horse battery").status == 303
+    assert (
+        visitor.post("/login", name="a. INSTRUCTOR", password="correct horse battery").status == 303
+    )
     assert visitor.get("/room").status == 200
     assert visitor.post("/logout").headers["location"] == "/login"
     assert visitor.get("/room").headers["location"] == "/login"
     guesser = Visitor(served.port)
-    answers = [guesser.post("/login", name="a. assistant", password=f"guess {number}").status for number in range(12)]
+    answers = [
+        guesser.post("/login", name="a. assistant", password=f"guess {number}").status
+        for number in range(12)
+    ]
     assert answers == [403] * 10 + [429] * 2
 
 
@@ -197,12 +232,19 @@ def test_a_revoked_code_lets_nobody_in(served):
     ids=["no JSON", "another type", "another field", "too large"],
 )
 def test_what_is_no_submission_is_refused(served, body, code):
-    assert Visitor(served.port, token=served.token).ask("POST", "/api/submissions", body).json()["code"] == code
+    assert (
+        Visitor(served.port, token=served.token)
+        .ask("POST", "/api/submissions", body)
+        .json()["code"]
+        == code
+    )
 
 
 def test_staff_change_rules_and_the_learner_sees_them(served):
     instructor = served.visitor("instructor")
-    answer = instructor.post("/labs/wrong", due="2031-01-02T03:04", budget="3", hints_open="1", points="50")
+    answer = instructor.post(
+        "/labs/wrong", due="2031-01-02T03:04", budget="3", hints_open="1", points="50"
+    )
     assert answer.status == 303
     assert instructor.post("/labs/wrong", due="tomorrow").status == 400
     assert instructor.post("/room/announce", text="Pizza at noon").status == 303
@@ -255,7 +297,10 @@ def test_a_submission_is_seen_by_a_page_that_waits_for_it(served):
         lines.append(events.readline().decode())
     stream.close()
     end = time.monotonic() + 120
-    while learner.get(f"/api/submissions/{handle}?after={standing['version']}&wait=5").json()["state"] != "done":
+    while (
+        learner.get(f"/api/submissions/{handle}?after={standing['version']}&wait=5").json()["state"]
+        != "done"
+    ):
         assert time.monotonic() < end
 
 
@@ -266,7 +311,8 @@ def test_the_same_body_as_a_learners_client_sends_decodes(served):
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "shown"), [(0.8, "share", "80%"), (1.3, "s", "1.3 s"), (2.5, "x", "2.5x"), (None, "", "–")]
+    ("value", "unit", "shown"),
+    [(0.8, "share", "80%"), (1.3, "s", "1.3 s"), (2.5, "x", "2.5x"), (None, "", "–")],
 )
 def test_figures_read_on_a_page_as_in_a_verdict(value, unit, shown):
     assert figure(value, unit) == shown

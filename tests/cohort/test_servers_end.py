@@ -26,7 +26,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 def left_by(script: str, *arguments: str) -> list[psutil.Process]:
     """What a process had started that killed itself then."""
     done = subprocess.run(
-        [sys.executable, "-c", script + TELL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script + TELL, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == -9, done.stderr
     found = []
@@ -41,7 +45,10 @@ def left_by(script: str, *arguments: str) -> list[psutil.Process]:
 def test_a_killed_test_leaves_no_postgresql():
     with postgresql_server():  # skips where there is none
         pass
-    script = "import sys\nfrom pathlib import Path\nfrom tests.cohort.conftest import PostgreSQL\nPostgreSQL(Path(sys.argv[1]))"
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom tests.cohort.conftest import"
+        " PostgreSQL\nPostgreSQL(Path(sys.argv[1]))"
+    )
     with tempfile.TemporaryDirectory(prefix="lab-pg-", dir="/tmp") as folder:
         servers = left_by(script, folder)
         assert soon(lambda: not any(map(lives, servers)))
@@ -50,7 +57,10 @@ def test_a_killed_test_leaves_no_postgresql():
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
 def test_a_killed_test_leaves_no_slurm(tmp_path):
-    script = "import sys\nfrom pathlib import Path\nfrom tests.cohort.slurm import slurm_cluster\nheld = slurm_cluster(Path(sys.argv[1]))\nheld.__enter__()"
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom tests.cohort.slurm import slurm_cluster\nheld ="
+        " slurm_cluster(Path(sys.argv[1]))\nheld.__enter__()"
+    )
     daemons = left_by(script, str(tmp_path))
     assert soon(lambda: not any(map(lives, daemons)))
     assert "slurmd" in "".join(path.name for path in tmp_path.iterdir())

@@ -1,4 +1,6 @@
-"""A runner that is root runs the checks of each slot as a user of its own, who can read neither another slot's files nor the cohort's."""
+"""A runner that is root runs the checks of each slot as a user of its own, who can read neither
+another slot's files nor the cohort's.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,17 @@ import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
-from bottleneck_lab.cohort import slot_users as module
-from bottleneck_lab.cohort.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import Config, create_cohort, open_cohort
-from bottleneck_lab.cohort.job import read_result
+from bottleneck_lab.cohort.running import slot_users as module
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.job import read_result
+from bottleneck_lab.cohort.running.slot_users import (
+    SlotUser,
+    free_uids,
+    parse_uids,
+    require_slot_users,
+)
 from bottleneck_lab.cohort.settings import change_settings
-from bottleneck_lab.cohort.slot_users import SlotUser, free_uids, parse_uids, require_slot_users
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.commands import cohort as commands
 from bottleneck_lab.errors import MachineError, UsageError
@@ -41,7 +48,13 @@ def users():
 def executor_of(room, users, **options) -> LocalExecutor:
     command = [users.python, "-m", "tests.cohort.slots"]
     return LocalExecutor(
-        room.cohort.folder / "slots", [], machine=2, command=command, uids=users.uids, place=users.place, **options
+        room.cohort.folder / "slots",
+        [],
+        machine=2,
+        command=command,
+        uids=users.uids,
+        place=users.place,
+        **options,
     )
 
 

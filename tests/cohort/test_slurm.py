@@ -1,4 +1,6 @@
-"""A real Slurm with one node on the loopback interface, started by the test: jobs run there, and killing its parts makes no second verdict."""
+"""A real Slurm with one node on the loopback interface, started by the test: jobs run there, and
+killing its parts makes no second verdict.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import time
 
 import pytest
 
-from bottleneck_lab.cohort.executors.slurm import SlurmExecutor
+from bottleneck_lab.cohort.running.executors.slurm import SlurmExecutor
 from bottleneck_lab.cohort.store import tables
 
 from .fake_job import COMMAND
@@ -41,7 +43,9 @@ def test_checks_run_as_jobs_one_at_a_time_on_a_node(sqlite_room, tmp_path, monke
     monkeypatch.setenv("BOTTLENECK_LAB_FAKE_LOG", str(tmp_path / "log"))
     submit(sqlite_room, 4, 0.3)
     real_clock(sqlite_room)
-    run_until(sqlite_room.runner(executor=SlurmExecutor(4, command=COMMAND)), settled(sqlite_room), 120)
+    run_until(
+        sqlite_room.runner(executor=SlurmExecutor(4, command=COMMAND)), settled(sqlite_room), 120
+    )
     assert outcomes(sqlite_room) == ["PASS"] * 4
     assert overlaps(tmp_path / "log") == []
 
@@ -73,7 +77,9 @@ def test_a_runner_that_starts_again_goes_on_with_the_clusters_jobs(sqlite_room):
 
 @pytest.mark.slow  # Slurm takes a minute to find that its node knows nothing of a job
 def test_a_controller_that_is_killed_makes_no_second_verdict(sqlite_room, cluster):
-    """Killed within seconds of a start, Slurm forgets the job, or runs it twice, or gives its number to another."""
+    """Killed within seconds of a start, Slurm forgets the job, or runs it twice, or gives its
+    number to another.
+    """
     submit(sqlite_room, 2, 1)
     real_clock(sqlite_room)
     runner = sqlite_room.runner(executor=SlurmExecutor(2, command=COMMAND))
@@ -104,7 +110,9 @@ def test_killing_controller_and_node_makes_one_verdict_each(sqlite_room, cluster
 
 @pytest.fixture
 def controller(tmp_path, monkeypatch):
-    """Programs in Slurm's place: `sbatch` answers with what `number` holds, `squeue` with `jobs`, and notes each question in `asked`."""
+    """Programs in Slurm's place: `sbatch` answers with what `number` holds, `squeue` with `jobs`,
+    and notes each question in `asked`.
+    """
     scripts = {
         "sbatch": "cat $HERE/number",
         "squeue": 'echo "$*" >> $HERE/asked; cat $HERE/jobs',
@@ -127,7 +135,7 @@ def test_the_controller_is_asked_once_for_all_jobs(controller, monkeypatch):
     assert [executor.poll(handle) for handle in ("7", "8", "9")] == ["running", "ended", "ended"]
     asked = (controller / "asked").read_text().splitlines()
     assert [line.split()[-1] for line in asked] == ["--jobs=7,8,9"]
-    monkeypatch.setattr("bottleneck_lab.cohort.executors.slurm.ASK_S", 0.0)
+    monkeypatch.setattr("bottleneck_lab.cohort.running.executors.slurm.ASK_S", 0.0)
     (controller / "jobs").write_text("7 COMPLETED\n")
     assert executor.poll("7") == "ended"
 

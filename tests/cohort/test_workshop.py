@@ -1,4 +1,6 @@
-"""A workshop from start to end: thirty learners who are right, wrong, hostile, slow or gone, and an instructor who watches them in a browser."""
+"""A workshop from start to end: thirty learners who are right, wrong, hostile, slow or gone, and an
+instructor who watches them in a browser.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from bottleneck_lab import catalog
-from bottleneck_lab.cohort import people
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
@@ -25,7 +27,13 @@ from .fake_job import COMMAND
 from .serving import RUNNER, Process, serving
 
 TRACE = Path(__file__).parents[2] / "datasets" / "captures" / "synthetic-input.json.gz"
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 KINDS = ("right", "wrong", "hostile", "slow", "gone")
 LEARNERS = 30
 
@@ -57,7 +65,9 @@ def texts(kind: str, number: int) -> list[str]:
     return {
         "right": ["# wrong" + unique, "# right" + unique],
         "wrong": ["# wrong" + unique + f"# {attempt}\n" for attempt in range(3)],
-        "hostile": ["# hostile" + unique + "</script><script>document.title='owned'</script>\x1b[2J"],
+        "hostile": [
+            "# hostile" + unique + "</script><script>document.title='owned'</script>\x1b[2J"
+        ],
         "slow": ["# slow 0.5" + unique],
         "gone": ["# right" + unique],
     }[kind]
@@ -67,10 +77,20 @@ def submission(text: str, key: str, capture: str | None = None) -> Submission:
     """With a diagnosis that was corrected once."""
     lab = catalog.find_lab("slow")
     causes = ("memory bandwidth", "the loop in Python")
-    told = [Commitment("2026-11-23T09:00:00+00:00", {"cause": cause, "gain": 3.0}, hints=1) for cause in causes]
+    told = [
+        Commitment("2026-11-23T09:00:00+00:00", {"cause": cause, "gain": 3.0}, hints=1)
+        for cause in causes
+    ]
     record = Record(told, Help(), 1)
     return Submission(
-        key, "slow", lab.content_hash(), "cpu", {"work.py": text.encode()}, hints=1, record=record, capture=capture
+        key,
+        "slow",
+        lab.content_hash(),
+        "cpu",
+        {"work.py": text.encode()},
+        hints=1,
+        record=record,
+        capture=capture,
     )
 
 
@@ -85,7 +105,11 @@ def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
             client.submit(Submission("k" * 8, "slow", "0" * 64, "cpu", {"/etc/passwd": b""}))
         with pytest.raises(RefusedByServerError):
             Client(f"127.0.0.1:{port}", "guessed").me()
-    capture = client.send_capture({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()}) if kind == "wrong" else None
+    capture = (
+        client.send_capture({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()})
+        if kind == "wrong"
+        else None
+    )
     for attempt, text in enumerate(texts(kind, number)):
         accepted = client.submit(submission(text, f"learner-{number}-{attempt}", capture))
         if kind == "gone":
@@ -118,24 +142,35 @@ def link(room, person) -> str:
 def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     room, port, _, _ = workshop
     with room.cohort.database.writing() as connection:
-        code, instructor = people.join_codes(connection)[0], people.the_instructor(connection, time.time())
+        code, instructor = (
+            people.join_codes(connection)[0],
+            people.the_instructor(connection, time.time()),
+        )
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(120_000)
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type == "error" else None,
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
     page.goto(f"http://127.0.0.1:{port}{link(room, instructor)}")
     page.wait_for_selector("text=Nobody has joined yet.")
     ended: dict[str, str] = {}
-    learners = [threading.Thread(target=learn, args=(port, code, number, ended)) for number in range(LEARNERS)]
+    learners = [
+        threading.Thread(target=learn, args=(port, code, number, ended))
+        for number in range(LEARNERS)
+    ]
     for learner in learners:
         learner.start()
     while any(learner.is_alive() for learner in learners):
         page.wait_for_timeout(100)
     page.wait_for_selector("text=The queue is empty.")
     assert {outcome for name, outcome in ended.items() if name[3:] in ("right", "slow")} == {"PASS"}
-    assert {outcome for name, outcome in ended.items() if "wrong" in name or "hostile" in name} == {"FAIL"}
+    assert {outcome for name, outcome in ended.items() if "wrong" in name or "hostile" in name} == {
+        "FAIL"
+    }
     page.wait_for_function("document.querySelectorAll('.matrix .cell.pass').length === 18")
     assert page.locator(".matrix .cell.fail").count() == 12
     assert page.locator("#stuck-title + div tbody tr").count() == 6
@@ -165,13 +200,17 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
 
 
 def look(page, name: str) -> None:
-    """The page at both widths, in both colour schemes: nothing wider than the screen, nothing that axe-core finds."""
+    """The page at both widths, in both colour schemes: nothing wider than the screen, nothing that
+    axe-core finds.
+    """
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             picture(page, f"{name}-{width}-{scheme}")
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        wide = page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         assert wide <= 0, f"{name} is {wide} px too wide at {width}"
         found = Axe().run(page).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], f"{name} at {width}"
@@ -185,9 +224,13 @@ def picture(page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True
+)
 def test_killing_everything_loses_nothing_that_was_acknowledged(room, database_url, request):
-    """`kill -9` of server, runner and, where it is a server, database: again and again, while eight learners submit and try again."""
+    """`kill -9` of server, runner and, where it is a server, database: again and again, while eight
+    learners submit and try again.
+    """
     database = request.getfixturevalue("postgresql") if database_url else None
     with served_with_runner(room) as (_, port, server, runner):
         kill_while_learners_submit(room, port, (server, runner), database)
@@ -197,13 +240,18 @@ def kill_while_learners_submit(room, port, killed, database) -> None:
     with room.cohort.database.writing() as connection:
         change_settings(connection, min_interval_s=0, max_waiting=99, max_failures=99)
         code = people.join_codes(connection)[0]
-    tokens = [Client(f"127.0.0.1:{port}").join(Join(code, f"learner {number}")).token for number in range(8)]
+    tokens = [
+        Client(f"127.0.0.1:{port}").join(Join(code, f"learner {number}")).token
+        for number in range(8)
+    ]
     acknowledged: list[str] = []
 
     def submit(number: int) -> None:
         client = Client(f"127.0.0.1:{port}", tokens[number])
         for attempt in range(3):
-            accepted = client.submit(submission(f"# right\n# {number} {attempt}\n", f"learner-{number}-{attempt}"))
+            accepted = client.submit(
+                submission(f"# right\n# {number} {attempt}\n", f"learner-{number}-{attempt}")
+            )
             acknowledged.append(accepted.receipt.submission)
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]

@@ -26,11 +26,15 @@ torch.cuda.synchronize()
 
 def lab(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "net.py").write_text(NET)
-    return subprocess.run([*LAB, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [*LAB, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_torch_sees_the_kernels_and_the_memory_tool_writes_a_snapshot(tmp_path):
-    done = lab(tmp_path, "profile", "--tool", "memory", "--out", "out", "--", sys.executable, "net.py")
+    done = lab(
+        tmp_path, "profile", "--tool", "memory", "--out", "out", "--", sys.executable, "net.py"
+    )
     assert done.returncode == 0, done.stderr
     timeline = load(tmp_path / "out" / "trace.json.gz")
     assert len(timeline.device)
@@ -41,7 +45,19 @@ def test_torch_sees_the_kernels_and_the_memory_tool_writes_a_snapshot(tmp_path):
 @pytest.mark.parametrize("tool", ["nsys", "ncu", "sanitizer"])
 def test_each_tool_that_is_there_records_or_names_what_it_lacks(tmp_path, tool):
     """A right or a driver that is missing is no fault of ours, if it is said so."""
-    done = lab(tmp_path, "profile", "--tool", tool, "--launches", "2", "--out", "out", "--", sys.executable, "net.py")
+    done = lab(
+        tmp_path,
+        "profile",
+        "--tool",
+        tool,
+        "--launches",
+        "2",
+        "--out",
+        "out",
+        "--",
+        sys.executable,
+        "net.py",
+    )
     if done.returncode:
         assert "→" in done.stderr
         pytest.skip(done.stderr[-500:])

@@ -1,4 +1,6 @@
-"""The model of a server on a real GPU: graphs, events and copies are CUDA's own, and the networks are ResNet-50s."""
+"""The model of a server on a real GPU: graphs, events and copies are CUDA's own, and the networks
+are ResNet-50s.
+"""
 
 import time
 
@@ -8,8 +10,8 @@ import pytest
 from bottleneck_lab.capture.doctor import gpus
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import load_judge
-from bottleneck_lab.measure.kinds.server.judging import SCORES_WITHIN
-from bottleneck_lab.measure.kinds.server.pixels import levels
+from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
+from bottleneck_lab.measure.kinds.inference_server.pixels import levels
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="there is no CUDA device")]
@@ -17,16 +19,18 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="there is n
 
 @pytest.fixture(scope="module")
 def ensemble():
-    from bottleneck_lab.measure.kinds.server.ensemble import Ensemble
+    from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    return Ensemble(2, load_judge(find_lab("inference-server")).member)
+    return Ensemble(2, load_judge(find_lab("past-the-plateau")).member)
 
 
 def run(model, images):
     started_ns = model.start(images, images, 0)
     while (ended_ns := model.ended_ns()) is None:
         time.sleep(model.patience_s())
-    assert started_ns < ended_ns <= time.monotonic_ns() + 200_000, "the GPU's own time fits into the host's"
+    assert started_ns < ended_ns <= time.monotonic_ns() + 200_000, (
+        "the GPU's own time fits into the host's"
+    )
     return model.answer()
 
 

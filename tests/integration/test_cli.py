@@ -42,7 +42,11 @@ class Learner:
         self.folder = folder
         self.home = folder / "hôme"
         self.environment = {
-            **{key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")},
+            **{
+                key: value
+                for key, value in os.environ.items()
+                if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+            },
             "BOTTLENECK_LAB_CONTENT": str(content),
             "BOTTLENECK_LAB_HOME": str(self.home),
         }
@@ -72,7 +76,12 @@ class Learner:
         return self.folder / name
 
     def terminal(
-        self, *arguments: str, at: Path | None = None, columns: int = 60, answers: str = "", **environment: str
+        self,
+        *arguments: str,
+        at: Path | None = None,
+        columns: int = 60,
+        answers: str = "",
+        **environment: str,
     ):
         """The same at a terminal of so many columns; exit status and everything that was shown."""
         main, side = pty.openpty()
@@ -107,7 +116,9 @@ def _read_all(descriptor: int) -> str:
 
 
 def plain(shown: str) -> list[str]:
-    return [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in shown.replace("\r", "").split("\n")]
+    return [
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in shown.replace("\r", "").split("\n")
+    ]
 
 
 @pytest.fixture
@@ -117,7 +128,19 @@ def learner(tmp_path) -> Learner:
 
 class TestHelp:
     COMMANDS = (
-        *("list", "doctor", "data", "start", "run", "profile", "report", "compare", "diagnose", "check", "watch"),
+        *(
+            "list",
+            "doctor",
+            "data",
+            "start",
+            "run",
+            "profile",
+            "report",
+            "compare",
+            "diagnose",
+            "check",
+            "watch",
+        ),
         *("hint", "reset", "solution", "history", "verify"),
     )
 
@@ -131,7 +154,9 @@ class TestHelp:
 
     def test_the_whole_names_every_command(self, learner):
         shown = learner.lab("--help").stdout
-        assert all(re.search(rf"^  {name} ", shown, re.MULTILINE) for name in (*self.COMMANDS, "dev"))
+        assert all(
+            re.search(rf"^  {name} ", shown, re.MULTILINE) for name in (*self.COMMANDS, "dev")
+        )
 
     @pytest.mark.parametrize("arguments", [["--help"], ["list"], []], ids=["help", "list", "alone"])
     def test_nothing_heavy_is_loaded(self, learner, arguments):
@@ -163,7 +188,10 @@ class TestWhereAndList:
         assert "You have passed 0 of 5 labs" in done.stdout
         assert "only          0 of 5  by the end you can tell a pass from a failure" in done.stdout
         assert "Next: lab start slow" in done.stdout
-        assert "only, 0 of 5 passed: by the end you can tell a pass from a failure" in learner.lab("list").stdout
+        assert (
+            "only, 0 of 5 passed: by the end you can tell a pass from a failure"
+            in learner.lab("list").stdout
+        )
 
     def test_inside_a_workspace_the_next_step_is_told(self, learner):
         done = learner.lab(at=learner.start())
@@ -185,7 +213,11 @@ class TestWhereAndList:
         }
         assert all(row["remedy"] for row in findings if not row["present"])
         assert all(row["unlocks"] for row in findings)
-        assert all(re.fullmatch(r"[\d.]+", row["found"]) for row in findings if row["name"] == "g++" and row["present"])
+        assert all(
+            re.fullmatch(r"[\d.]+", row["found"])
+            for row in findings
+            if row["name"] == "g++" and row["present"]
+        )
         unfit = any(row["need"] == "required" and not row["present"] for row in findings)
         assert done.returncode == (4 if unfit else 0)
 
@@ -227,7 +259,11 @@ class TestBadInput:
         closed = learner.folder / "closed"
         closed.mkdir(mode=0o555)
         # For root every folder is open, until it gives that privilege up.
-        humble = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+        humble = (
+            ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+            if os.geteuid() == 0
+            else []
+        )
         done = learner.lab("start", "slow", "closed/new", through=humble)
         assert done.returncode == 4
         assert "cannot be written: Permission denied" in done.stderr
@@ -241,7 +277,9 @@ class TestBadInput:
             assert done.returncode == 2
             assert re.search(r"diagnosis\.toml is not valid TOML: .*line 2, column 8", done.stderr)
 
-    def test_a_capture_is_of_the_code_that_was_run_also_where_that_is_edited_meanwhile(self, learner):
+    def test_a_capture_is_of_the_code_that_was_run_also_where_that_is_edited_meanwhile(
+        self, learner
+    ):
         place = learner.start()
         edits = "from pathlib import Path\nPath(__file__).write_text('edited = True\\n')\n"
         work = place / "work.py"
@@ -256,9 +294,13 @@ class TestBadInput:
         learner = Learner(tmp_path, Path(__file__).parents[1] / "exploits" / "content")
         place = learner.start("feeder", "place")
         script = place / "train.py"
-        wrong = """accelerator.channel.send(TrainBatch(0, "float64", 16, np.zeros(16, np.int64))) #"""
+        wrong = (
+            """accelerator.channel.send(TrainBatch(0, "float64", 16, np.zeros(16, np.int64))) #"""
+        )
         imported = "from bottleneck_lab.measure.channel.messages import TrainBatch\n"
-        script.write_text(imported + script.read_text().replace("accelerator.step(", f"{wrong} accelerator.step("))
+        script.write_text(
+            imported + script.read_text().replace("accelerator.step(", f"{wrong} accelerator.step(")
+        )
         done = learner.lab("run", at=place)
         assert done.returncode == 1
         assert "The script sent an invalid training step" in done.stdout
@@ -282,7 +324,9 @@ class TestBadInput:
             manifest.write_text(text)
             done = learner.lab("check", at=place)
             assert done.returncode == 4
-            assert "is incomplete. → `lab data photos` completes it" in " ".join(done.stderr.split())
+            assert "is incomplete. → `lab data photos` completes it" in " ".join(
+                done.stderr.split()
+            )
             assert "not created yet, or incomplete" in learner.lab("doctor").stdout
 
     def test_a_workspace_of_a_changed_lab(self, tmp_path):
@@ -335,7 +379,10 @@ class TestHintsResetSolution:
         assert first.startswith("Hint 1 of 2: Count")
         assert second.startswith("Hint 2 of 2: NumPy")
         assert "no more hints" in learner.lab("hint", at=place).stdout
-        assert [row["number"] for row in learner.json("hint", "--again", at=place)["hints"]] == [1, 2]
+        assert [row["number"] for row in learner.json("hint", "--again", at=place)["hints"]] == [
+            1,
+            2,
+        ]
 
     def test_reset_says_where_the_edits_are(self, learner):
         place = learner.start()
@@ -352,19 +399,25 @@ class TestHintsResetSolution:
         assert (status, (place / "work.py").read_text()) == (0, before), shown
         status, shown = learner.terminal("solution", at=place, answers="y\n")
         assert status == 0
-        assert (place / "work.py").read_bytes() == (MINI / "solutions" / "slow" / "work.py").read_bytes()
+        assert (place / "work.py").read_bytes() == (
+            MINI / "solutions" / "slow" / "work.py"
+        ).read_bytes()
         assert "The loop is gone" in shown
 
 
 class TestTerminals:
-    @pytest.mark.parametrize("arguments", [["--help"], ["list"], [], ["start", "nothing"], ["doctor"]], ids=" ".join)
+    @pytest.mark.parametrize(
+        "arguments", [["--help"], ["list"], [], ["start", "nothing"], ["doctor"]], ids=" ".join
+    )
     def test_sixty_columns_are_enough(self, learner, arguments):
         _, shown = learner.terminal(*arguments, columns=60)
         assert max(len(line) for line in plain(shown)) <= 60, shown
 
     def test_no_color_is_obeyed(self, learner):
         colour = re.compile(r"\x1b\[(?:[0-9]+;)*3[0-7]m")
-        wrong = partial(learner.terminal, "diagnose", at=learner.start(), answers="1\ntwo\n0.5\n12\ny\n")
+        wrong = partial(
+            learner.terminal, "diagnose", at=learner.start(), answers="1\ntwo\n0.5\n12\ny\n"
+        )
         assert colour.search(wrong()[1])
         assert not colour.search(wrong(NO_COLOR="1")[1])
 
@@ -385,17 +438,26 @@ class TestTerminals:
 
 
 class TestPipes:
-    """A reader that goes away is no FAIL (1): the shell learns what it learns from other programs, and nothing is printed."""
+    """A reader that goes away is no FAIL (1): the shell learns what it learns from other programs,
+    and nothing is printed.
+    """
 
     @pytest.mark.parametrize(
-        "arguments", [["list"], ["list", "--json"], ["--help"], ["history"], ["doctor"]], ids=" ".join
+        "arguments",
+        [["list"], ["list", "--json"], ["--help"], ["history"], ["doctor"]],
+        ids=" ".join,
     )
     def test_a_closed_pipe_ends_it_quietly(self, learner, arguments):
         place = learner.start()
         reading, writing = os.pipe()
         os.close(reading)
         done = subprocess.run(
-            [*LAB, *arguments], cwd=place, env=learner.environment, stdout=writing, stderr=subprocess.PIPE, check=False
+            [*LAB, *arguments],
+            cwd=place,
+            env=learner.environment,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
         )
         os.close(writing)
         assert (done.returncode, done.stderr) == (141, b"")
@@ -411,10 +473,15 @@ class TestDiagnose:
         done = learner.lab("diagnose", "-a", "cause=memory bandwidth", "-a", "gain=3", at=place)
         assert done.returncode == 0, done.stderr
         shown = learner.json("diagnose", at=place)
-        assert {row["id"]: row["answer"] for row in shown["questions"]} == {"cause": "memory bandwidth", "gain": 3.0}
+        assert {row["id"]: row["answer"] for row in shown["questions"]} == {
+            "cause": "memory bandwidth",
+            "gain": 3.0,
+        }
         assert len(shown["commitments"]) == 1
 
-    def test_a_choice_by_its_number_or_beginning_and_a_bad_answer_that_drops_no_other(self, learner):
+    def test_a_choice_by_its_number_or_beginning_and_a_bad_answer_that_drops_no_other(
+        self, learner
+    ):
         place = learner.start()
         done = learner.lab("diagnose", "-a", "gain=0.2", "-a", "cause=2", at=place)
         assert done.returncode == 2
@@ -426,15 +493,21 @@ class TestDiagnose:
         assert learner.json("diagnose", at=place)["questions"][0]["answer"] == "the loop in Python"
 
     def test_it_says_saved_and_nothing_of_right_and_wrong(self, learner):
-        """Who copies whatever is printed has nothing to copy: both choices are answered with the same words."""
+        """Who copies whatever is printed has nothing to copy: both choices are answered with the
+        same words.
+        """
         said = []
         for choice in ("1", "2"):
             place = learner.start(name=f"place {choice}")
-            said.append(learner.lab("diagnose", "-a", f"cause={choice}", "-a", "gain=3", at=place).stdout)
+            said.append(
+                learner.lab("diagnose", "-a", f"cause={choice}", "-a", "gain=3", at=place).stdout
+            )
         assert said[0].replace("the loop in Python", "memory bandwidth") == said[1]
         assert not set("✓✗") & set(said[0])
 
-    def test_a_check_without_a_whole_diagnosis_is_refused_before_anything_is_measured(self, learner):
+    def test_a_check_without_a_whole_diagnosis_is_refused_before_anything_is_measured(
+        self, learner
+    ):
         place = learner.start()
         done = learner.lab("check", at=place)
         assert done.returncode == 2
@@ -458,24 +531,40 @@ class TestDiagnose:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """Every lab of the miniature course, checked as shipped: (exit status, verdict) by lab, and who did it.
+    """Every lab of the miniature course, checked as shipped: (exit status, verdict) by lab, and who
+    did it.
 
-    The one that is timed has the machine to itself, and is captured first; the one that crashes is signed with `runner.pem`, which needs a
-    sandbox.
+    The one that is timed has the machine to itself, and is captured first; the one that crashes is
+    signed with `runner.pem`, which needs a sandbox.
     """
     learner = Learner(tmp_path_factory.mktemp("checked"))
     assert learner.lab("dev", "key", str(learner.folder / "runner.pem")).returncode == 0
-    places = {slug: learner.start(slug, f"{slug} é") for slug in ("slow", "wrong", "crashes", "endless", "broken")}
+    places = {
+        slug: learner.start(slug, f"{slug} é")
+        for slug in ("slow", "wrong", "crashes", "endless", "broken")
+    }
     assert learner.lab("profile", at=places["slow"]).returncode == 0
-    assert learner.lab("diagnose", "-a", "cause=1", "-a", "gain=40", at=places["slow"]).returncode == 0
+    assert (
+        learner.lab("diagnose", "-a", "cause=1", "-a", "gain=40", at=places["slow"]).returncode == 0
+    )
 
     def check(slug: str) -> tuple[int, dict]:
-        signed = ["--sign", str(learner.folder / "runner.pem")] if slug == "crashes" and not NO_SANDBOX else []
+        signed = (
+            ["--sign", str(learner.folder / "runner.pem")]
+            if slug == "crashes" and not NO_SANDBOX
+            else []
+        )
         done = learner.lab("check", "--json", *signed, at=places[slug])
         return done.returncode, json.loads(done.stdout)
 
     with ThreadPoolExecutor() as pool:
-        found = dict(zip(untimed := ("wrong", "crashes", "endless", "broken"), pool.map(check, untimed), strict=True))
+        found = dict(
+            zip(
+                untimed := ("wrong", "crashes", "endless", "broken"),
+                pool.map(check, untimed),
+                strict=True,
+            )
+        )
     return learner, found | {"slow": check("slow")}
 
 
@@ -491,9 +580,15 @@ class TestCheck:
             ("broken", 4, "ERROR", None),
         ],
     )
-    def test_each_outcome_has_its_exit_code_and_reason(self, checked, slug, status, outcome, reason):
+    def test_each_outcome_has_its_exit_code_and_reason(
+        self, checked, slug, status, outcome, reason
+    ):
         verdict = checked[1][slug][1]
-        assert (checked[1][slug][0], verdict["outcome"], verdict["reason"]) == (status, outcome, reason), verdict
+        assert (checked[1][slug][0], verdict["outcome"], verdict["reason"]) == (
+            status,
+            outcome,
+            reason,
+        ), verdict
 
     def test_a_crash_names_the_line(self, checked):
         assert re.search(r"work\.py, line \d+", checked[1]["crashes"][1]["summary"])
@@ -504,8 +599,14 @@ class TestCheck:
             place = learner.folder / f"{slug} é"
             (row,) = learner.json("history", at=place)["checks"]
             assert (row["number"], row["outcome"]) == (1, verdict["outcome"])
-            assert Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
-            assert not [path for path in place.rglob("*") if path.name.startswith((".running-", ".writing-"))]
+            assert (
+                Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
+            )
+            assert not [
+                path
+                for path in place.rglob("*")
+                if path.name.startswith((".running-", ".writing-"))
+            ]
 
     @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
     def test_a_runner_signs_its_verdict_and_anybody_can_verify_it(self, checked):
@@ -524,7 +625,10 @@ class TestCheck:
         assert learner.lab("dev", "key", str(learner.folder / "other.pem")).returncode == 0
         (learner.folder / "forged.json").write_text(json.dumps(forged), encoding="utf-8")
         told = learner.lab(
-            "verify", str(learner.folder / "forged.json"), "--key", str(learner.folder / "other.pem.pub")
+            "verify",
+            str(learner.folder / "forged.json"),
+            "--key",
+            str(learner.folder / "other.pem.pub"),
         )
         assert [line[0] for line in told.stdout.splitlines()] == ["✗", " ", " "]
         assert "\x1b" not in told.stdout
@@ -552,14 +656,19 @@ class TestCheck:
         page = place / "pages" / "report.html"
         assert learner.lab("report", "--html", str(page), at=place).returncode == 0
         assert page.read_text().startswith("<!")
-        assert json.loads((capture / "capture.json").read_text())["environment"]["cpu"] in page.read_text()
+        assert (
+            json.loads((capture / "capture.json").read_text())["environment"]["cpu"]
+            in page.read_text()
+        )
         only = learner.lab("compare", at=place)
         assert only.returncode == 2
         assert "only capture" in only.stderr
 
     def test_any_trace_is_read_and_asked(self, checked):
         learner = checked[0]
-        trace = str(learner.folder / "slow é" / ".lab" / "captures" / "0001-torch" / "trace.json.gz")
+        trace = str(
+            learner.folder / "slow é" / ".lab" / "captures" / "0001-torch" / "trace.json.gz"
+        )
         assert "Where the time went" in learner.lab("report", trace).stdout
         asked = learner.json("report", "--query", "SELECT count(*) AS n FROM ranges", trace)
         assert asked["columns"] == ["n"]
@@ -578,7 +687,9 @@ class TestCheck:
         assert "PASS" in done.stdout
         assert "0001-torch shows older code than the last check" in done.stdout
         assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
-        assert "0001-torch shows older code than the last check" in (place / "page.html").read_text()
+        assert (
+            "0001-torch shows older code than the last check" in (place / "page.html").read_text()
+        )
         row = learner.json("history", at=place)["checks"][-1]
         assert row["diagnosis"]["copied"], "the solution's own files"
         assert row["predicted"] == 40.0
@@ -591,18 +702,30 @@ def test_a_check_that_is_stopped_leaves_no_process_and_nothing_half_written(lear
     status = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
     places = {name: learner.start("endless", name) for name in status}
     with ThreadPoolExecutor() as pool:
-        stopped = dict(zip(status, pool.map(partial(_stop_check, learner), status, places.values()), strict=True))
+        stopped = dict(
+            zip(
+                status,
+                pool.map(partial(_stop_check, learner), status, places.values()),
+                strict=True,
+            )
+        )
     for name, (returncode, rest, workers) in stopped.items():
         assert returncode == status[name], rest
         assert len(workers) >= 2, "a reference and a learner"
         assert soon(lambda workers=workers: not any(map(lives, workers)))
         assert learner.json("history", at=places[name])["checks"] == []
-        unfinished = [path for path in places[name].rglob("*") if path.name.startswith((".running-", ".writing-"))]
+        unfinished = [
+            path
+            for path in places[name].rglob("*")
+            if path.name.startswith((".running-", ".writing-"))
+        ]
         assert not unfinished or name == "SIGKILL"
 
 
 def _stop_check(learner: Learner, name: str, place: Path) -> tuple[int, str, list[psutil.Process]]:
-    """A check stopped while it waits for the learner's endless code: its status, what it still said, and the processes it had."""
+    """A check stopped while it waits for the learner's endless code: its status, what it still
+    said, and the processes it had.
+    """
     check = subprocess.Popen(
         [*LAB, "check"],
         cwd=place,
@@ -621,7 +744,9 @@ def _stop_check(learner: Learner, name: str, place: Path) -> tuple[int, str, lis
 
 class TestDev:
     def test_the_files_of_a_lab_in_order_are_found_so(self, learner):
-        assert learner.json("dev", "check", "slow", "--static") == [{"lab": "slow", "what": "files", "problems": []}]
+        assert learner.json("dev", "check", "slow", "--static") == [
+            {"lab": "slow", "what": "files", "problems": []}
+        ]
 
     @pytest.fixture
     def content(self, tmp_path) -> Path:
@@ -632,13 +757,21 @@ class TestDev:
         ("path", "text", "complaint"),
         [
             ("labs/slow/README.md", "", "labs/slow/README.md is empty"),
-            ("labs/slow/notes.txt", "x", "labs/slow/notes.txt is named neither in lab.toml nor in judge.py"),
+            (
+                "labs/slow/notes.txt",
+                "x",
+                "labs/slow/notes.txt is named neither in lab.toml nor in judge.py",
+            ),
             ("solutions/slow/extra.py", "x", "solutions/slow/extra.py is not an editable file"),
             ("labs/slow/work.py", "import bottleneck_lab", "imports bottleneck_lab"),
             ("solutions/slow/work.py", "def", "line 1"),
             ("solutions/slow/diagnosis.toml", "gain = 2.0", "answer to cause: Not answered yet"),
             ("solutions/slow/diagnosis.toml", "gain = ", "not valid TOML"),
-            ("tests/variants/slow/dot/other.py", "x", "tests/variants/slow/dot/other.py is not an editable file"),
+            (
+                "tests/variants/slow/dot/other.py",
+                "x",
+                "tests/variants/slow/dot/other.py is not an editable file",
+            ),
         ],
     )
     def test_what_is_not_in_order_is_named(self, content, tmp_path, path, text, complaint):
@@ -654,7 +787,9 @@ class TestDev:
 
     @pytest.mark.parametrize("part", ["starter", "solution", "variants"])
     def test_one_part_of_a_lab_is_measured(self, learner, part):
-        """The lab has no variants; and whether the part is as it should be is measured where all labs are."""
+        """The lab has no variants; and whether the part is as it should be is measured where all
+        labs are.
+        """
         measured = [row["what"] for row in learner.json("dev", "check", "crashes", "--only", part)]
         assert measured == ["files", *([f"{part} on cpu"] if part != "variants" else [])]
 
@@ -672,15 +807,23 @@ class TestDev:
         assert row == {"lab": "mine", "what": "files", "problems": []}
         for part in ("labs", "solutions", "tests/variants", "tests/mutants"):
             example = EXAMPLE / part / "running-mean"
-            for path in (path for path in example.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-                assert (content / part / "mine" / path.relative_to(example)).read_bytes() == path.read_bytes()
+            for path in (
+                path
+                for path in example.rglob("*")
+                if path.is_file() and "__pycache__" not in path.parts
+            ):
+                assert (
+                    content / part / "mine" / path.relative_to(example)
+                ).read_bytes() == path.read_bytes()
         again = author.lab("dev", "new", "mine", "--into", str(content))
         assert again.returncode == 2
         assert "already exists" in again.stderr
 
     def test_a_new_lab_joins_a_stage_and_names_its_workload(self, content, tmp_path):
         author = Learner(tmp_path, content)
-        made = author.lab("dev", "new", "mine", "--into", str(content), "--course", "only", "--entry", "train.py")
+        made = author.lab(
+            "dev", "new", "mine", "--into", str(content), "--course", "only", "--entry", "train.py"
+        )
         assert made.returncode == 0, made.stderr
         assert "Next: `lab dev check mine`" in made.stdout
         (row,) = author.json("dev", "check", "mine", "--static")
@@ -690,31 +833,73 @@ class TestDev:
 
     def test_targets_are_judged_over_machines(self, learner, tmp_path):
         def row(name: str, value: float, *, right: bool, machine: str) -> dict[str, object]:
-            margin = {"criterion": "speedup", "value": value, "low": value, "high": value, "bar": 3.0, "at_least": True}
-            proof = {"part": "variants", "name": name, "device": "cpu", "outcome": "PASS", "margins": [margin]}
-            return {"lab": "mine", "what": name, "problems": [], "proof": {**proof, "machine": machine, "right": right}}
+            margin = {
+                "criterion": "speedup",
+                "value": value,
+                "low": value,
+                "high": value,
+                "bar": 3.0,
+                "at_least": True,
+            }
+            proof = {
+                "part": "variants",
+                "name": name,
+                "device": "cpu",
+                "outcome": "PASS",
+                "margins": [margin],
+            }
+            return {
+                "lab": "mine",
+                "what": name,
+                "problems": [],
+                "proof": {**proof, "machine": machine, "right": right},
+            }
 
         laptop, server = tmp_path / "laptop.json", tmp_path / "server.json"
         laptop.write_text(json.dumps([row("slow", 1.0, right=False, machine="laptop")]))
         server.write_text(json.dumps([row("fast", 3.1, right=True, machine="server")]))
         done = learner.lab("dev", "calibrate", str(laptop), str(server))
         assert done.returncode == 1
-        assert "right work is 1.03 times as good as required; 1.1 is safe (fast, server)" in done.stdout
+        assert (
+            "right work is 1.03 times as good as required; 1.1 is safe (fast, server)"
+            in done.stdout
+        )
         assert "Safe on these machines: 1.11 to 2.82" in done.stdout
         server.write_text(json.dumps([row("fast", 4.0, right=True, machine="server")]))
         assert learner.lab("dev", "calibrate", str(laptop), str(server)).returncode == 0
         assert learner.lab("dev", "calibrate", str(tmp_path / "none.json")).returncode == 2
 
-    @pytest.mark.parametrize(("kind", "parts"), [("requests", 4), ("feed", 5), ("ranks", 4)])
-    def test_a_new_lab_of_a_kind_outside_any_known_folder_says_how_to_be_found(self, tmp_path, kind, parts):
+    @pytest.mark.parametrize(
+        ("kind", "parts"), [("http_server", 4), ("input_pipeline", 5), ("data_parallel", 4)]
+    )
+    def test_a_new_lab_of_a_kind_outside_any_known_folder_says_how_to_be_found(
+        self, tmp_path, kind, parts
+    ):
         author, pack = Learner(tmp_path), tmp_path / "my pack"
         pack.mkdir()
-        made = author.lab("dev", "new", "desk", "--kind", kind, "--course", "beginner", "--entry", "desk.py", at=pack)
+        made = author.lab(
+            "dev",
+            "new",
+            "desk",
+            "--kind",
+            kind,
+            "--course",
+            "beginner",
+            "--entry",
+            "desk.py",
+            at=pack,
+        )
         assert made.returncode == 0, made.stderr
-        assert made.stdout.count("made ") == parts, "a lab of the feed kind brings the generator of its data set"
-        assert f"Next: `BOTTLENECK_LAB_PACKS='{pack}' lab dev check desk`." in made.stdout.replace("\n", " ")
+        assert made.stdout.count("made ") == parts, (
+            "a lab of the feed kind brings the generator of its data set"
+        )
+        assert f"Next: `BOTTLENECK_LAB_PACKS='{pack}' lab dev check desk`." in made.stdout.replace(
+            "\n", " "
+        )
         author.environment["BOTTLENECK_LAB_PACKS"] = str(pack)
-        assert author.json("dev", "check", "desk", "--static") == [{"lab": "desk", "what": "files", "problems": []}]
+        assert author.json("dev", "check", "desk", "--static") == [
+            {"lab": "desk", "what": "files", "problems": []}
+        ]
         assert author.lab("dev", "new", "more", "--kind", "riddle", at=pack).returncode == 2
 
     @pytest.mark.long
@@ -732,7 +917,9 @@ class TestDev:
             "lab diagnose",
             "lab report",
         ]
-        assert [line[2:].startswith(command) for line, command in zip(told, commands, strict=True)] == [True] * 8
+        assert [
+            line[2:].startswith(command) for line, command in zip(told, commands, strict=True)
+        ] == [True] * 8
         blind, _, open_ = done.stdout.partition("Committed.")
         assert "Findings, costliest first" not in blind
         assert "Findings, costliest first" in open_
@@ -743,7 +930,9 @@ class TestDev:
         done = learner.lab("dev", "play", "slow", "--solution")
         assert done.returncode in (0, 3), done.stdout + done.stderr
         _, shipped, solved = (" ".join(part.split()) for part in done.stdout.split("$ lab check"))
-        assert re.search("FAIL correct but slow|INCONCLUSIVE", shipped)  # a busy machine decides neither
+        assert re.search(
+            "FAIL correct but slow|INCONCLUSIVE", shipped
+        )  # a busy machine decides neither
         assert re.search("PASS|INCONCLUSIVE", solved)
         for verdict in (shipped, solved):
             assert "slow on cpu" in verdict
@@ -752,7 +941,9 @@ class TestDev:
     @pytest.mark.slow
     def test_a_new_lab_works_without_touching_the_package(self, author, content):
         spec = content / "labs" / "mine" / "lab.toml"
-        spec.write_text(spec.read_text().replace("max_s = 30", "max_s = 30\nself_test_margin = 2.0"))
+        spec.write_text(
+            spec.read_text().replace("max_s = 30", "max_s = 30\nself_test_margin = 2.0")
+        )
         done = author.lab("dev", "check", "mine")
         assert done.returncode == 0, done.stdout + done.stderr
         assert [line for line in done.stdout.splitlines() if line.startswith("✓")] == [
@@ -760,10 +951,18 @@ class TestDev:
             "✓ mine: capture of the starter on cpu",
             "✓ mine: starter on cpu",
             "✓ mine: solution on cpu",
-            *(f"✓ mine: variant {name} on cpu" for name in ("convolution", "doubling", "running-total")),
+            *(
+                f"✓ mine: variant {name} on cpu"
+                for name in ("convolution", "doubling", "running-total")
+            ),
             *(
                 f"✓ mine: mutant {name} on cpu"
-                for name in ("one-mean-short", "single-precision", "first-window-for-all", "still-a-loop")
+                for name in (
+                    "one-mean-short",
+                    "single-precision",
+                    "first-window-for-all",
+                    "still-a-loop",
+                )
             ),
         ]
 

@@ -1,6 +1,8 @@
-"""Real processes with the real reducer on the emulated fabric, over a model small enough to train in a second.
+"""Real processes with the real reducer on the emulated fabric, over a model small enough to train
+in a second.
 
-Most scripts run one after the other in one worker, as a check's runs do: what a hostile one leaves behind would spoil those after it.
+Most scripts run one after the other in one worker, as a check's runs do: what a hostile one leaves
+behind would spoil those after it.
 """
 
 import tempfile
@@ -13,14 +15,19 @@ import pytest
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.kinds.ranks import emulation as running
-from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn, load_fabric
-from bottleneck_lab.measure.kinds.ranks.emulated_check import same_training
-from bottleneck_lab.measure.kinds.ranks.emulation import Secret, crew
-from bottleneck_lab.measure.kinds.ranks.moments import Moments
-from bottleneck_lab.measure.kinds.ranks.rules import Violation
-from bottleneck_lab.measure.kinds.ranks.sweep import sweep
-from bottleneck_lab.measure.kinds.ranks.trace import write_traces
+from bottleneck_lab.measure.kinds.data_parallel import emulation as running
+from bottleneck_lab.measure.kinds.data_parallel.check import same_training
+from bottleneck_lab.measure.kinds.data_parallel.emulation import Secret, crew
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
+    CostTable,
+    ModuleCost,
+    StandIn,
+    load_fabric,
+)
+from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import Moments
+from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Violation
+from bottleneck_lab.measure.kinds.data_parallel.sweep import sweep
+from bottleneck_lab.measure.kinds.data_parallel.trace import write_traces
 from bottleneck_lab.measure.sandbox import visible
 from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
@@ -62,7 +69,13 @@ def make_model():
 def make_optimizer(model):
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 """
-SIZES = {"head": 512 * 64 + 64, "c3": 128 * 512 * 9 + 512, "c2": 64 * 128 * 9 + 128, "norm": 128, "c1": 3 * 64 * 9 + 64}
+SIZES = {
+    "head": 512 * 64 + 64,
+    "c3": 128 * 512 * 9 + 512,
+    "c2": 64 * 128 * 9 + 128,
+    "norm": 128,
+    "c1": 3 * 64 * 9 + 64,
+}
 COSTS = CostTable(
     gpu="test, modelled",
     source="made up",
@@ -109,10 +122,19 @@ def open_descriptors() -> int:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """Runs a script on two ranks, each time in the same worker; none of its processes is left afterwards."""
-    place, before, descriptors = tmp_path_factory.mktemp("two-ranks"), psutil.Process().children(), open_descriptors()
+    """Runs a script on two ranks, each time in the same worker; none of its processes is left
+    afterwards.
+    """
+    place, before, descriptors = (
+        tmp_path_factory.mktemp("two-ranks"),
+        psutil.Process().children(),
+        open_descriptors(),
+    )
     folder, worlds = code(SHIPPED, place / "code"), [2] * MOST_RUNS
-    with Janitor() as janitor, crew(folder, "train.py", COSTS, worlds, place / "scratch", janitor) as ranks:
+    with (
+        Janitor() as janitor,
+        crew(folder, "train.py", COSTS, worlds, place / "scratch", janitor) as ranks,
+    ):
 
         def run(script: Path, secret: Secret = SECRET):
             code(script, place / "scratch" / "code")
@@ -136,12 +158,19 @@ def solution(two_ranks):
 def assert_equal(run, other):
     """To the last bit: when everything ran, and what came of it."""
     assert [clock.spans for clock in run.clocks] == [clock.spans for clock in other.clocks]
-    assert all(np.array_equal(mine, right) for mine, right in zip(run.parameters, other.parameters, strict=True))
+    assert all(
+        np.array_equal(mine, right)
+        for mine, right in zip(run.parameters, other.parameters, strict=True)
+    )
 
 
 def test_the_shipped_script_sends_everything_after_backward_in_one_piece(reference):
     last = reference.clocks[0].step - 1
-    sent = [span for span in reference.clocks[0].spans if span.name == "all-reduce" and span.step == last]
+    sent = [
+        span
+        for span in reference.clocks[0].spans
+        if span.name == "all-reduce" and span.step == last
+    ]
     assert [span.elements for span in sent if span.elements >= LARGE] == [COSTS.elements] * 2
     assert reference.overlap_share == 0
     assert reference.reduced_bytes == [2 * 4 * COSTS.elements] * 3
@@ -155,7 +184,9 @@ def test_the_solution_trains_the_same_and_hides_communication(reference, solutio
 
 def test_modelled_times_and_parameters_are_the_same_in_every_run(reference, tmp_path):
     again = emulated(SHIPPED, tmp_path)
-    assert again.step_ms == pytest.approx(reference.step_ms, rel=1e-12)  # sums of floats, in whatever order they came
+    assert again.step_ms == pytest.approx(
+        reference.step_ms, rel=1e-12
+    )  # sums of floats, in whatever order they came
     assert_equal(again, reference)
 
 
@@ -163,7 +194,12 @@ def test_replaying_a_run_at_its_own_size_gives_its_own_time(solution):
     curve = sweep({2: solution}, [1, 2, 64, 4096])
     replayed = sweep({2: solution}, [2], algorithm="tree").points[0]
     assert replayed.step_ms == pytest.approx(solution.step_ms, rel=1e-3)
-    assert [point.source for point in curve.points] == ["replayed", "reducer", "replayed", "replayed"]
+    assert [point.source for point in curve.points] == [
+        "replayed",
+        "reducer",
+        "replayed",
+        "replayed",
+    ]
     assert curve.points[-1].efficiency < curve.points[1].efficiency <= 1
     assert any("not modelled" in line for line in curve.assumptions)
 
@@ -177,13 +213,18 @@ def test_traces_of_all_ranks_are_read_as_communication_left_exposed(reference, t
     assert summary.emulated
     assert summary.ranks == [0, 1]
     assert summary.devices[0].communication_ns > 0
-    assert summary.devices[0].exposed_communication_ns == pytest.approx(summary.devices[0].communication_ns, rel=1e-3)
+    assert summary.devices[0].exposed_communication_ns == pytest.approx(
+        summary.devices[0].communication_ns, rel=1e-3
+    )
 
 
 def test_stalls_of_the_host_are_charged(tmp_path, two_ranks, solution):
     script = tmp_path / "stalls.py"
     text = SOLUTION.read_text()
-    stall = "            import time; time.sleep(0.02); loss.cpu(); print(loss.item())\n            running"
+    stall = (
+        "            import time; time.sleep(0.02); loss.cpu(); print(loss.item())\n           "
+        " running"
+    )
     script.write_text(text.replace("            running", stall, 1))
     run = two_ranks(script)
     names = {span.name for span in run.clocks[0].spans if span.stream == "host"}
@@ -207,7 +248,8 @@ def test_each_kind_of_stall_shows_as_what_it_is(tmp_path, two_ranks):
     )
     script = tmp_path / "stalls.py"
     script.write_text(
-        "import time\nimport numpy\n" + text.replace("            running +=", f"{cases}            running +=", 1)
+        "import time\nimport numpy\n"
+        + text.replace("            running +=", f"{cases}            running +=", 1)
     )
     run = two_ranks(script, Secret(3 + len(STALLS), 11))
     for clock in run.clocks:
@@ -219,14 +261,22 @@ def test_each_kind_of_stall_shows_as_what_it_is(tmp_path, two_ranks):
         assert not stalls[-1]
 
 
-def test_one_worker_runs_many_ranks_and_then_few_and_nothing_of_the_first_run_stays(tmp_path, solution):
+def test_one_worker_runs_many_ranks_and_then_few_and_nothing_of_the_first_run_stays(
+    tmp_path, solution
+):
     folder, descriptors = code(SOLUTION, tmp_path / "code"), open_descriptors()
-    with Janitor() as janitor, crew(folder, "train.py", COSTS, [3, 2], tmp_path / "scratch", janitor) as ranks:
+    with (
+        Janitor() as janitor,
+        crew(folder, "train.py", COSTS, [3, 2], tmp_path / "scratch", janitor) as ranks,
+    ):
         many, few = ranks.run(Secret(4, 5)), ranks.run(SECRET)
     assert (many.world, few.world) == (3, 2)
     # What holds up the host in the warm-up moves all later times, and so the last bit of a step's.
     assert few.step_ms == pytest.approx(solution.step_ms)
-    assert all(np.array_equal(mine, right) for mine, right in zip(few.parameters, solution.parameters, strict=True))
+    assert all(
+        np.array_equal(mine, right)
+        for mine, right in zip(few.parameters, solution.parameters, strict=True)
+    )
     assert open_descriptors() <= descriptors
 
 
@@ -290,8 +340,12 @@ def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
 
 
 def test_a_second_voice_is_refused_whatever_the_rank_is_doing(two_ranks):
-    """Whether the rank computes or waits in a collective as the voice is first heard is the scheduler's choice."""
-    with pytest.raises(Violation, match=r"with batches left|while it should have waited for the other ranks") as caught:
+    """Whether the rank computes or waits in a collective as the voice is first heard is the
+    scheduler's choice.
+    """
+    with pytest.raises(
+        Violation, match=r"with batches left|while it should have waited for the other ranks"
+    ) as caught:
         two_ranks(hostile_or_wrong("second_voice"))
     assert caught.value.reason in find("ddp-scaling", "second_voice").expect.reasons
 
@@ -316,7 +370,9 @@ def test_ranks_that_exceed_a_limit_without_a_control_group_are_ended(tmp_path, m
     assert caught.value.reason == reason
 
 
-def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(two_ranks, monkeypatch):
+def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(
+    two_ranks, monkeypatch
+):
     monkeypatch.setattr(running, "SILENCE_S", 3.0)
     monkeypatch.setattr(running.Starvation, "found", lambda _self: True)
     with pytest.raises(MachineError, match="Other programs kept most cores busy"):
@@ -369,7 +425,9 @@ def test_ranks_import_late_from_below_tmp_and_cannot_write_there(below_tmp, tmp_
     (below_tmp / "imported_late.py").touch()
     script = tmp_path / "late.py"
     end_of_step = "            log(step, running)\n"
-    script.write_text(SOLUTION.read_text().replace(end_of_step, end_of_step + LATE.format(folder=str(below_tmp))))
+    script.write_text(
+        SOLUTION.read_text().replace(end_of_step, end_of_step + LATE.format(folder=str(below_tmp)))
+    )
     assert emulated(script, tmp_path).clocks[0].step == SECRET.steps
 
 
@@ -379,11 +437,20 @@ def test_what_only_waits_for_a_rank_holds_no_copy_of_the_worker(tmp_path):
     before, large = psutil.Process().children(), set()
 
     def look(share_done: float) -> None:
-        if share_done > 0:  # until each rank has ended a step, some are forked and not yet another program
-            large.update(process.pid for process in started_since(before) if resident_bytes(process) > TORCH_BYTES)
+        if (
+            share_done > 0
+        ):  # until each rank has ended a step, some are forked and not yet another program
+            large.update(
+                process.pid
+                for process in started_since(before)
+                if resident_bytes(process) > TORCH_BYTES
+            )
 
     folder = code(SOLUTION, tmp_path / "code")
-    with Janitor() as janitor, crew(folder, "train.py", COSTS, [2], tmp_path / "scratch", janitor) as ranks:
+    with (
+        Janitor() as janitor,
+        crew(folder, "train.py", COSTS, [2], tmp_path / "scratch", janitor) as ranks,
+    ):
         ranks.run(SECRET, look)
     assert len(large) == 3, "the worker and two ranks"
 
@@ -409,18 +476,27 @@ def test_micro_batches_may_go_backward_in_any_order(name, reference, two_ranks):
 def test_micro_batches_are_told_apart_in_any_layout_and_precision(reference, two_ranks, tmp_path):
     script = tmp_path / "train.py"
     rounded = "ddp(images.bfloat16().float().contiguous(memory_format=torch.channels_last))"
-    script.write_text((VARIANTS / "any_order" / "train.py").read_text().replace("ddp(images)", rounded))
+    script.write_text(
+        (VARIANTS / "any_order" / "train.py").read_text().replace("ddp(images)", rounded)
+    )
     assert same_training(two_ranks(script), reference) is None
 
 
-def test_micro_batches_are_told_apart_where_only_the_models_parts_are_called(reference, two_ranks, tmp_path):
+def test_micro_batches_are_told_apart_where_only_the_models_parts_are_called(
+    reference, two_ranks, tmp_path
+):
     script = tmp_path / "train.py"
-    text = SOLUTION.read_text().replace("ddp(images)", "(ddp(images) if number > 1 else parts(ddp.module, images))")
-    body = "model.head(relu(model.c3(relu(model.c2(model.norm(model.c1(images)))))).mean(dim=(2, 3)))"
+    text = SOLUTION.read_text().replace(
+        "ddp(images)", "(ddp(images) if number > 1 else parts(ddp.module, images))"
+    )
+    body = (
+        "model.head(relu(model.c3(relu(model.c2(model.norm(model.c1(images)))))).mean(dim=(2, 3)))"
+    )
     script.write_text(
         text.replace(
             "def train(",
-            f"def parts(model, images):\n    from torch.nn.functional import relu\n\n    return {body}\n\n\ndef train(",
+            "def parts(model, images):\n    from torch.nn.functional import relu\n\n    return"
+            f" {body}\n\n\ndef train(",
         )
     )
     assert same_training(two_ranks(script), reference) is None
@@ -435,7 +511,9 @@ def test_only_what_waits_for_a_collective_runs_after_it(two_ranks, tmp_path):
     ]
     after = ["work.wait()", "counts + 2"]
     lines = "".join(f"        {line}\n" for line in (*beside, *after))
-    script.write_text(SHIPPED.read_text().replace("        optimizer.step()", f"{lines}        optimizer.step()"))
+    script.write_text(
+        SHIPPED.read_text().replace("        optimizer.step()", f"{lines}        optimizer.step()")
+    )
     for clock in two_ranks(script).clocks:
         first = [span for span in clock.spans if span.step == 0]
         (at,) = (index for index, span in enumerate(first) if span.elements == 1 << 18)
@@ -447,7 +525,9 @@ def test_the_reducer_s_collectives_are_waited_for_at_the_end_of_backward(two_ran
     script = tmp_path / "train.py"
     norm = "sum(one.grad.square().sum() for one in ddp.parameters())"
     script.write_text(
-        SOLUTION.read_text().replace("        optimizer.step()", f"        {norm}\n        optimizer.step()")
+        SOLUTION.read_text().replace(
+            "        optimizer.step()", f"        {norm}\n        optimizer.step()"
+        )
     )
     for clock in two_ranks(script).clocks:
         last = [span for span in clock.spans if span.step == 2]
@@ -455,7 +535,9 @@ def test_the_reducer_s_collectives_are_waited_for_at_the_end_of_backward(two_ran
         sent_by = max(span.end_us for span in last if span.gradients)
         assert sent_by > backward_ends
         afterwards = [
-            span.start_us for span in last if span.name == "small operation" and span.start_us >= backward_ends
+            span.start_us
+            for span in last
+            if span.name == "small operation" and span.start_us >= backward_ends
         ]
         assert afterwards
         assert min(afterwards) >= sent_by
@@ -492,7 +574,12 @@ def test_gradients_reduced_node_by_node_are_right(tmp_path):
         run = emulated(VARIANTS / name / "train.py", tmp_path / name, world=8)
         assert same_training(run, first) is None
         assert run.step_ms < 1.5 * first.step_ms
-        sent = [span for clock in run.clocks for span in clock.spans if span.step and span.elements > LARGE]
+        sent = [
+            span
+            for clock in run.clocks
+            for span in clock.spans
+            if span.step and span.elements > LARGE
+        ]
         assert sent
         assert all(span.gradients for span in sent)
 
@@ -510,21 +597,32 @@ APART = ("group_of_one", "half_of_the_ranks", "noise_of_the_same_size", "through
 def test_gradients_that_do_not_meet_over_the_link_leave_ranks_apart(name, reference, two_ranks):
     if name == "through_files":
         skip_where_ranks_share()
-    assert "different parameters from rank 0" in (same_training(two_ranks(hostile_or_wrong(name)), reference) or "")
+    assert "different parameters from rank 0" in (
+        same_training(two_ranks(hostile_or_wrong(name)), reference) or ""
+    )
 
 
 @pytest.mark.parametrize("name", ["sums-never-divided", "a-step-late", "micro-batches-added-up"])
-def test_gradients_of_another_size_or_of_another_step_train_otherwise(name, reference, two_ranks, tmp_path):
+def test_gradients_of_another_size_or_of_another_step_train_otherwise(
+    name, reference, two_ranks, tmp_path
+):
     lab = load_labs()["ddp-scaling"]
     write_mutant(lab, next(mutant for mutant in load_mutants(lab) if mutant.id == name), tmp_path)
-    assert "of how far training moved them" in (same_training(two_ranks(tmp_path / "train.py"), reference) or "")
+    assert "of how far training moved them" in (
+        same_training(two_ranks(tmp_path / "train.py"), reference) or ""
+    )
 
 
 def test_a_collective_that_is_not_modelled_is_refused_by_its_name(tmp_path, two_ranks):
     script = tmp_path / "scatters.py"
-    scatters = "(o := torch.empty(8), dist.reduce_scatter_tensor(o, torch.ones(8 * dist.get_world_size())))"
+    scatters = (
+        "(o := torch.empty(8), dist.reduce_scatter_tensor(o, torch.ones(8 *"
+        " dist.get_world_size())))"
+    )
     script.write_text(
-        SOLUTION.read_text().replace("        optimizer.step()", f"        {scatters}\n        optimizer.step()")
+        SOLUTION.read_text().replace(
+            "        optimizer.step()", f"        {scatters}\n        optimizer.step()"
+        )
     )
     with pytest.raises(Violation, match="does not model reduce_scatter"):
         two_ranks(script)
@@ -555,18 +653,26 @@ def test_parameters_that_are_no_numbers_are_not_the_reference_s(reference, solut
     run = two_ranks(hostile_or_wrong("not_a_number"))
     assert "not finite" in (same_training(run, reference) or "")
     nothing = [[Moments(np.nan, np.nan, np.nan)]] * len(solution.gradients)
-    assert "is not the gradient" in (same_training(replace(solution, gradients=nothing), reference) or "")
+    assert "is not the gradient" in (
+        same_training(replace(solution, gradients=nothing), reference) or ""
+    )
 
 
 def test_parameters_that_only_look_trained_are_told_by_what_was_reduced(reference, solution):
-    forged = [[one._replace(squares=0.5 * one.squares) for one in step] for step in solution.gradients]
-    assert "is not the gradient" in (same_training(replace(solution, gradients=forged), reference) or "")
+    forged = [
+        [one._replace(squares=0.5 * one.squares) for one in step] for step in solution.gradients
+    ]
+    assert "is not the gradient" in (
+        same_training(replace(solution, gradients=forged), reference) or ""
+    )
     moved = [parameters + np.float32(0.01) for parameters in solution.parameters]
-    assert "of how far training moved them" in (same_training(replace(solution, parameters=moved), reference) or "")
+    assert "of how far training moved them" in (
+        same_training(replace(solution, parameters=moved), reference) or ""
+    )
 
 
 def test_the_lab_s_cost_table_is_that_of_its_model():
-    from bottleneck_lab.measure.kinds.ranks.costs import load_costs
+    from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_costs
 
     recipe = load_file(ROOT / "labs" / "ddp-scaling" / "recipe.py", "ddp_recipe")
     costs = load_costs(ROOT / "labs" / "ddp-scaling")
@@ -574,7 +680,9 @@ def test_the_lab_s_cost_table_is_that_of_its_model():
         name: sum(parameter.numel() for parameter in module.parameters(recurse=False))
         for name, module in recipe.make_model().named_modules()
     }
-    assert {cost.name: cost.elements for cost in costs.modules} == {name: size for name, size in owners.items() if size}
+    assert {cost.name: cost.elements for cost in costs.modules} == {
+        name: size for name, size in owners.items() if size
+    }
     assert (costs.micro_batches, costs.samples) == (recipe.MICRO_BATCHES, recipe.IMAGES)
     assert costs.elements * 4 == pytest.approx(102.2e6, rel=1e-3)
     assert load_fabric().nodes(8) == 2

@@ -1,4 +1,6 @@
-"""The path for real GPUs, on the CPU with gloo: that it works, not how fast. And the shipped script alone, as a learner starts it."""
+"""The path for real GPUs, on the CPU with gloo: that it works, not how fast. And the shipped script
+alone, as a learner starts it.
+"""
 
 import subprocess
 import sys
@@ -12,8 +14,8 @@ from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.ranks.costs import CostTable, ModuleCost, StandIn
-from bottleneck_lab.measure.kinds.ranks.gpu_check import differs, launch, measure_cuda
+from bottleneck_lab.measure.kinds.data_parallel.check_gpu import differs, launch, measure_cuda
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, ModuleCost, StandIn
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.settings import Settings
 
@@ -33,7 +35,14 @@ def make_optimizer(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 """
 COSTS = CostTable(
-    "test", "made up", 1.0, 2, 8, 64, StandIn(8, (3, 8, 8)), [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)]
+    "test",
+    "made up",
+    1.0,
+    2,
+    8,
+    64,
+    StandIn(8, (3, 8, 8)),
+    [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)],
 )
 SHAPE = {"samples": 8, "shape": [3, 8, 8], "warmup": 2, "steps": 4}
 
@@ -51,7 +60,15 @@ def context(tmp_path):
     )
     with Janitor() as janitor:
         yield Context(
-            lab, "cuda", Settings(), tmp_path, tmp_path, tmp_path, tmp_path, janitor, lambda _doing, _share: None
+            lab,
+            "cuda",
+            Settings(),
+            tmp_path,
+            tmp_path,
+            tmp_path,
+            tmp_path,
+            janitor,
+            lambda _doing, _share: None,
         )
 
 
@@ -60,7 +77,9 @@ def launched(context, script: Path, name: str):
     folder.mkdir()
     (folder / "recipe.py").write_text(RECIPE)
     (folder / "train.py").write_text(script.read_text())
-    return launch(context, folder, COSTS, 2, 5, "gloo", SHAPE, scratch=context.janitor.folder / name)
+    return launch(
+        context, folder, COSTS, 2, 5, "gloo", SHAPE, scratch=context.janitor.folder / name
+    )
 
 
 def test_solution_and_starter_train_the_same_under_torchrun(context):
@@ -112,7 +131,8 @@ def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
     honest = (LAB / "train.py").read_text().partition('\nif __name__ == "__main__":')[0]
     lies = code.strip().replace("\n", "\n    ")
     script.write_text(
-        f"{honest}\n_train = train\n\n\ndef train(ddp, optimizer, batches):\n    _train(ddp, optimizer, batches)\n    {lies}\n"
+        f"{honest}\n_train = train\n\n\ndef train(ddp, optimizer, batches):\n    _train(ddp,"
+        f" optimizer, batches)\n    {lies}\n"
     )
     with pytest.raises(LearnerFault) as caught:
         launched(context, script, "liar")
@@ -120,14 +140,17 @@ def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
 
 
 def test_what_is_timed_is_known_to_no_rank_before():
-    """The labels after the warm-up follow from what the verifier hands out, and the same for the same."""
-    from bottleneck_lab.measure.kinds.ranks.gpu_check import CudaJob
-    from bottleneck_lab.measure.kinds.ranks.torchrun import batches
+    """The labels after the warm-up follow from what the verifier hands out, and the same for the
+    same.
+    """
+    from bottleneck_lab.measure.kinds.data_parallel.check_gpu import CudaJob
+    from bottleneck_lab.measure.kinds.data_parallel.child_gpu import batches
 
     shape = {"samples": 8, "shape": (3, 8, 8), "classes": 1000, "tokens": 0, "micro_batches": 1}
     job = CudaJob(2, "gloo", "", "", "", "", seed=7, warmup=2, steps=4, **shape)
     first, again, other = (
-        [part[0] for part in batches(job, 0, torch.device("cpu"), lambda secret=secret: secret)] for secret in (1, 1, 2)
+        [part[0] for part in batches(job, 0, torch.device("cpu"), lambda secret=secret: secret)]
+        for secret in (1, 1, 2)
     )
     for step in range(4):
         assert torch.equal(first[step][1], again[step][1])
@@ -136,7 +159,7 @@ def test_what_is_timed_is_known_to_no_rank_before():
 
 
 def test_too_few_gpus_are_the_machine_s_fault(context, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.measure.kinds.ranks.gpu_check.gpu_count", lambda: 1)
+    monkeypatch.setattr("bottleneck_lab.measure.kinds.data_parallel.check_gpu.gpu_count", lambda: 1)
     with pytest.raises(MachineError, match="at least two GPUs"):
         measure_cuda(context)
 

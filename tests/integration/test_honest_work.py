@@ -1,4 +1,6 @@
-"""Every solution and every variant of every lab passes, on a quiet machine and beside a program that keeps a core busy."""
+"""Every solution and every variant of every lab passes, on a quiet machine and beside a program
+that keeps a core busy.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def honest() -> list[tuple[str, str, Path]]:
         for solution in sorted(path for path in (root / "solutions").iterdir() if path.is_dir()):
             variants = (root / "tests" / "variants" / solution.name).glob("*")
             sources = measured_here(root / "labs" / solution.name)
-            folders = [solution, *sorted(path for path in variants if any((path / name).is_file() for name in sources))]
+            folders = [
+                solution,
+                *sorted(
+                    path for path in variants if any((path / name).is_file() for name in sources)
+                ),
+            ]
             found += [(content, solution.name, folder) for folder in folders]
     return found
 
@@ -69,7 +76,9 @@ def hogged(request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("content", "slug", "folder"), honest(), ids=[f"{slug}-{folder.name}" for _, slug, folder in honest()]
+    ("content", "slug", "folder"),
+    honest(),
+    ids=[f"{slug}-{folder.name}" for _, slug, folder in honest()],
 )
 def test_honest_work_is_accepted(content, slug, folder, labs_of, photos, tmp_path, hogged):
     lab = labs_of(content)[slug]
@@ -79,8 +88,13 @@ def test_honest_work_is_accepted(content, slug, folder, labs_of, photos, tmp_pat
     shutil.copytree(folder, tmp_path / "work", dirs_exist_ok=True)
     verdict = check_lab(lab, tmp_path / "work", device, data=photos, home=tmp_path)
     sys.stdout.write(f"{slug} {folder.name} {hogged}: {verdict.outcome}: {verdict.summary}\n")
-    if lab.spec.measure != "ranks" and hogged == "one core busy" and len(os.sched_getaffinity(0)) <= 2:
-        # Half of the machine is gone: what needs more than the rest cannot be told from slow work, and a check says so.
+    if (
+        lab.spec.measure != "data_parallel"
+        and hogged == "one core busy"
+        and len(os.sched_getaffinity(0)) <= 2
+    ):
+        # Half of the machine is gone: what needs more than the rest cannot be told from slow work,
+        # and a check says so.
         assert verdict.outcome is Outcome.PASS or (
             verdict.outcome is Outcome.INCONCLUSIVE and "cores busy" in verdict.summary
         )

@@ -1,4 +1,6 @@
-"""The lab `inference-server` as a learner goes through it: run, captured and reported, on its own server and on a real Triton."""
+"""The lab `past-the-plateau` as a learner goes through it: run, captured and reported, on its own
+server and on a real Triton.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def learner(tmp_path, photos) -> Learner:
 
 def started(learner: Learner) -> Path:
     """A workspace of the lab's own."""
-    done = learner.lab("start", "inference-server", "work", "--no-data")
+    done = learner.lab("start", "past-the-plateau", "work", "--no-data")
     assert done.returncode == 0, done.stderr
     return learner.folder / "work"
 
@@ -64,12 +66,17 @@ def on_triton(place: Path, solution: Path | None = None) -> Path:
 
 def rates(shown: str) -> list[float]:
     """Requests/s of every maximum batch size in the plateau that a run has shown."""
-    return [float(each) for each in re.findall(r"^ +\d+ +[\d.]+ +(\d+) +\d+ +\d+ +█", shown, re.MULTILINE)]
+    return [
+        float(each)
+        for each in re.findall(r"^ +\d+ +[\d.]+ +(\d+) +\d+ +\d+ +█", shown, re.MULTILINE)
+    ]
 
 
 def tritons() -> list[int]:
     """Processes of Triton's that run on this machine."""
-    named = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
+    named = {
+        each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])
+    }
     return [
         pid
         for pid, words in named.items()
@@ -92,13 +99,25 @@ def test_a_capture_shows_the_batches_and_its_report_draws_the_plateau(learner):
     assert done.returncode == 0, done.stderr
     serving = learner.json("report", at=place)["summary"]["serving"]
     assert serving["batches"] >= 3
-    assert {part["name"] for part in serving["parts"]} >= {"queue", "preprocess", "infer", "postprocess"}
+    assert {part["name"] for part in serving["parts"]} >= {
+        "queue",
+        "preprocess",
+        "infer",
+        "postprocess",
+    }
     assert serving["idle_share"] > 0.5
     assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
     page = (place / "page.html").read_text()
     assert "Maximum batch size" in page
     (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
-    assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
+    assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    ]
 
 
 TOLD = """
@@ -114,9 +133,15 @@ def test_what_nsys_runs_loads_the_server_and_marks_its_parts_meanwhile(learner):
     entry = place / "serve.py"
     entry.write_text(TOLD + entry.read_text())
     done = subprocess.run(
-        kind_of(find_lab("inference-server")).program(find_lab("inference-server"), "virtual", "nsys"),
+        kind_of(find_lab("past-the-plateau")).program(
+            find_lab("past-the-plateau"), "virtual", "nsys"
+        ),
         cwd=place,
-        env={**learner.environment, "LAB_DEVICE": "virtual", "LAB_PHOTOS": str(dataset_root("photos"))},
+        env={
+            **learner.environment,
+            "LAB_DEVICE": "virtual",
+            "LAB_PHOTOS": str(dataset_root("photos")),
+        },
         capture_output=True,
         text=True,
         timeout=120,
@@ -138,7 +163,9 @@ def test_the_real_nsys_sees_a_server_under_load(server, learner):
     assert done.returncode == 0, done.stderr
     (report,) = (place / ".lab" / "captures").glob("*-nsys/report.sqlite")
     with closing(sqlite3.connect(report)) as database:
-        seen = dict(database.execute("select text, count(*) from NVTX_EVENTS group by text").fetchall())
+        seen = dict(
+            database.execute("select text, count(*) from NVTX_EVENTS group by text").fetchall()
+        )
     assert {name for name, count in seen.items() if count >= 3} >= {
         "queue",
         "preprocess",
@@ -149,8 +176,10 @@ def test_the_real_nsys_sees_a_server_under_load(server, learner):
 
 
 @pytest.mark.parametrize("server", ["python", pytest.param("triton", marks=needs_triton)])
-def test_a_rehearsed_gpu_goes_from_run_to_capture_to_check_and_nothing_calls_it_emulated(server, learner, monkeypatch):
-    lab, place = find_lab("inference-server"), started(learner)
+def test_a_rehearsed_gpu_goes_from_run_to_capture_to_check_and_nothing_calls_it_emulated(
+    server, learner, monkeypatch
+):
+    lab, place = find_lab("past-the-plateau"), started(learner)
     if server == "triton":
         on_triton(place)
     learner.environment |= {"BOTTLENECK_LAB_REHEARSAL": "1", "OMP_NUM_THREADS": "1"}
@@ -200,11 +229,27 @@ def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
     summary = learner.json("report", at=place)["summary"]
     serving = summary["serving"]
     assert serving["batches"] >= 3
-    assert {part["name"] for part in serving["parts"]} == {"queue", "preprocess", "h2d", "infer", "postprocess"}
+    assert {part["name"] for part in serving["parts"]} == {
+        "queue",
+        "preprocess",
+        "h2d",
+        "infer",
+        "postprocess",
+    }
     assert serving["idle_share"] > 0.5
-    assert any(re.search(r"[\d.]+ ms in the queue of classify", note) for note in summary["quality"]["notes"])
+    assert any(
+        re.search(r"[\d.]+ ms in the queue of classify", note)
+        for note in summary["quality"]["notes"]
+    )
     (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
-    assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [1, 2, 4, 8, 16, 32]
+    assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    ]
     assert summarise(load(kept.with_name("trace.json.gz"))).findings[0].id == "input-starved"
     assert set(tritons()) <= set(before)
 
@@ -214,7 +259,11 @@ def test_a_capture_of_triton_that_is_interrupted_leaves_no_process_and_no_file(l
     before, place = tritons(), on_triton(started(learner))
     shared = set(Path("/dev/shm").iterdir())
     running = subprocess.Popen(
-        [*LAB, "profile"], cwd=place, env=learner.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*LAB, "profile"],
+        cwd=place,
+        env=learner.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     deadline = time.monotonic() + 60
     while len(set(tritons()) - set(before)) < 4 and time.monotonic() < deadline:
@@ -231,13 +280,16 @@ def test_a_capture_of_triton_that_is_interrupted_leaves_no_process_and_no_file(l
 @pytest.mark.timed
 @needs_triton
 @pytest.mark.parametrize("solved", [False, True])
-def test_on_triton_the_shipped_models_are_too_slow_and_the_solution_passes(learner, monkeypatch, solved):
+def test_on_triton_the_shipped_models_are_too_slow_and_the_solution_passes(
+    learner, monkeypatch, solved
+):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(learner.home))
-    lab = find_lab("inference-server")
+    lab = find_lab("past-the-plateau")
     place = on_triton(started(learner), lab.solution if solved else None)
     (place / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
     verdict = asked_again(
-        lambda: proving.check(lab, place, "virtual"), lambda found: f"{found.outcome} {found.summary}"
+        lambda: proving.check(lab, place, "virtual"),
+        lambda found: f"{found.outcome} {found.summary}",
     )
     held = {each.id: each.holds for each in verdict.criteria}
     assert held["right-answers"]

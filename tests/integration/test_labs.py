@@ -1,4 +1,6 @@
-"""Every lab, as shipped and as solved, measured on this machine by the function that grades learners."""
+"""Every lab, as shipped and as solved, measured on this machine by the function that grades
+learners.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,24 @@ from ..weather import asked_again
 ROOT = Path(__file__).parents[2]
 COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
 LABS = [slug for stage in COURSE["stages"] for slug in stage["labs"]]
-ON_A_MODELLED_CLOCK = {"ranks", "training", "benchmark"}
+ON_A_MODELLED_CLOCK = {"data_parallel", "training", "benchmark"}
 """Kinds of measurement that no neighbour disturbs."""
-FOR_ITS_KIND = {"speedup": "fused-attention", "training": "sync-points"}
-"""Where several labs of a kind take minutes, the one that every run of the tests measures; `make slow` measures them all."""
+FOR_ITS_KIND = {"speedup": "fused-attention", "training": "stuttering-tagger"}
+"""Where several labs of a kind take minutes, the one that every run of the tests measures; `make
+slow` measures them all.
+"""
 PARTS = ("starter", "solution")
 WITH_LESS = {
-    ("ranks", "starter"),
-    ("ranks", "solution"),
-    ("finding", "starter"),
+    ("data_parallel", "starter"),
+    ("data_parallel", "solution"),
+    ("operator_profile", "starter"),
     ("speedup", "starter"),
-    ("server", "starter"),
+    ("inference_server", "starter"),
     ("training", "solution"),
 }
-"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant (`test_ranked.py`, `test_served.py`, `test_docs.py`,
-`test_learners.py`); `make slow` measures them whole.
+"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant
+(`test_ranked.py`, `test_served.py`, `test_docs.py`, `test_learners.py`); `make slow` measures them
+whole.
 """
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
@@ -47,7 +52,9 @@ needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 
 @pytest.fixture
 def home(request, slug, tmp_path) -> Path:
-    """A user's home, with the photographs in it where the lab needs them (to make them takes minutes), and Triton where it is set up."""
+    """A user's home, with the photographs in it where the lab needs them (to make them takes
+    minutes), and Triton where it is set up.
+    """
     (tmp_path / "datasets").mkdir()
     if "photos" in spec_of(slug).get("datasets", ()):
         (tmp_path / "datasets" / "photos").symlink_to(request.getfixturevalue("photos"))
@@ -63,15 +70,23 @@ def spec_of(slug: str) -> dict[str, Any]:
 
 def mutants() -> list[tuple[str, str]]:
     """Lab and name of each mutant that is declared."""
-    found = [(path.parent.name, path) for path in sorted((ROOT / "tests" / "mutants").glob("*/mutants.toml"))]
-    return [(slug, mutant["id"]) for slug, path in found for mutant in tomllib.loads(path.read_text())["mutant"]]
+    found = [
+        (path.parent.name, path)
+        for path in sorted((ROOT / "tests" / "mutants").glob("*/mutants.toml"))
+    ]
+    return [
+        (slug, mutant["id"])
+        for slug, path in found
+        for mutant in tomllib.loads(path.read_text())["mutant"]
+    ]
 
 
 def right_answers() -> list[Any]:
     """Lab and name of each variant, those on Triton left out where there is none."""
     folders = sorted((ROOT / "tests" / "variants").glob("*/*/"))
     return [
-        pytest.param(path.parent.name, path.name, marks=needs_triton if on_triton(path) else ()) for path in folders
+        pytest.param(path.parent.name, path.name, marks=needs_triton if on_triton(path) else ())
+        for path in folders
     ]
 
 
@@ -91,7 +106,11 @@ def problems(slug: str, home: Path, *options: str) -> list[str]:
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr
-    return [f"{row['what']}: {problem}" for row in json.loads(done.stdout) for problem in row["problems"]]
+    return [
+        f"{row['what']}: {problem}"
+        for row in json.loads(done.stdout)
+        for problem in row["problems"]
+    ]
 
 
 def prove(slug: str, part: str, home: Path, *options: str) -> None:
@@ -100,15 +119,21 @@ def prove(slug: str, part: str, home: Path, *options: str) -> None:
 
 
 def measured(slug: str, part: str):
-    """A part of a lab as a parameter: `slow` where others stand for it, else `timed` where its check needs the machine to itself."""
+    """A part of a lab as a parameter: `slow` where others stand for it, else `timed` where its
+    check needs the machine to itself.
+    """
     kind = spec_of(slug)["measure"]
     if FOR_ITS_KIND.get(kind, slug) != slug or (kind, part) in WITH_LESS:
         return pytest.param(slug, part, marks=pytest.mark.slow)
-    return pytest.param(slug, part, marks=pytest.mark.long if kind in ON_A_MODELLED_CLOCK else pytest.mark.timed)
+    return pytest.param(
+        slug, part, marks=pytest.mark.long if kind in ON_A_MODELLED_CLOCK else pytest.mark.timed
+    )
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("slug", "part"), [measured(slug, part) for slug in LABS for part in PARTS])
+@pytest.mark.parametrize(
+    ("slug", "part"), [measured(slug, part) for slug in LABS for part in PARTS]
+)
 def test_the_starter_fails_for_its_declared_reason_and_the_solution_passes(slug, part, home):
     prove(slug, part, home)
 
@@ -139,7 +164,7 @@ def lab(slug, home, monkeypatch) -> Lab:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("slug", of_kind("finding"))
+@pytest.mark.parametrize("slug", of_kind("operator_profile"))
 def test_a_starter_without_findings_fails_however_well_the_shares_are_known(lab):
     device = choose_device(lab, None)
     there = lab.spec.devices[device]
@@ -168,21 +193,45 @@ def test_no_mutant_passes_and_each_fails_for_its_reason(slug, name, home):
 @pytest.mark.long
 def test_the_static_check_reads_the_shipped_kernels_machine_code(tmp_path, cubins):
     lab = [sys.executable, "-m", "bottleneck_lab"]
-    environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home"), "LAB_CACHE": str(cubins)}
+    environment = {
+        **os.environ,
+        "BOTTLENECK_LAB_HOME": str(tmp_path / "home"),
+        "LAB_CACHE": str(cubins),
+    }
     place = tmp_path / "attention é"
-    subprocess.run([*lab, "start", "fused-attention", str(place)], env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [*lab, "start", "fused-attention", str(place)],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     done = subprocess.run(
-        [*lab, "check", "--static", "--json"], cwd=place, env=environment, check=True, capture_output=True, text=True
+        [*lab, "check", "--static", "--json"],
+        cwd=place,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     (found,) = json.loads(done.stdout)
     assert {arch for group in found["groups"] for arch in group["archs"]} == {"80", "90a"}
-    assert all(group["figures"]["threads"] == 128 and group["figures"]["tensor_core"] for group in found["groups"])
+    assert all(
+        group["figures"]["threads"] == 128 and group["figures"]["tensor_core"]
+        for group in found["groups"]
+    )
     told = subprocess.run(
-        [*lab, "check", "--static"], cwd=place, env=environment, check=True, capture_output=True, text=True
+        [*lab, "check", "--static"],
+        cwd=place,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert "attention.cu: compiled, not run" in told.stdout
     assert "4 sectors" in told.stdout
-    assert "needs at least" not in told.stdout, "nothing is diagnosed yet: no verdict on the evidence"
+    assert "needs at least" not in told.stdout, (
+        "nothing is diagnosed yet: no verdict on the evidence"
+    )
 
 
 def test_a_report_that_came_with_the_lab_is_read_without_a_gpu(tmp_path):
@@ -190,10 +239,16 @@ def test_a_report_that_came_with_the_lab_is_read_without_a_gpu(tmp_path):
     environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home"), "COLUMNS": "80"}
     run = {"env": environment, "capture_output": True, "text": True}
     subprocess.run([*lab, "start", "fused-attention", str(tmp_path / "work")], check=True, **run)
-    told = subprocess.run([*lab, "report", "--recorded", "ncu"], cwd=tmp_path / "work", check=False, **run)
+    told = subprocess.run(
+        [*lab, "report", "--recorded", "ncu"], cwd=tmp_path / "work", check=False, **run
+    )
     assert told.returncode == 0, told.stderr
     assert "no GPU has measured them" in told.stdout
-    assert "1 Shared memory is read and written with bank conflicts" not in told.stdout, "nothing is diagnosed yet"
-    none = subprocess.run([*lab, "report", "--recorded", "nsys"], cwd=tmp_path / "work", check=False, **run)
+    assert "1 Shared memory is read and written with bank conflicts" not in told.stdout, (
+        "nothing is diagnosed yet"
+    )
+    none = subprocess.run(
+        [*lab, "report", "--recorded", "nsys"], cwd=tmp_path / "work", check=False, **run
+    )
     assert none.returncode == 2
     assert "does not ship with a 'nsys' report" in none.stderr

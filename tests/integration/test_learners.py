@@ -1,6 +1,8 @@
-"""Kinds of learners, played through every lab: who copies or guesses does not end with "named the cause", who measures does.
+"""Kinds of learners, played through every lab: who copies or guesses does not end with "named the
+cause", who measures does.
 
-Captures are recorded ones and checks are stood in for: what is measured is not the point here. The last test plays one lab for real, on a modelled clock.
+Captures are recorded ones and checks are stood in for: what is measured is not the point here. The
+last test plays one lab for real, on a modelled clock.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.device import find_device_uses
+from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import check as check_command
@@ -44,7 +46,9 @@ ROOT = Path(__file__).parents[2]
 CAPTURES = ROOT / "datasets" / "captures"
 LABS = list(load_labs().values())
 SIBLING_OF = {"resnet-latency": "gallery"}
-"""Labs whose recorded capture is a generated one: they ask for a range that the made-up captures do not have."""
+"""Labs whose recorded capture is a generated one: they ask for a range that the made-up captures do
+not have.
+"""
 WORDS = re.compile(r"-bound\b|starved|Findings|Amdahl\b.*\d|What to try|at most \d+\.\d+x")
 
 
@@ -70,7 +74,8 @@ class Learner:
         error = done.exception
         if isinstance(error, LabError):
             return SimpleNamespace(
-                exit_code=int(error.exit_code), output=f"{done.output}{error.message}\n{error.remedy}"
+                exit_code=int(error.exit_code),
+                output=f"{done.output}{error.message}\n{error.remedy}",
             )
         assert error is None or isinstance(error, SystemExit), done.exc_info
         return SimpleNamespace(exit_code=done.exit_code, output=done.output)
@@ -85,16 +90,27 @@ class Learner:
         folder.mkdir(parents=True)
         program = SIBLING_OF.get(self.lab_spec.slug)
         if program:
-            command = [sys.executable, ROOT / "datasets" / "siblings.py", "--program", program, "--out", folder]
+            command = [
+                sys.executable,
+                ROOT / "datasets" / "siblings.py",
+                "--program",
+                program,
+                "--out",
+                folder,
+            ]
             subprocess.run(command, check=True)
-        elif self.lab_spec.spec.measure == "server":  # asks for batches, which no recorded capture has
+        elif (
+            self.lab_spec.spec.measure == "inference_server"
+        ):  # asks for batches, which no recorded capture has
             trace = {"traceEvents": list(in_turns(12)), "emulatedDevice": "a test"}
             (folder / "trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
         else:
             shutil.copy(CAPTURES / recorded(self.lab_spec), folder)
         files = sorted(path.name for path in folder.glob("*.gz"))
         code = self.lab_spec.code_hash(self.lab_spec.path)
-        (folder / "capture.json").write_text(json.dumps({"files": files, "code": code, "made_at": "2026-01-01"}))
+        (folder / "capture.json").write_text(
+            json.dumps({"files": files, "code": code, "made_at": "2026-01-01"})
+        )
         self.timeline = merge_ranks([load(folder / name) for name in files])
 
     def right(self) -> dict[str, str]:
@@ -113,17 +129,30 @@ class Learner:
         return done, attempts[-1].verdict if len(attempts) > before else None
 
     def _measure(self, lab, folder, device, *, diagnosis, prediction, **_):
-        """Stands for the measurement: the fix is right; a lab that judges answers by its own captures finds the solution's right."""
+        """Stands for the measurement: the fix is right; a lab that judges answers by its own
+        captures finds the solution's right.
+        """
         self.measured += 1
         solved, given = load_answers(lab.solution), load_answers(folder)
-        wrong = {key for key, value in solved.items() if given.get(key) != value and key not in ("kernels",)}
+        wrong = {
+            key
+            for key, value in solved.items()
+            if given.get(key) != value and key not in ("kernels",)
+        }
         results = []
         for spec in lab.spec.devices[device].criteria:
             judged = spec.kind == "diagnosis" and wrong
             results.append(
-                grade_check(spec, "That is the order of total times: sort by self time." if judged else None, 1)
+                grade_check(
+                    spec,
+                    "That is the order of total times: sort by self time." if judged else None,
+                    1,
+                )
             )
-        results = [replace(each, value=self.speed, unit="x") if each.id == "speedup" else each for each in results]
+        results = [
+            replace(each, value=self.speed, unit="x") if each.id == "speedup" else each
+            for each in results
+        ]
         results += diagnosis
         specs = [
             *lab.spec.devices[device].criteria,
@@ -143,7 +172,9 @@ class Learner:
 
 
 def measured_answers(lab: Lab, timeline: Timeline) -> dict[str, str]:
-    """What somebody answers who measures: the choices of the solution, figures and a stretch of the own capture."""
+    """What somebody answers who measures: the choices of the solution, figures and a stretch of the
+    own capture.
+    """
     solved, figures = load_answers(lab.solution), figures_of(summarise(timeline))
     answers = {}
     for question in lab.spec.questions:
@@ -167,24 +198,37 @@ def stretch(timeline: Timeline, shows: str, least: float, *, best: bool) -> str:
     ]
     times = [time for _, time in find_device_uses(timeline)]
     shares = {part: figures_within(timeline, times, part).get(shows, 0.0) for part in parts}
-    found = max(shares, key=lambda part: shares[part]) if best else min(shares, key=lambda part: shares[part])
+    found = (
+        max(shares, key=lambda part: shares[part])
+        if best
+        else min(shares, key=lambda part: shares[part])
+    )
     assert (shares[found] >= least) is best
     return f"{found.start / 1e6:.4f}-{found.end / 1e6:.4f} ms"
 
 
 def recorded(lab: Lab) -> str:
-    """The made-up capture whose first finding is the one that the lab teaches; any where it teaches none."""
+    """The made-up capture whose first finding is the one that the lab teaches; any where it teaches
+    none.
+    """
     listed = json.loads((CAPTURES / "manifest.json").read_text())["captures"]
     traces = [each for each in listed if each["file"].endswith(".json.gz")]
-    return next((each["file"] for each in traces if each["findings"][:1] == [lab.spec.taught]), traces[0]["file"])
+    return next(
+        (each["file"] for each in traces if each["findings"][:1] == [lab.spec.taught]),
+        traces[0]["file"],
+    )
 
 
 def wrong_choice(lab: Lab) -> tuple[str, str]:
-    """A choice question and an answer to it that is not the right one; for a lab that judges names by itself, a name."""
+    """A choice question and an answer to it that is not the right one; for a lab that judges names
+    by itself, a name.
+    """
     solved = load_answers(lab.solution)
     for question in lab.spec.questions:
         if question.type == "choice":
-            return question.id, next(choice for choice in question.choices if choice != solved[question.id])
+            return question.id, next(
+                choice for choice in question.choices if choice != solved[question.id]
+            )
     return lab.spec.questions[0].id, "nonsense"
 
 
@@ -232,7 +276,9 @@ def test_who_guesses_every_choice_ends_with_corrections(learner):
     lab = learner.lab_spec
     for question in lab.spec.questions:
         if question.type == "choice":
-            for choice in sorted(question.choices, key=learner.right()[question.id].__eq__):  # the right one last
+            for choice in sorted(
+                question.choices, key=learner.right()[question.id].__eq__
+            ):  # the right one last
                 answers = learner.right() | {question.id: choice}
                 guessed = {each.id: "0.5" for each in lab.spec.questions if each.from_capture}
                 learner.commit(answers | guessed)
@@ -263,7 +309,11 @@ def test_a_wrong_cause_with_a_right_fix_is_a_wrong_diagnosis_and_a_correction_st
     done, verdict = learner.check()
     assert (verdict.outcome, verdict.reason) == ("FAIL", "wrong diagnosis")
     right = str(load_answers(learner.lab_spec.solution)[id_])
-    texts = [criterion.text for device in learner.lab_spec.spec.devices.values() for criterion in device.criteria]
+    texts = [
+        criterion.text
+        for device in learner.lab_spec.spec.devices.values()
+        for criterion in device.criteria
+    ]
     assert right not in done.output or any(right in text for text in texts), (
         "a failed check does not tell the right answer"
     )
@@ -279,12 +329,18 @@ def test_who_only_takes_hints_did_not_name_it(learner):
     for _ in learner.lab_spec.spec.hints:
         learner.lab("hint")
     learner.commit(learner.right())
-    assert (learner.check()[1].diagnosis.named, learner.check()[1].diagnosis.told) == (False, "hints")
+    assert (learner.check()[1].diagnosis.named, learner.check()[1].diagnosis.told) == (
+        False,
+        "hints",
+    )
 
 
 def test_who_reveals_did_not_name_it(learner):
     assert learner.lab("diagnose", "--reveal").exit_code == 0
-    assert "Findings" in learner.lab("report").output or "Top operators" in learner.lab("report").output
+    assert (
+        "Findings" in learner.lab("report").output
+        or "Top operators" in learner.lab("report").output
+    )
     learner.commit(learner.right())
     verdict = learner.check()[1]
     assert (verdict.diagnosis.named, verdict.diagnosis.told) == (False, "revealed")
@@ -307,7 +363,8 @@ def test_evidence_of_another_capture_does_not_count(learner):
         assert not needs_capture(learner.lab_spec.spec.questions)
         return
     others = {
-        question.id: stretch(learner.timeline, question.shows, question.least, best=False) for question in stretches
+        question.id: stretch(learner.timeline, question.shows, question.least, best=False)
+        for question in stretches
     }
     learner.commit(learner.right() | others)
     verdict = learner.check()[1]
@@ -315,7 +372,9 @@ def test_evidence_of_another_capture_does_not_count(learner):
     assert verdict.diagnosis.named is False
 
 
-def test_a_gain_to_the_reference_is_what_a_check_of_the_shipped_code_measured(tmp_path, monkeypatch):
+def test_a_gain_to_the_reference_is_what_a_check_of_the_shipped_code_measured(
+    tmp_path, monkeypatch
+):
     lab = load_labs()["fused-attention"]
     learner = Learner(lab, tmp_path, monkeypatch)
     learner.commit(learner.right())
@@ -351,10 +410,17 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_whole_session_with_the_real_program(tmp_path):
-    """From `lab start` to the further case in processes of their own, with a real capture and a real verdict of an honest fix."""
-    lab = load_labs()["sync-points"]
+    """From `lab start` to the further case in processes of their own, with a real capture and a
+    real verdict of an honest fix.
+    """
+    lab = load_labs()["stuttering-tagger"]
     place = tmp_path / "work"
-    environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(tmp_path / "home"), "NO_COLOR": "1", "COLUMNS": "100"}
+    environment = {
+        **os.environ,
+        "BOTTLENECK_LAB_HOME": str(tmp_path / "home"),
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+    }
 
     def run(*words: str, status: int = 0) -> str:
         command = [sys.executable, "-m", "bottleneck_lab", *words]
@@ -372,9 +438,13 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     assert "1 of 5 hints taken" in run("hint")
     timeline = load(next((place / ".lab" / "captures" / "0001-torch").glob("*.json*.gz")))
     answers = measured_answers(lab, timeline)
-    told = run("diagnose", *(text for key, value in answers.items() for text in ("-a", f"{key}={value}")))
+    told = run(
+        "diagnose", *(text for key, value in answers.items() for text in ("-a", f"{key}={value}"))
+    )
     assert "✓" not in told, "whether it is right is not known yet"
-    assert "the program waits for the device at most 1 time" in told, "the limit that the brief keeps back"
+    assert "the program waits for the device at most 1 time" in told, (
+        "the limit that the brief keeps back"
+    )
     assert "synchronisation" in run("report"), "the diagnosis is committed: causes are shown"
     shutil.copy(ROOT / "tests" / "variants" / lab.slug / "weighs_positions" / "train.py", place)
     verdict = run("check")
@@ -387,5 +457,8 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     assert "lab report --sibling" in run("diagnose", "--sibling")
     case = run("report", "--sibling")
     assert not WORDS.search(case), WORDS.search(case)
-    assert re.search(r"It was [a-z-]+; without it", run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"))
+    assert re.search(
+        r"It was [a-z-]+; without it",
+        run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"),
+    )
     assert "unseen case" in run("history")

@@ -78,7 +78,9 @@ def test_a_program_s_capture_from_beginning_to_summary(folder):
     assert described["program"][1:] == ["net.py", "4"]
     assert list((made / "tensorboard").glob("*.pt.trace.json.gz"))
     assert "no snapshot of the GPU's allocator" in done.stdout or (made / "memory.pickle").is_file()
-    assert "Where the time went" in lab(folder, "report").stdout, "the latest capture in this folder"
+    assert "Where the time went" in lab(folder, "report").stdout, (
+        "the latest capture in this folder"
+    )
     assert lab(folder, "report", "7").returncode == 2
 
 
@@ -99,7 +101,9 @@ def test_a_folder_of_traces_is_read_as_its_ranks(folder):
 
 
 def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(folder):
-    done = lab(folder, "profile", "--schedule", "1,1,2", "--out", "mine", "--json", "--", "net.py", "6")
+    done = lab(
+        folder, "profile", "--schedule", "1,1,2", "--out", "mine", "--json", "--", "net.py", "6"
+    )
     found = json.loads(done.stdout)
     assert found["capture"] == str(folder / "mine")
     assert len(found["summary"]["steps"]) == 2
@@ -108,7 +112,9 @@ def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(fol
 
 def test_under_torchrun_each_rank_leaves_a_trace(folder):
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    done = lab(folder, "profile", "--", torchrun, "--standalone", "--nproc-per-node=2", "net.py", "3")
+    done = lab(
+        folder, "profile", "--", torchrun, "--standalone", "--nproc-per-node=2", "net.py", "3"
+    )
     assert done.returncode == 0, done.stderr
     described = json.loads((folder / "captures" / "0001-torch" / "capture.json").read_text())
     assert described["files"] == ["trace.rank0.json.gz", "trace.rank1.json.gz"]
@@ -128,8 +134,14 @@ def test_a_program_that_fails_shows_its_own_traceback_and_what_was_recorded(fold
     ("arguments", "words"),
     [
         (["--", sys.executable, "-c", "print(1)"], "no torch operator"),
-        (["--schedule", "5,5,5", "--", "net.py", "3"], "took 3 optimizer steps; the schedule needs 15"),
-        (["--", sys.executable, "nowhere.py"], "exited with status 1 before its first torch operator"),
+        (
+            ["--schedule", "5,5,5", "--", "net.py", "3"],
+            "took 3 optimizer steps; the schedule needs 15",
+        ),
+        (
+            ["--", sys.executable, "nowhere.py"],
+            "exited with status 1 before its first torch operator",
+        ),
     ],
     ids=["no torch", "too few steps", "no such file"],
 )
@@ -172,7 +184,9 @@ def test_what_cannot_be_done_is_said_with_a_remedy(folder, arguments, status, wo
 
 def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(folder):
     command = [*LAB, "profile", "--", sys.executable, "net.py", "3", "wait"]
-    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True
+    ) as running:
         assert any("trained" in line for line in running.stdout)
         time.sleep(0.3)
         running.send_signal(signal.SIGINT)
@@ -184,9 +198,24 @@ def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(folder):
 
 def test_nohup_is_heeded(folder):
     """Its program goes on when the terminal is closed, and so does the recording."""
-    (folder / "closed.py").write_text(NET + "import os, signal\nos.kill(os.getppid(), signal.SIGHUP)\n")
-    command = ["env", "--ignore-signal=HUP", *LAB, "profile", "--out", "mine", "--", sys.executable, "closed.py", "2"]
-    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, timeout=200, check=False)
+    (folder / "closed.py").write_text(
+        NET + "import os, signal\nos.kill(os.getppid(), signal.SIGHUP)\n"
+    )
+    command = [
+        "env",
+        "--ignore-signal=HUP",
+        *LAB,
+        "profile",
+        "--out",
+        "mine",
+        "--",
+        sys.executable,
+        "closed.py",
+        "2",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert (folder / "mine" / "capture.json").is_file()
 
@@ -210,7 +239,9 @@ def test_a_copy_that_the_program_makes_of_itself_has_no_part_in_the_recording(fo
     assert done.returncode == 0, done.stderr
     assert "copied" in done.stderr
     assert "ended 5 []" in done.stderr
-    events = json.loads(gzip.decompress((folder / "mine" / "trace.json.gz").read_bytes()))["traceEvents"]
+    events = json.loads(gzip.decompress((folder / "mine" / "trace.json.gz").read_bytes()))[
+        "traceEvents"
+    ]
     names = {event.get("name") for event in events}
     assert names & {"aten::sin", "aten::cos"} == {"aten::sin"}
 
@@ -231,7 +262,12 @@ def test_monitor_gives_samples_as_json_and_to_prometheus(folder):
         "0",
     ]
     with subprocess.Popen(
-        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as running:
         address = next(line.split()[-1] for line in running.stderr if "http://" in line)
         first = json.loads(running.stdout.readline())
@@ -272,10 +308,23 @@ def test_the_real_nsys(folder):
 def test_the_real_nsys_gives_one_report_a_rank(folder):
     (folder / "marked.py").write_text(NVTX)
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    done = lab(folder, "profile", "--tool", "nsys", "--", torchrun, "--standalone", "--nproc-per-node=2", "marked.py")
+    done = lab(
+        folder,
+        "profile",
+        "--tool",
+        "nsys",
+        "--",
+        torchrun,
+        "--standalone",
+        "--nproc-per-node=2",
+        "marked.py",
+    )
     assert done.returncode == 0, done.stderr
     made = folder / "captures" / "0001-nsys"
-    assert json.loads((made / "capture.json").read_text())["files"] == ["report_0.sqlite", "report_1.sqlite"]
+    assert json.loads((made / "capture.json").read_text())["files"] == [
+        "report_0.sqlite",
+        "report_1.sqlite",
+    ]
 
 
 @pytest.mark.nsys
@@ -293,6 +342,12 @@ NCU = shutil.which("ncu")
 @pytest.mark.nsys
 @pytest.mark.skipif(NCU is None, reason="ncu is not installed")
 def test_the_real_ncu_measures_or_says_why_not(folder):
-    done = lab(folder, "profile", "--tool", "ncu", "--launches", "1", "--", sys.executable, "net.py", "1")
+    done = lab(
+        folder, "profile", "--tool", "ncu", "--launches", "1", "--", sys.executable, "net.py", "1"
+    )
     assert done.returncode == 4
-    assert "no CUDA driver" in done.stderr or "no kernel" in done.stderr or "administrators" in done.stderr
+    assert (
+        "no CUDA driver" in done.stderr
+        or "no kernel" in done.stderr
+        or "administrators" in done.stderr
+    )

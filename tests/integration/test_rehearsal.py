@@ -1,4 +1,6 @@
-"""`make gpu` on a device that is not there: every lab with a `cuda` device is checked and captured from start to end. Nothing is measured."""
+"""`make gpu` on a device that is not there: every lab with a `cuda` device is checked and captured
+from start to end. Nothing is measured.
+"""
 
 import json
 import shutil
@@ -21,7 +23,9 @@ STEPS = {
     "capture:sync-points:starter": ["torch", "nsys", "ncu", "sanitizer"],
     "capture:inference-server:solution": ["torch", "nsys"],
 }
-"""Checks of calls, of a script, of measuring code and of a server, and captures with each tool. `make slow` goes through all the others."""
+"""Checks of calls, of a script, of measuring code and of a server, and captures with each tool.
+`make slow` goes through all the others.
+"""
 
 
 @pytest.fixture

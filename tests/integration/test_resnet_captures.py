@@ -27,7 +27,14 @@ def captured(slug, photos, folder, scripts):
     for name in spec.files:
         shutil.copy((scripts if name in spec.editable else lab.path) / name, place)
     trace = workload.profile(
-        lab, place, "cpu", "torch", data=photos, home=folder, out=out, progress=lambda _doing, _share: None
+        lab,
+        place,
+        "cpu",
+        "torch",
+        data=photos,
+        home=folder,
+        out=out,
+        progress=lambda _doing, _share: None,
     )
     return summarise(load(trace))
 
@@ -35,12 +42,16 @@ def captured(slug, photos, folder, scripts):
 def test_the_shipped_service_spends_most_of_a_request_on_preparing_the_picture(photos, tmp_path):
     seen = captured("resnet-latency", photos, tmp_path, ROOT / "labs" / "resnet-latency")
     assert seen.findings[0].id == "input-starved"
-    assert seen.range_shares["preprocess"] > max(seen.range_shares["model"], seen.range_shares["postprocess"])
+    assert seen.range_shares["preprocess"] > max(
+        seen.range_shares["model"], seen.range_shares["postprocess"]
+    )
 
 
 @pytest.fixture(scope="module")
 def solved(photos, tmp_path_factory):
-    """The summary of each lab's solution, captured at the same time: what they show has room for a neighbour."""
+    """The summary of each lab's solution, captured at the same time: what they show has room for a
+    neighbour.
+    """
 
     def capture(slug):
         return captured(slug, photos, tmp_path_factory.mktemp(slug), ROOT / "solutions" / slug)

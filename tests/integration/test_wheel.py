@@ -36,47 +36,81 @@ def run(*command: object, at: Path, **environment: str) -> subprocess.CompletedP
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, at=out)
+    done = run(
+        sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, at=out
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return next(out.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """A fresh environment with the wheel in it. Other packages are seen where they are; the checkout is not:
-    a folder named in a .pth file gets none of its own .pth files read, and it is by one of these that the checkout is installed."""
+    """A fresh environment with the wheel in it. Other packages are seen where they are; the
+    checkout is not: a folder named in a .pth file gets none of its own .pth files read, and it is
+    by one of these that the checkout is installed.
+    """
     place = tmp_path_factory.mktemp("installed")
     venv.create(place / "venv", with_pip=False)
     python = place / "venv" / "bin" / "python"
-    done = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, at=place)
+    done = run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        at=place,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (site,) = (place / "venv" / "lib").glob("python*/site-packages")
     (site / "third_party.pth").write_text(f"{Path(typer.__file__).parents[1]}\n")
     return place
 
 
-def lab(place: Path, *arguments: str, content: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {"BOTTLENECK_LAB_HOME": str(place / "home"), "BOTTLENECK_LAB_CONTENT": str(content or "")}
+def lab(
+    place: Path, *arguments: str, content: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "BOTTLENECK_LAB_HOME": str(place / "home"),
+        "BOTTLENECK_LAB_CONTENT": str(content or ""),
+    }
     return run(place / "venv" / "bin" / "lab", *arguments, at=place, **environment)
 
 
 def test_it_carries_every_lab_and_nothing_that_a_build_left_behind(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    content = {name.removeprefix("bottleneck_lab/content/") for name in names if "/content/" in name}
-    tracked = run("git", "ls-files", "labs", "solutions", "datasets/photos.py", at=ROOT).stdout.split()
+    content = {
+        name.removeprefix("bottleneck_lab/content/") for name in names if "/content/" in name
+    }
+    tracked = run(
+        "git", "ls-files", "labs", "solutions", "datasets/photos.py", at=ROOT
+    ).stdout.split()
     assert tracked
     assert {name for name in tracked if not Path(name).name.startswith(".")} <= content
-    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".gitkeep"))]
+    assert not [
+        name for name in names if "__pycache__" in name or name.endswith((".pyc", ".gitkeep"))
+    ]
 
 
 def test_its_page_on_the_package_index_needs_no_repository_around_it(wheel):
     archive = zipfile.ZipFile(wheel)
-    (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+    (metadata,) = [
+        archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")
+    ]
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
     assert any(target.endswith(".svg") for target in targets)
     assert not [target for target in targets if not target.startswith("https://")]
-    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
-    assert not re.search("torch|dali|pillow", "".join(required)), "the core is to install without torch"
+    required = [
+        line
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist:") and "extra ==" not in line
+    ]
+    assert not re.search("torch|dali|pillow", "".join(required)), (
+        "the core is to install without torch"
+    )
 
 
 def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):
@@ -99,9 +133,19 @@ def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):
 def test_it_checks_a_lab(installed):
     place = installed / "a lab"
     assert lab(installed, "start", "slow", str(place), content=MINI).returncode == 0
-    environment = {"BOTTLENECK_LAB_HOME": str(installed / "home"), "BOTTLENECK_LAB_CONTENT": str(MINI)}
+    environment = {
+        "BOTTLENECK_LAB_HOME": str(installed / "home"),
+        "BOTTLENECK_LAB_CONTENT": str(MINI),
+    }
     diagnosed = run(
-        installed / "venv" / "bin" / "lab", "diagnose", "-a", "cause=1", "-a", "gain=9", at=place, **environment
+        installed / "venv" / "bin" / "lab",
+        "diagnose",
+        "-a",
+        "cause=1",
+        "-a",
+        "gain=9",
+        at=place,
+        **environment,
     )
     assert diagnosed.returncode == 0, diagnosed.stderr
     shutil.copy(MINI / "solutions" / "slow" / "work.py", place)

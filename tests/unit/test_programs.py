@@ -1,4 +1,6 @@
-"""One finder of programs and one probe of bubblewrap: `lab doctor`, the readers, the recorders and a check agree on what there is."""
+"""One finder of programs and one probe of bubblewrap: `lab doctor`, the readers, the recorders and
+a check agree on what there is.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ def test_a_missing_bubblewrap_is_named(nothing):
 def test_a_bubblewrap_that_a_check_cannot_use_does_not_work_for_doctor_either(nothing):
     script(
         nothing / "bin" / "bwrap",
-        'case "$*" in *--proc*) echo "bwrap: Can\'t mount proc on /newroot/proc" >&2; exit 1;; esac',
+        'case "$*" in *--proc*) echo "bwrap: Can\'t mount proc on /newroot/proc" >&2; exit 1;;'
+        " esac",
     )
     assert probe.bubblewrap() is None
     assert not found("bubblewrap").present

@@ -1,4 +1,6 @@
-"""The pytest plugin, in a repository of its own: real git, real pytest processes, and a clock that only the function under test moves."""
+"""The pytest plugin, in a repository of its own: real git, real pytest processes, and a clock that
+only the function under test moves.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +32,44 @@ def test_step(perf_gate):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A function that costs 10 ms in the first commit; `run(cost_s)` changes that in the working tree and runs its test."""
+    """A function that costs 10 ms in the first commit; `run(cost_s)` changes that in the working
+    tree and runs its test.
+    """
 
     def git(*words):
         name = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(["git", "-C", tmp_path, *name, *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-C", tmp_path, *name, *words], check=True, capture_output=True, text=True
+        ).stdout
 
     def run(cost_s, *options, test=TEST):
         (tmp_path / "work.py").write_text(f"COST_S = {cost_s}\n")
         (tmp_path / "test_work.py").write_text(test)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "bottleneck_lab.pytest_gate", "-p", "no:cacheprovider"]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "bottleneck_lab.pytest_gate",
+            "-p",
+            "no:cacheprovider",
+        ]
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("PYTEST")
+        }
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         done = subprocess.run(
-            [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            [*command, *options],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert git("worktree", "list").count("\n") == 1, "the baseline's checkout is gone afterwards"
+        assert git("worktree", "list").count("\n") == 1, (
+            "the baseline's checkout is gone afterwards"
+        )
         return done
 
     (tmp_path / "work.py").write_text("COST_S = 0.01\n")
@@ -82,7 +106,9 @@ def test_a_revision_that_there_is_not_is_named(repository):
 
 
 def test_a_test_that_breaks_at_the_baseline_shows_how(repository):
-    done = repository(0.01, "--perf-baseline", "HEAD", test=TEST.replace("work.COST_S", "work.NOT_YET"))
+    done = repository(
+        0.01, "--perf-baseline", "HEAD", test=TEST.replace("work.COST_S", "work.NOT_YET")
+    )
     assert done.returncode == 1
     assert "NOT_YET" in done.stdout
 

@@ -6,15 +6,20 @@ HIGHEST_RATIO = 1000.0
 
 
 def ceiling(share: float) -> float:
-    """The speed-up of the whole when `share` (0–1) of it takes no time at all: 1 / (1 − share), at most 1000 (Amdahl 1967)."""
+    """The speed-up of the whole when `share` (0–1) of it takes no time at all: 1 / (1 − share), at
+    most 1000 (Amdahl 1967).
+    """
     return predicted(share, float("inf"))
 
 
 def predicted(share: float, part_ratio: float) -> float:
-    """The speed-up of the whole when `share` (0–1) of it becomes `part_ratio` times faster: 1 / ((1 − share) + share / part_ratio).
+    """The speed-up of the whole when `share` (0–1) of it becomes `part_ratio` times faster: 1 / ((1
+    − share) + share / part_ratio).
 
     Raises ValueError if the share is not one, or the ratio is not positive.
     """
     if not 0 <= share <= 1 or part_ratio <= 0:
-        raise ValueError(f"a share lies in 0–1 and a ratio is positive, not {share} and {part_ratio}")
+        raise ValueError(
+            f"a share lies in 0–1 and a ratio is positive, not {share} and {part_ratio}"
+        )
     return min(1 / max(1 - share + share / part_ratio, 1 / HIGHEST_RATIO), HIGHEST_RATIO)

@@ -1,8 +1,11 @@
-"""Did a change make it slower? Two versions measured alternately, pair by pair, with an interval, and with controls that say when not to ask.
+"""Did a change make it slower? Two versions measured alternately, pair by pair, with an interval,
+and with controls that say when not to ask.
 
-The two measurements of a pair lie side by side in time, so whatever drifts is in both; which one goes first is a fair coin's choice. Without a change,
-each log ratio is then as likely to be +x as -x, whatever the noise and however it drifts, and the signed-rank test is exact
-(`statistics.signed_rank_interval`). Pure functions: whoever measures calls `alternate` for the order and `judge` for the answer.
+The two measurements of a pair lie side by side in time, so whatever drifts is in both; which one
+goes first is a fair coin's choice. Without a change, each log ratio is then as likely to be +x as
+-x, whatever the noise and however it drifts, and the signed-rank test is exact
+(`statistics.signed_rank_interval`). Pure functions: whoever measures calls `alternate` for the
+order and `judge` for the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from typing import Literal
 
 import msgspec
 
-from bottleneck_lab.analysis.statistics import Interval, log_ratios, noise_share, signed_rank_interval
+from bottleneck_lab.analysis.statistics import (
+    Interval,
+    log_ratios,
+    noise_share,
+    signed_rank_interval,
+)
 
 Outcome = Literal["better", "worse", "same", "cannot tell"]
 Pairs = tuple[Sequence[float], Sequence[float]]
@@ -24,9 +32,11 @@ Pairs = tuple[Sequence[float], Sequence[float]]
 class Rules(msgspec.Struct, frozen=True):
     """What counts as a change, and how sure an answer must be.
 
-    `regression`: the slow-down that must not go unseen, a share; "same" says that one of this size is excluded. `tolerated`: changes up to this
-    share are nobody's concern. `false_alarms`: how often, at most, "worse" may be said of a suite in which nothing changed; "better" as often.
-    `looks`: how many pairs are measured before each look at the data; a look that decides is the last one.
+    `regression`: the slow-down that must not go unseen, a share; "same" says that one of this size
+    is excluded. `tolerated`: changes up to this share are nobody's concern. `false_alarms`: how
+    often, at most, "worse" may be said of a suite in which nothing changed; "better" as often.
+    `looks`: how many pairs are measured before each look at the data; a look that decides is the
+    last one.
     """
 
     regression: float = 0.10
@@ -36,9 +46,11 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class BenchmarkChange(msgspec.Struct, frozen=True):
-    """What became of one benchmark. `ratio` is time after over time before (1.1: a tenth slower), between `low` and `high`; a missing bound is None.
+    """What became of one benchmark. `ratio` is time after over time before (1.1: a tenth slower),
+    between `low` and `high`; a missing bound is None.
 
-    `noise`: typical difference between single pairs, a share. `wanted`: how many pairs the next look needs; 0 when there is none.
+    `noise`: typical difference between single pairs, a share. `wanted`: how many pairs the next
+    look needs; 0 when there is none.
     """
 
     outcome: Outcome
@@ -52,14 +64,17 @@ class BenchmarkChange(msgspec.Struct, frozen=True):
 
 
 def alternate(rng: random.Random, n: int) -> list[bool]:
-    """For each of `n` pairs, whether the version after the change is measured first: a fair coin a pair, which is what makes `judge` exact."""
+    """For each of `n` pairs, whether the version after the change is measured first: a fair coin a
+    pair, which is what makes `judge` exact.
+    """
     return [bool(rng.getrandbits(1)) for _ in range(n)]
 
 
 def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> BenchmarkChange:
     """The answer for one benchmark out of `benchmarks` in the suite, after any number of pairs.
 
-    Raises ValueError without pairs, when the two sides differ in length, or when a time is not a positive number of seconds.
+    Raises ValueError without pairs, when the two sides differ in length, or when a time is not a
+    positive number of seconds.
     """
     rules = rules or Rules()
     logs = log_ratios(pairs[1], pairs[0])
@@ -86,18 +101,26 @@ def judge_suite(
     unaffected: Sequence[str] = (),
     same_code: Pairs | None = None,
 ) -> dict[str, BenchmarkChange]:
-    """The answers for all benchmarks of a suite: together they raise a false alarm as rarely as the rules say for one.
+    """The answers for all benchmarks of a suite: together they raise a false alarm as rarely as the
+    rules say for one.
 
-    `unaffected` names benchmarks that the change cannot have touched, `same_code` is the old version measured against itself in the same turns. Where
-    these controls move, the measurement moved and not the code: then nothing is called better or worse.
+    `unaffected` names benchmarks that the change cannot have touched, `same_code` is the old
+    version measured against itself in the same turns. Where these controls move, the measurement
+    moved and not the code: then nothing is called better or worse.
     """
     rules = rules or Rules()
     count = len(suite) + (same_code is not None)
     found = {name: judge(pairs, rules, benchmarks=count) for name, pairs in suite.items()}
     controls = {f"'{name}', which the change does not touch,": found[name] for name in unaffected}
     if same_code is not None:
-        controls["the same code, measured against itself,"] = judge(same_code, rules, benchmarks=count)
-    moved = [f"{who} came out at {c.ratio:.2f}x" for who, c in controls.items() if c.outcome in ("better", "worse")]
+        controls["the same code, measured against itself,"] = judge(
+            same_code, rules, benchmarks=count
+        )
+    moved = [
+        f"{who} came out at {c.ratio:.2f}x"
+        for who, c in controls.items()
+        if c.outcome in ("better", "worse")
+    ]
     if not moved:
         return found
     return {name: _withdrawn(change, moved[0]) for name, change in found.items()}
@@ -115,7 +138,10 @@ def _outcome(found: Interval, rules: Rules) -> Outcome:
 def _withdrawn(change: BenchmarkChange, why: str) -> BenchmarkChange:
     if change.outcome not in ("better", "worse"):
         return change
-    sentence = f"cannot tell: {why}, so the machine or the harness favours one side; this one read {change.ratio:.2f}x."
+    sentence = (
+        f"cannot tell: {why}, so the machine or the harness favours one side; this one read"
+        f" {change.ratio:.2f}x."
+    )
     return msgspec.structs.replace(change, outcome="cannot tell", wanted=0, sentence=sentence)
 
 
@@ -126,5 +152,8 @@ def _sentence(outcome: Outcome, found: Interval, pairs: int, rules: Rules) -> st
         "worse": f"slower: {seen}.",
         "better": f"faster: {seen}.",
         "same": f"same: {seen}; a change of {rules.regression:.0%} is excluded.",
-        "cannot tell": f"cannot tell: {seen}; that neither shows nor excludes a change of {rules.regression:.0%}.",
+        "cannot tell": (
+            f"cannot tell: {seen}; that neither shows nor excludes a change of"
+            f" {rules.regression:.0%}."
+        ),
     }[outcome]

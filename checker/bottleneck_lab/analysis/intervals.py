@@ -1,4 +1,6 @@
-"""Sets of half-open time intervals, as two arrays of integers. All results are sorted and disjoint, so their lengths add up exactly."""
+"""Sets of half-open time intervals, as two arrays of integers. All results are sorted and disjoint,
+so their lengths add up exactly.
+"""
 
 from __future__ import annotations
 
@@ -87,15 +89,23 @@ def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
     if not len(intervals.start):
         return intervals
     wide = intervals.start[1:] - intervals.end[:-1] > longest_ns
-    return Intervals(intervals.start[np.concatenate(([True], wide))], intervals.end[np.concatenate((wide, [True]))])
+    return Intervals(
+        intervals.start[np.concatenate(([True], wide))],
+        intervals.end[np.concatenate((wide, [True]))],
+    )
 
 
 def covered_before(intervals: Intervals, times: Ints) -> Ints:
-    """How much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is the difference of two of these."""
+    """How much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is the
+    difference of two of these.
+    """
     if not len(intervals.start):
         return np.zeros(len(times), dtype=np.int64)
     lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
     index = np.searchsorted(intervals.start, times, side="right")
-    inside = np.minimum(times, intervals.end[np.maximum(index - 1, 0)]) - intervals.start[np.maximum(index - 1, 0)]
+    inside = (
+        np.minimum(times, intervals.end[np.maximum(index - 1, 0)])
+        - intervals.start[np.maximum(index - 1, 0)]
+    )
     result: Ints = np.where(index > 0, lengths[np.maximum(index - 1, 0)] + inside, 0)
     return result

@@ -1,4 +1,6 @@
-"""What a server answers against its maximum batch size, as `lab run` and `lab profile` find it: where larger batches stop paying."""
+"""What a server answers against its maximum batch size, as `lab run` and `lab profile` find it:
+where larger batches stop paying.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ FILE = "plateau.json"
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A maximum batch size, and what came of it under load: requests/s, p50 and p99 in seconds (None: too few were answered), mean images in a batch."""
+    """A maximum batch size, and what came of it under load: requests/s, p50 and p99 in seconds
+    (None: too few were answered), mean images in a batch.
+    """
 
     size: int
     rate: float
@@ -28,7 +32,9 @@ class Plateau(msgspec.Struct, frozen=True):
 
 
 def read_plateau(folder: Path) -> Plateau | None:
-    """What was found when the capture in a folder was made; None if no server was loaded so, or the file is not what this version writes."""
+    """What was found when the capture in a folder was made; None if no server was loaded so, or the
+    file is not what this version writes.
+    """
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Plateau)
     except (OSError, msgspec.DecodeError):

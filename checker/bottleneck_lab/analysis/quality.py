@@ -8,17 +8,19 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.device import DeviceUse
-from bottleneck_lab.analysis.window import find_window, step_rows
+from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
 Ground = Literal["idle", "host", "kernels", "steps"]
-"""What a conclusion rests on: when the device did nothing; what the host did then; which kernels ran for how long; how the steps differ."""
+"""What a conclusion rests on: when the device did nothing; what the host did then; which kernels
+ran for how long; how the steps differ.
+"""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Something that a capture lacks: `what`, one clause; the share (0–1) of the wall time that it concerns, all of it where that cannot be told;
-    and the grounds that fall with it.
+    """Something that a capture lacks: `what`, one clause; the share (0–1) of the wall time that it
+    concerns, all of it where that cannot be told; and the grounds that fall with it.
     """
 
     what: str
@@ -27,7 +29,9 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """`reasons` make figures unreliable: what is `missing`, said in words, and what is impossible. `notes` are worth knowing."""
+    """`reasons` make figures unreliable: what is `missing`, said in words, and what is impossible.
+    `notes` are worth knowing.
+    """
 
     reliable: bool
     reasons: list[str]
@@ -39,20 +43,29 @@ ALL: tuple[Ground, ...] = ("idle", "host", "kernels", "steps")
 
 
 def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
-    """Looks for what breaks captures in practice: dropped windows, empty steps, impossible times, launches without their kernels.
+    """Looks for what breaks captures in practice: dropped windows, empty steps, impossible times,
+    launches without their kernels.
 
     `devices`: what became of their time, which holds the gaps that no device makes.
     """
     missing = [
-        *(Missing(what, 1.0, ALL) for what in (*_impossible_times(timeline), *_missing_device(timeline))),
+        *(
+            Missing(what, 1.0, ALL)
+            for what in (*_impossible_times(timeline), *_missing_device(timeline))
+        ),
         *_lost_kernels(timeline),
         *_unseen_work(devices),
         *_lost_calls(timeline),
         *_empty_steps(timeline),
-        *(Missing(what, 1.0, ALL) for what in (*_work_elsewhere(timeline), *_overlapping_kernels(timeline))),
+        *(
+            Missing(what, 1.0, ALL)
+            for what in (*_work_elsewhere(timeline), *_overlapping_kernels(timeline))
+        ),
     ]
     notes = [note for note in timeline.notes if not _is_reason(note)]
-    return Quality(not missing, [_said(each) for each in missing], [*notes, *_few_steps(timeline)], missing)
+    return Quality(
+        not missing, [_said(each) for each in missing], [*notes, *_few_steps(timeline)], missing
+    )
 
 
 def _said(missing: Missing) -> str:
@@ -61,12 +74,17 @@ def _said(missing: Missing) -> str:
 
 
 def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
-    """A device that had work waiting and yet seems to have done nothing: kernels were dropped, or a graph's were not recorded."""
+    """A device that had work waiting and yet seems to have done nothing: kernels were dropped, or a
+    graph's were not recorded.
+    """
     wall = sum(use.wall_ns for use in devices) or 1
     share = sum(use.unseen_ns for use in devices) / wall
     if share <= UNSEEN_SHARE:
         return []
-    what = "a device had work waiting and nothing that ran was recorded: kernels were dropped, or those of CUDA graphs are missing"
+    what = (
+        "a device had work waiting and nothing that ran was recorded: kernels were dropped, or"
+        " those of CUDA graphs are missing"
+    )
     return [Missing(what, share, ("idle", "host", "kernels"))]
 
 
@@ -81,7 +99,10 @@ def _impossible_times(timeline: Timeline) -> list[str]:
 def _missing_device(timeline: Timeline) -> list[str]:
     launches = _launches(timeline)
     if launches and not len(timeline.device):
-        return [f"{launches} kernel launches were recorded but no kernel: the device's activities are missing"]
+        return [
+            f"{launches} kernel launches were recorded but no kernel: the device's activities are"
+            " missing"
+        ]
     return []
 
 
@@ -93,7 +114,9 @@ def _launch_names(timeline: Timeline) -> list[int]:
     return [
         i
         for i, name in enumerate(timeline.strings)
-        if name.startswith(("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunch"))
+        if name.startswith(
+            ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunch")
+        )
     ]
 
 
@@ -101,7 +124,8 @@ UNSEEN_SHARE = 0.05
 
 
 def _lost_kernels(timeline: Timeline) -> list[Missing]:
-    """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more in a small capture, is not that.
+    """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more
+    in a small capture, is not that.
 
     What they concern is taken to be as much of the time as they are of the launches.
     """
@@ -109,7 +133,10 @@ def _lost_kernels(timeline: Timeline) -> list[Missing]:
     lost = calls & ~timeline.launching
     if calls.sum() < 20 or not len(timeline.device) or lost.sum() <= 0.1 * calls.sum():
         return []
-    what = f"{int(lost.sum())} of {int(calls.sum())} kernel launches have no kernel: part of the device's activities was dropped or lies outside the capture"
+    what = (
+        f"{int(lost.sum())} of {int(calls.sum())} kernel launches have no kernel: part of the"
+        " device's activities was dropped or lies outside the capture"
+    )
     return [Missing(what, float(lost.sum() / calls.sum()), ("idle", "host", "kernels"))]
 
 
@@ -118,10 +145,15 @@ def _lost_calls(timeline: Timeline) -> list[Missing]:
     if kernels.sum() < 20 or not len(timeline.runtime) or timeline.emulated:
         return []
     lost = kernels & (timeline.launched_by < 0)
-    graphs = any("GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist())
+    graphs = any(
+        "GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist()
+    )
     if lost.sum() <= 0.2 * kernels.sum() or graphs:
         return []
-    what = f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the host's calls was dropped or lies outside the capture"
+    what = (
+        f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the"
+        " host's calls was dropped or lies outside the capture"
+    )
     return [Missing(what, float(lost.sum() / kernels.sum()), ("host",))]
 
 
@@ -131,9 +163,14 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
     if not len(steps):
         return []
     if not (len(timeline.operators) or len(timeline.runtime) or len(timeline.device)):
-        what = "only ranges were recorded, no operators, calls or device work: what the steps did is unknown"
+        what = (
+            "only ranges were recorded, no operators, calls or device work: what the steps did is"
+            " unknown"
+        )
         return [Missing(what, 1.0, ALL)]
-    starts = np.sort(np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)]))
+    starts = np.sort(
+        np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)])
+    )
     count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
     empty = count == 0
     if not empty.any():
@@ -150,7 +187,9 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
 
 
 def _work_elsewhere(timeline: Timeline) -> list[str]:
-    """Ranks whose device work lies outside their steps: nothing is known of what the steps cost on the device."""
+    """Ranks whose device work lies outside their steps: nothing is known of what the steps cost on
+    the device.
+    """
     device = timeline.device
     if not len(step_rows(timeline)) or not len(device):
         return []
@@ -159,18 +198,27 @@ def _work_elsewhere(timeline: Timeline) -> list[str]:
     without = [
         rank
         for rank, window in windows.items()
-        if not (worked & (device.rank == rank) & (device.end > window.start) & (device.start < window.end)).any()
+        if not (
+            worked
+            & (device.rank == rank)
+            & (device.end > window.start)
+            & (device.start < window.end)
+        ).any()
     ]
     where = f" of rank {', '.join(map(str, without))}" if len(timeline.ranks) > 1 else ""
     return (
-        [f"no device work{where} belongs to the marked steps: it was not recorded or lies outside them"]
+        [
+            f"no device work{where} belongs to the marked steps: it was not recorded or lies"
+            " outside them"
+        ]
         if without
         else []
     )
 
 
 def _overlapping_kernels(timeline: Timeline) -> list[str]:
-    """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that; more is a wrong clock or merged files.
+    """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that;
+    more is a wrong clock or merged files.
 
     It also makes kernels of no length, which stand at the start of the next.
     """
@@ -178,13 +226,17 @@ def _overlapping_kernels(timeline: Timeline) -> list[str]:
     rows = np.flatnonzero((device.kind == ActivityKind.KERNEL) & (device.end > device.start))
     if len(rows) < 2 or timeline.emulated:
         return []
-    rows = rows[np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))]  # they are in order of time
+    rows = rows[
+        np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))
+    ]  # they are in order of time
     deep = device.start[rows][1:] + 2_000 < device.end[rows][:-1]
     for column in (device.rank, device.device, device.stream):
         deep &= column[rows][1:] == column[rows][:-1]
     if deep.mean() <= 0.01:
         return []
-    return [f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"]
+    return [
+        f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"
+    ]
 
 
 def _few_steps(timeline: Timeline) -> list[str]:

@@ -27,7 +27,9 @@ from bottleneck_lab.trace.timeline import (
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
 ROW_LIMIT = 100_000
 STEP_LIMIT = 20_000
-"""sqlite's virtual machine is asked every 100 000 instructions whether to go on: 20 000 times are about a minute."""
+"""sqlite's virtual machine is asked every 100 000 instructions whether to go on: 20 000 times are
+about a minute.
+"""
 
 AnyTable = DeviceTable | HostTable | MemoryTable
 
@@ -43,8 +45,9 @@ class QueryResult(msgspec.Struct, frozen=True):
 def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     """The rows of one SELECT over the tables device, runtime, operators, ranges, python and memory.
 
-    Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text names are filled.
-    UsageError when the statement is wrong, writes, or takes more than about a minute.
+    Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text
+    names are filled. UsageError when the statement is wrong, writes, or takes more than about a
+    minute.
     """
     connection = sqlite3.connect(":memory:")
     try:
@@ -66,14 +69,23 @@ def _limit_time(connection: sqlite3.Connection) -> None:
     """No ATTACH, and an end to a query that never ends."""
     left = iter(range(STEP_LIMIT))
     connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
-    allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY)
+    allowed = {
+        sqlite3.SQLITE_SELECT,
+        sqlite3.SQLITE_READ,
+        sqlite3.SQLITE_FUNCTION,
+        sqlite3.SQLITE_RECURSIVE,
+    }
+    connection.set_authorizer(
+        lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
+    )
 
 
 def _fill(connection: sqlite3.Connection, timeline: Timeline, name: str, *, wanted: bool) -> None:
     columns = columns_of(timeline, name)
     kinds = {"f": "REAL", "i": "INTEGER", "U": "TEXT", "O": "TEXT"}
-    typed = ", ".join(f'"{column}" {kinds[values.dtype.kind]}' for column, values in columns.items())
+    typed = ", ".join(
+        f'"{column}" {kinds[values.dtype.kind]}' for column, values in columns.items()
+    )
     connection.execute(f'CREATE TABLE "{name}" ({typed})')
     if wanted and columns["start"].size:
         marks = ", ".join("?" * len(columns))
@@ -81,10 +93,14 @@ def _fill(connection: sqlite3.Connection, timeline: Timeline, name: str, *, want
 
 
 def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
-    """Rows as Python values, a batch of columns at a time: a million rows never exist as objects at once."""
+    """Rows as Python values, a batch of columns at a time: a million rows never exist as objects at
+    once.
+    """
     length = len(columns["start"])
     for first in range(0, length, batch):
-        yield from zip(*(values[first : first + batch].tolist() for values in columns.values()), strict=True)
+        yield from zip(
+            *(values[first : first + batch].tolist() for values in columns.values()), strict=True
+        )
 
 
 def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
@@ -121,7 +137,8 @@ def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
         import pyarrow.parquet
     except ImportError:
         raise MachineError(
-            "Parquet files need pyarrow, which is not installed.", "Run `pip install pyarrow`, or use --query."
+            "Parquet files need pyarrow, which is not installed.",
+            "Run `pip install pyarrow`, or use --query.",
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -138,4 +155,7 @@ def _schema_remedy() -> str:
     """What can be asked for."""
     host = ", ".join(column.name for column in fields(HostTable))
     device = ", ".join(column.name for column in fields(DeviceTable))
-    return f"Write one SELECT over device({device}, duration), or runtime, operators, ranges, python({host}, duration), or memory."
+    return (
+        f"Write one SELECT over device({device}, duration), or runtime, operators, ranges,"
+        f" python({host}, duration), or memory."
+    )

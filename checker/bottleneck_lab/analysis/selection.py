@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device import DeviceTime
-from bottleneck_lab.analysis.window import Window, step_rows
+from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline
 
 NAMES = 6
@@ -22,7 +22,9 @@ _STRETCH = re.compile(rf"^\s*{_NUMBER}\s*(?:-|–|to)\s*{_NUMBER}\s*$")
 
 
 def parse_stretch(text: str) -> Window | None:
-    """`12.5-14 ms` as ns from the capture's start; a unit holds for both ends, and is ms where none is given. None for anything else."""
+    """`12.5-14 ms` as ns from the capture's start; a unit holds for both ends, and is ms where none
+    is given. None for anything else.
+    """
     found = _STRETCH.match(text)
     if not found or len(text) > 80:
         return None
@@ -33,7 +35,9 @@ def parse_stretch(text: str) -> Window | None:
 
 
 class NamedTime(msgspec.Struct, frozen=True):
-    """Time inside the stretch under one name, ns; what overlaps itself counts once. `kind`: range, operator, runtime call or Python."""
+    """Time inside the stretch under one name, ns; what overlaps itself counts once. `kind`: range,
+    operator, runtime call or Python.
+    """
 
     kind: str
     name: str
@@ -42,7 +46,9 @@ class NamedTime(msgspec.Struct, frozen=True):
 
 
 class ThreadUse(msgspec.Struct, frozen=True):
-    """What one thread did in the stretch, the longest first. `busy_ns` is the time with anything recorded of it."""
+    """What one thread did in the stretch, the longest first. `busy_ns` is the time with anything
+    recorded of it.
+    """
 
     rank: int
     thread: int
@@ -51,7 +57,9 @@ class ThreadUse(msgspec.Struct, frozen=True):
 
 
 class DeviceStretch(msgspec.Struct, frozen=True):
-    """What one device did in the stretch; the parts sum to its length. `longest_idle_ns` is its longest single gap."""
+    """What one device did in the stretch; the parts sum to its length. `longest_idle_ns` is its
+    longest single gap.
+    """
 
     rank: int
     device: int
@@ -72,15 +80,21 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> Selection:
-    """The sums of everything inside `stretch` (ns from the capture's start), clipped at its ends. `times`: the capture's, one entry per device."""
+    """The sums of everything inside `stretch` (ns from the capture's start), clipped at its ends.
+    `times`: the capture's, one entry per device.
+    """
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
     devices = [_device(time, inside) for time in times]
     return Selection(stretch.start, stretch.end, devices, _threads(timeline, inside))
 
 
-def figures_within(timeline: Timeline, times: Sequence[DeviceTime], stretch: Window) -> dict[str, float]:
-    """The shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole capture, over all devices together."""
+def figures_within(
+    timeline: Timeline, times: Sequence[DeviceTime], stretch: Window
+) -> dict[str, float]:
+    """The shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole
+    capture, over all devices together.
+    """
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
     shares: dict[str, float] = {}
@@ -107,14 +121,18 @@ def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
 
 
 def _range_shares(timeline: Timeline, inside: Window) -> dict[str, float]:
-    """Of each marked range the share of the stretch that it covers on the steps' thread, as a mean over the ranks."""
+    """Of each marked range the share of the stretch that it covers on the steps' thread, as a mean
+    over the ranks.
+    """
     ranges, steps = timeline.ranges, step_rows(timeline)
     threads = np.unique(steps.thread if len(steps) else ranges.thread)
     totals: dict[str, int] = {}
     for thread in threads.tolist():
         for row in _named_times("range", timeline, ranges, thread, inside):
             totals[row.name] = totals.get(row.name, 0) + row.time_ns
-    shares = {f"{name}_share": total / inside.length / len(threads) for name, total in totals.items()}
+    shares = {
+        f"{name}_share": total / inside.length / len(threads) for name, total in totals.items()
+    }
     return shares | ({"data_wait_share": shares["data_share"]} if "data_share" in shares else {})
 
 
@@ -141,19 +159,31 @@ def _threads(timeline: Timeline, inside: Window) -> list[ThreadUse]:
         "Python": timeline.python,
     }
     found = []
-    for thread in sorted({int(each) for table in tables.values() for each in np.unique(table.thread)}):
-        names = [row for kind, table in tables.items() for row in _named_times(kind, timeline, table, thread, inside)]
+    for thread in sorted(
+        {int(each) for table in tables.values() for each in np.unique(table.thread)}
+    ):
+        names = [
+            row
+            for kind, table in tables.items()
+            for row in _named_times(kind, timeline, table, thread, inside)
+        ]
         if names:
             rank = next(
-                int(table.rank[table.thread == thread][0]) for table in tables.values() if thread in table.thread
+                int(table.rank[table.thread == thread][0])
+                for table in tables.values()
+                if thread in table.thread
             )
-            busy = iv.join(*(_covered(table, table.thread == thread, inside) for table in tables.values()))
+            busy = iv.join(
+                *(_covered(table, table.thread == thread, inside) for table in tables.values())
+            )
             longest = sorted(names, key=lambda row: -row.time_ns)[:NAMES]
             found.append(ThreadUse(rank, thread, busy.total, longest))
     return sorted(found, key=lambda use: -use.busy_ns)
 
 
-def _named_times(kind: str, timeline: Timeline, table: HostTable, thread: int, inside: Window) -> list[NamedTime]:
+def _named_times(
+    kind: str, timeline: Timeline, table: HostTable, thread: int, inside: Window
+) -> list[NamedTime]:
     mine = (table.thread == thread) & (table.start < inside.end) & (table.end > inside.start)
     return [
         NamedTime(

@@ -1,6 +1,8 @@
-"""Distribution-free statistics: nothing here assumes that timings are normal, because they never are.
+"""Distribution-free statistics: nothing here assumes that timings are normal, because they never
+are.
 
-Mostly pure Python: a check has at most thousands of samples, and exact integers make the levels exact.
+Mostly pure Python: a check has at most thousands of samples, and exact integers make the levels
+exact.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ MAD_TO_SIGMA = 1.4826
 
 
 class Interval(NamedTuple):
-    """A median with its bounds, in the unit of the samples. A bound that the samples cannot bear is infinite."""
+    """A median with its bounds, in the unit of the samples. A bound that the samples cannot bear is
+    infinite.
+    """
 
     low: float
     median: float
@@ -27,10 +31,12 @@ class Interval(NamedTuple):
 
 
 def tail_rank(n: int, level: Fraction) -> int:
-    """Largest k with P(Bin(n, ½) < k) ≤ `level` (below ½): the k-th smallest sample tops the median at most that often.
+    """Largest k with P(Bin(n, ½) < k) ≤ `level` (below ½): the k-th smallest sample tops the median
+    at most that often.
 
-    0 means that n samples can bear no bound at this level. Exact: counts of coin tosses are integers.
-    Source: the sign test's interval, David & Nagaraja, Order Statistics (2003), section 7.1.
+    0 means that n samples can bear no bound at this level. Exact: counts of coin tosses are
+    integers. Source: the sign test's interval, David & Nagaraja, Order Statistics (2003), section
+    7.1.
     """
     allowed, ways, rank = level * 2**n, 1, 0
     total = ways
@@ -42,7 +48,8 @@ def tail_rank(n: int, level: Fraction) -> int:
 
 
 def bounds_at(samples: Sequence[float], rank: int) -> Interval:
-    """The `rank`-th smallest sample, the median and the `rank`-th largest one; infinite bounds at rank 0.
+    """The `rank`-th smallest sample, the median and the `rank`-th largest one; infinite bounds at
+    rank 0.
 
     Raises ValueError without samples, or when one of them is not a number.
     """
@@ -56,7 +63,8 @@ def bounds_at(samples: Sequence[float], rank: int) -> Interval:
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> Interval:
-    """Interval that covers the true median with at least `confidence` (0–1), whatever the distribution, ties included.
+    """Interval that covers the true median with at least `confidence` (0–1), whatever the
+    distribution, ties included.
 
     Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
     """
@@ -71,12 +79,15 @@ def _two_sided_rank(n: int, confidence: float) -> int:
 
 
 def signed_rank_interval(samples: Sequence[float], confidence: float) -> Interval:
-    """Interval for the centre of a symmetric distribution, around the Hodges-Lehmann estimate: about half as wide as `median_interval`'s.
+    """Interval for the centre of a symmetric distribution, around the Hodges-Lehmann estimate:
+    about half as wide as `median_interval`'s.
 
-    Ratios of paired measurements in random order are symmetric in the logarithm as long as a change scales the times; without a change they always are,
-    and the interval then misses 0 at most with 1 - `confidence`, ties included. Bounds that the samples cannot bear are infinite.
-    Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods (2014), section 3.3: ordered Walsh averages.
-    Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
+    Ratios of paired measurements in random order are symmetric in the logarithm as long as a change
+    scales the times; without a change they always are, and the interval then misses 0 at most with
+    1 - `confidence`, ties included. Bounds that the samples cannot bear are infinite. Source:
+    Hollander, Wolfe & Chicken, Nonparametric Statistical Methods (2014), section 3.3: ordered Walsh
+    averages. Raises ValueError on a confidence outside (0, 1) and on samples that are missing or
+    not numbers.
     """
     _require_share(confidence)
     bounds_at(samples, 0)
@@ -86,32 +97,47 @@ def signed_rank_interval(samples: Sequence[float], confidence: float) -> Interva
     rank = _signed_rank(len(values), (1 - Fraction(str(confidence))) / 2)
     middle = float(np.median(walsh))
     return (
-        Interval(float(walsh[rank - 1]), middle, float(walsh[-rank])) if rank else Interval(-math.inf, middle, math.inf)
+        Interval(float(walsh[rank - 1]), middle, float(walsh[-rank]))
+        if rank
+        else Interval(-math.inf, middle, math.inf)
     )
 
 
 @lru_cache(maxsize=4096)
 def _signed_rank(n: int, level: Fraction) -> int:
-    """Largest k with P(W < k) <= `level`, W the sum of those ranks 1…n whose coin shows heads; 0 where there is none."""
+    """Largest k with P(W < k) <= `level`, W the sum of those ranks 1…n whose coin shows heads; 0
+    where there is none.
+    """
     shares = np.zeros(n * (n + 1) // 2 + 1)
     shares[0] = 1.0
     for rank in range(1, n + 1):
-        shares[rank:] = shares[rank:] + shares[:-rank]  # the right side is computed before it is assigned
+        shares[rank:] = (
+            shares[rank:] + shares[:-rank]
+        )  # the right side is computed before it is assigned
         shares /= 2
-    # Exact up to n = 53, as long as 2ⁿ sums have a float each; beyond, the last digits are rounded to the safe side.
-    return int(np.searchsorted(np.cumsum(shares), float(level) * (1 - 1e-12 * (n > 53)), side="right"))
+    # Exact up to n = 53, as long as 2ⁿ sums have a float each; beyond, the last digits are rounded
+    # to the safe side.
+    return int(
+        np.searchsorted(np.cumsum(shares), float(level) * (1 - 1e-12 * (n > 53)), side="right")
+    )
 
 
-def rank_sum_interval(first: Sequence[float], second: Sequence[float], confidence: float) -> Interval:
-    """Interval for how far `second` lies above `first`, around the Hodges-Lehmann estimate: independent samples whose distributions differ by a shift.
+def rank_sum_interval(
+    first: Sequence[float], second: Sequence[float], confidence: float
+) -> Interval:
+    """Interval for how far `second` lies above `first`, around the Hodges-Lehmann estimate:
+    independent samples whose distributions differ by a shift.
 
-    Bounds that the samples cannot bear are infinite. Source: Hollander, Wolfe & Chicken, Nonparametric Statistical Methods (2014), section 4.3:
-    ordered differences. Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
+    Bounds that the samples cannot bear are infinite. Source: Hollander, Wolfe & Chicken,
+    Nonparametric Statistical Methods (2014), section 4.3: ordered differences. Raises ValueError on
+    a confidence outside (0, 1) and on samples that are missing or not numbers.
     """
     _require_share(confidence)
     bounds_at(first, 0), bounds_at(second, 0)
     differences = np.sort(
-        np.subtract.outer(np.asarray(second, dtype=np.float64), np.asarray(first, dtype=np.float64)).ravel()
+        np.subtract.outer(
+            np.asarray(second, dtype=np.float64), np.asarray(first, dtype=np.float64)
+        ).ravel()
     )
     rank = _rank_sum(*sorted((len(first), len(second))), (1 - Fraction(str(confidence))) / 2)
     middle = float(np.median(differences))
@@ -125,12 +151,16 @@ EXACT_PAIRS = 2500
 
 @lru_cache(maxsize=4096)
 def _rank_sum(fewer: int, more: int, level: Fraction) -> int:
-    """Largest k with P(U < k) <= `level`, U the number of pairs in which the second is larger, when nothing differs. Normal beyond 50 by 50."""
+    """Largest k with P(U < k) <= `level`, U the number of pairs in which the second is larger, when
+    nothing differs. Normal beyond 50 by 50.
+    """
     pairs = fewer * more
     if pairs > EXACT_PAIRS:
         sigma = math.sqrt(pairs * (fewer + more + 1) / 12)
         return max(int(pairs / 2 + NormalDist().inv_cdf(float(level)) * sigma), 0)
-    ways = [1] + [0] * pairs  # of reaching each U: the Gaussian binomial coefficient, factor by factor
+    ways = [1] + [
+        0
+    ] * pairs  # of reaching each U: the Gaussian binomial coefficient, factor by factor
     for i in range(1, fewer + 1):
         for u in range(pairs, more + i - 1, -1):
             ways[u] -= ways[u - more - i]
@@ -144,26 +174,34 @@ def _rank_sum(fewer: int, more: int, level: Fraction) -> int:
 
 
 def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
-    """Reference time over learner time of each pair: 2 means that the learner's code took half as long.
+    """Reference time over learner time of each pair: 2 means that the learner's code took half as
+    long.
 
-    Raises ValueError when the two differ in length or a time is not a positive finite number of seconds.
+    Raises ValueError when the two differ in length or a time is not a positive finite number of
+    seconds.
     """
     if len(reference_s) != len(learner_s):
-        raise ValueError(f"{len(reference_s)} reference times cannot be paired with {len(learner_s)} others")
+        raise ValueError(
+            f"{len(reference_s)} reference times cannot be paired with {len(learner_s)} others"
+        )
     if not all(0 < time < math.inf for time in (*reference_s, *learner_s)):
         raise ValueError("a measured time must be a positive finite number of seconds")
     return [reference / learner for reference, learner in zip(reference_s, learner_s, strict=True)]
 
 
 def log_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
-    """Natural logarithm of each pair's ratio, so that twice as fast and half as fast lie equally far from 0."""
+    """Natural logarithm of each pair's ratio, so that twice as fast and half as fast lie equally
+    far from 0.
+    """
     return [math.log(ratio) for ratio in paired_ratios(reference_s, learner_s)]
 
 
 def noise_share(log_ratios_: Sequence[float]) -> float:
-    """Typical deviation of one pair from the median pair, as a share: 0.05 means that pairs differ by about 5%.
+    """Typical deviation of one pair from the median pair, as a share: 0.05 means that pairs differ
+    by about 5%.
 
-    From the median absolute deviation, so that a few stalls do not count. Raises ValueError without samples.
+    From the median absolute deviation, so that a few stalls do not count. Raises ValueError without
+    samples.
     """
     middle = bounds_at(log_ratios_, 0).median
     spread = MAD_TO_SIGMA * median(abs(value - middle) for value in log_ratios_)

@@ -8,21 +8,26 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.device import DeviceTime, DeviceUse, find_device_uses
+from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
+from bottleneck_lab.analysis.device.kernels import KernelRow, LaunchUse, find_kernels, find_launches
+from bottleneck_lab.analysis.device.transfers import (
+    CollectiveRow,
+    CopyRow,
+    find_collectives,
+    find_copies,
+)
+from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse, find_device_uses
 from bottleneck_lab.analysis.findings import Evidence, Finding, doubt, find_findings
-from bottleneck_lab.analysis.kernels import KernelRow, LaunchUse, find_kernels, find_launches
-from bottleneck_lab.analysis.lines import LineRow, find_lines
-from bottleneck_lab.analysis.memory import MemoryUse, find_memory
-from bottleneck_lab.analysis.operators import OperatorRow, build_calls, find_operators
+from bottleneck_lab.analysis.host.lines import LineRow, find_lines
+from bottleneck_lab.analysis.host.operators import OperatorRow, build_calls, find_operators
+from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs
+from bottleneck_lab.analysis.host.workers import WorkerUse, find_workers
+from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
-from bottleneck_lab.analysis.ranges import RangeRow, find_ranges
-from bottleneck_lab.analysis.ranks import Straggler, find_stragglers
-from bottleneck_lab.analysis.roofline import Machine, Roofline, find_roofline
-from bottleneck_lab.analysis.serving import ServingUse, find_serving
-from bottleneck_lab.analysis.syncs import SyncRow, find_syncs
-from bottleneck_lab.analysis.transfers import CollectiveRow, CopyRow, find_collectives, find_copies
-from bottleneck_lab.analysis.window import Step, Window, begun_inside, find_steps, find_window
-from bottleneck_lab.analysis.workers import WorkerUse, find_workers
+from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
+from bottleneck_lab.analysis.steps.ranges import RangeRow, find_ranges
+from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
+from bottleneck_lab.analysis.steps.window import Step, Window, begun_inside, find_steps, find_window
 from bottleneck_lab.trace.timeline import Timeline
 
 First = TypeVar("First")
@@ -30,14 +35,18 @@ Other = TypeVar("Other")
 
 SCHEMA = 1
 LARGE_EVENTS = 5_000_000
-"""From here on both sides are summed up at once. With 2.8 million events that gained an eighth of the time, for a third more memory: not worth it."""
+"""From here on both sides are summed up at once. With 2.8 million events that gained an eighth of
+the time, for a third more memory: not worth it.
+"""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Where the time went. Times are ns, shares 0–1. `emulated` (an emulated accelerator's rows are in it) and `quality` must be shown with any figure.
+    """Where the time went. Times are ns, shares 0–1. `emulated` (an emulated accelerator's rows are
+    in it) and `quality` must be shown with any figure.
 
-    `start_ns` and `wall_ns` are the stretch looked at: from the first step to the end of the last one's work, or the whole capture without steps.
-    `cpu_only`: no accelerator was recorded; the CPU stands in as the device.
+    `start_ns` and `wall_ns` are the stretch looked at: from the first step to the end of the last
+    one's work, or the whole capture without steps. `cpu_only`: no accelerator was recorded; the CPU
+    stands in as the device.
     """
 
     schema: int
@@ -58,7 +67,9 @@ class Summary(msgspec.Struct, frozen=True):
     step_spread: float
     """Standard deviation over mean of the steps' costs."""
     range_shares: dict[str, float]
-    """Share of the steps' time in each range on the steps' thread: `data`, `h2d`, `forward`, `backward`, `optimizer` and whatever else was marked."""
+    """Share of the steps' time in each range on the steps' thread: `data`, `h2d`, `forward`,
+    `backward`, `optimizer` and whatever else was marked.
+    """
     operators: list[OperatorRow]
     lines: list[LineRow]
     kernels: list[KernelRow]
@@ -82,7 +93,9 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Analysis(NamedTuple):
-    """A capture, its summary, and when each device did what: for whoever draws what the summary adds up, or looks into its steps."""
+    """A capture, its summary, and when each device did what: for whoever draws what the summary
+    adds up, or looks into its steps.
+    """
 
     timeline: Timeline
     summary: Summary
@@ -102,14 +115,22 @@ def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
 
 
 def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
-    """Everything at once. A pure function of the capture and of the `ceilings` measured on the machine that it is from, where they were."""
+    """Everything at once. A pure function of the capture and of the `ceilings` measured on the
+    machine that it is from, where they were.
+    """
     uses = find_device_uses(timeline)
-    return _summary(timeline, lambda: [use for use, _ in uses], ceilings)  # one device's time at a time
+    return _summary(
+        timeline, lambda: [use for use, _ in uses], ceilings
+    )  # one device's time at a time
 
 
-def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: Machine | None) -> Summary:
+def _summary(
+    timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: Machine | None
+) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
-    seen, quality = _gather_evidence(timeline, inside, uses, [step.cost_ns for step in steps], window)
+    seen, quality = _gather_evidence(
+        timeline, inside, uses, [step.cost_ns for step in steps], window
+    )
     findings, withheld = doubt(find_findings(seen), quality)
     lengths = np.array(seen.step_ns or [0], dtype=np.int64)
     return Summary(
@@ -148,9 +169,15 @@ def _summary(timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: 
 
 
 def _gather_evidence(
-    timeline: Timeline, inside: Timeline, uses: Callable[[], list[DeviceUse]], step_ns: list[int], window: Window
+    timeline: Timeline,
+    inside: Timeline,
+    uses: Callable[[], list[DeviceUse]],
+    step_ns: list[int],
+    window: Window,
 ) -> tuple[Evidence, Quality]:
-    """What findings are drawn from, and whether it can be relied on. `inside`: what of the timeline began in its window."""
+    """What findings are drawn from, and whether it can be relied on. `inside`: what of the timeline
+    began in its window.
+    """
     (operators, syncs, lines), (devices, quality) = _beside(
         timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline, uses)
     )
@@ -172,7 +199,9 @@ def _gather_evidence(
     return seen, quality
 
 
-def _beside(events: int, first: Callable[[], First], other: Callable[[], Other]) -> tuple[First, Other]:
+def _beside(
+    events: int, first: Callable[[], First], other: Callable[[], Other]
+) -> tuple[First, Other]:
     """Both at once for a large capture: NumPy works without Python's lock where arrays are large."""
     if events < LARGE_EVENTS:
         return first(), other()
@@ -183,7 +212,9 @@ def _beside(events: int, first: Callable[[], First], other: Callable[[], Other])
         return first(), found.result()
 
 
-def _device_side(timeline: Timeline, uses: Callable[[], list[DeviceUse]]) -> tuple[list[DeviceUse], Quality]:
+def _device_side(
+    timeline: Timeline, uses: Callable[[], list[DeviceUse]]
+) -> tuple[list[DeviceUse], Quality]:
     """What became of the devices' time, and whether that can be relied on."""
     devices = uses()
     return devices, judge_quality(timeline, devices)
@@ -201,4 +232,8 @@ def _range_shares(steps: list[Step]) -> dict[str, float]:
     for step in steps:
         for name, time in step.range_ns.items():
             times[name] = times.get(name, 0) + time
-    return {name: time / whole for name, time in sorted(times.items(), key=lambda item: -item[1]) if whole}
+    return {
+        name: time / whole
+        for name, time in sorted(times.items(), key=lambda item: -item[1])
+        if whole
+    }

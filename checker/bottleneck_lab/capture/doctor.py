@@ -1,5 +1,5 @@
-"""What this machine has, what each thing unlocks, and how to get what is missing. Nothing here imports torch: the answer must come quickly, even when torch
-is what is broken.
+"""What this machine has, what each thing unlocks, and how to get what is missing. Nothing here
+imports torch: the answer must come quickly, even when torch is what is broken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.gpu import GpuState, cuda_devices, gpu_states
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap, bubblewrap_problem, how_to_allow
 from bottleneck_lab.measure.sandbox.cgroup import own_group
-from bottleneck_lab.needs import dali_build, dali_extra, install_command, require_linux, require_packages
+from bottleneck_lab.needs import (
+    dali_build,
+    dali_extra,
+    install_command,
+    require_linux,
+    require_packages,
+)
 from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root, home
@@ -42,7 +48,9 @@ _GIB = 2**30
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One requirement that doctor checks. `remedy` is empty if it is met; `found` is a version, a size, or why it is not met."""
+    """One requirement that doctor checks. `remedy` is empty if it is met; `found` is a version, a
+    size, or why it is not met.
+    """
 
     name: str
     present: bool
@@ -53,11 +61,15 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Requirement]:
-    """Everything that a lab may need from this machine, most important first; on other systems than Linux, only what runs there. Never raises if something
-    is missing.
+    """Everything that a lab may need from this machine, most important first; on other systems than
+    Linux, only what runs there. Never raises if something is missing.
     """
     anywhere: tuple[Callable[[], list[Requirement]], ...] = (_python, _packages)
-    probes = (*anywhere, _gpu, _programs, _isolation, _sizes, _data) if sys.platform == "linux" else anywhere
+    probes = (
+        (*anywhere, _gpu, _programs, _isolation, _sizes, _data)
+        if sys.platform == "linux"
+        else anywhere
+    )
     return [finding for probe in probes for finding in probe()]
 
 
@@ -67,14 +79,19 @@ def gpus() -> list[str]:
 
 
 def choose_device(lab: Lab, asked: str | None) -> Device:
-    """The device asked for, or the best that `lab` and this machine share: `cuda` first, then the lab's own order.
+    """The device asked for, or the best that `lab` and this machine share: `cuda` first, then the
+    lab's own order.
 
-    Raises UsageError for a device that the lab is not measured on, MachineError for a GPU or a torch that is not there.
+    Raises UsageError for a device that the lab is not measured on, MachineError for a GPU or a
+    torch that is not there.
     """
     offered = lab.spec.devices
     if asked is not None:
         if asked not in offered:
-            raise UsageError(f"'{lab.slug}' is not measured on '{asked}'.", f"It is measured on: {', '.join(offered)}.")
+            raise UsageError(
+                f"'{lab.slug}' is not measured on '{asked}'.",
+                f"It is measured on: {', '.join(offered)}.",
+            )
         if asked == "cuda":
             _require_gpu(lab)
         return asked
@@ -91,7 +108,7 @@ def gpus_missing(lab: Lab) -> str:
     if not there:
         return "This process cannot use any CUDA device."
     if there < least:
-        return f"'{lab.name}' needs {least} GPUs on `cuda`, and this process can use {there}."
+        return f"'{lab.slug}' needs {least} GPUs on `cuda`, and this process can use {there}."
     return ""
 
 
@@ -113,7 +130,9 @@ def _require_gpu(lab: Lab) -> None:
 def _output(*command: str) -> str | None:
     """The first line that a tool prints, or None if it cannot be run in time."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_S, check=False, errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -156,7 +175,9 @@ def _gpu() -> list[Requirement]:
     version = Path("/proc/driver/nvidia/version")
     if names:
         driver = (
-            version.read_text().splitlines()[0].removeprefix("NVRM version: ") if version.exists() else "driver unknown"
+            version.read_text().splitlines()[0].removeprefix("NVRM version: ")
+            if version.exists()
+            else "driver unknown"
         )
         found = f"{', '.join(names)} ({' '.join(driver.split())})"
         obstacles = [row for state in gpu_states() for row in _obstacles(state)]
@@ -172,7 +193,10 @@ def _gpu() -> list[Requirement]:
             "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`.",
         )
     else:
-        found, remedy = "none", "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do."
+        found, remedy = (
+            "none",
+            "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do.",
+        )
     return [Requirement("GPU", False, found, unlocks, "optional", remedy)]
 
 
@@ -180,37 +204,62 @@ def _obstacles(gpu: GpuState) -> list[Requirement]:
     """What in a GPU's state would disturb a measurement; usually nothing."""
     rows = []
     if refusal := gpu.refusal():
-        rows.append(Requirement("GPU mode", False, refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE))
+        rows.append(
+            Requirement(
+                "GPU mode", False, refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE
+            )
+        )
     if gpu.others:
         found = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
         found += f", a kernel running {gpu.busy:.0%} of the time" if gpu.busy is not None else ""
         remedy = "End them (`nvidia-smi` lists them), or name a free GPU: `CUDA_VISIBLE_DEVICES=1`."
         rows.append(
-            Requirement("GPU to itself", False, found, "verdicts other than INCONCLUSIVE", "recommended", remedy)
+            Requirement(
+                "GPU to itself",
+                False,
+                found,
+                "verdicts other than INCONCLUSIVE",
+                "recommended",
+                remedy,
+            )
         )
     if gpu.sliced:
         remedy = "Ratios hold on a slice. Whole GPU: as administrator, `nvidia-smi -mig 0`."
         rows.append(
-            Requirement("whole GPU", False, "a MIG slice", "utilisation and nsys's GPU metrics", "optional", remedy)
+            Requirement(
+                "whole GPU",
+                False,
+                "a MIG slice",
+                "utilisation and nsys's GPU metrics",
+                "optional",
+                remedy,
+            )
         )
     return rows
 
 
 def _counters() -> Requirement:
-    """Whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are kept for administrators.
+    """Whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are kept
+    for administrators.
 
     Source: the driver's own /proc/driver/nvidia/params and NVIDIA's page on ERR_NVGPUCTRPERM.
     """
-    restricted = _DRIVER_PARAMETERS.exists() and "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
+    restricted = (
+        _DRIVER_PARAMETERS.exists() and "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
+    )
     refused = restricted and not _is_administrator()
     found = "refused: ERR_NVGPUCTRPERM" if refused else "allowed"
     remedy = COUNTERS_REMEDY if refused else ""
-    return Requirement("GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy)
+    return Requirement(
+        "GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy
+    )
 
 
 def _is_administrator() -> bool:
     """Whether this process has CAP_SYS_ADMIN, which root in a container lacks."""
-    effective = next(line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff"))
+    effective = next(
+        line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff")
+    )
     return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
 
 
@@ -221,7 +270,9 @@ def _program(name: str, option: str, unlocks: str) -> Requirement:
         return Requirement(name, False, "not installed", unlocks, "optional", how_to_get(name))
     line = _output(str(path), option)
     if line is None:
-        return Requirement(name, False, f"`{path} {option}` fails", unlocks, "optional", how_to_get(name))
+        return Requirement(
+            name, False, f"`{path} {option}` fails", unlocks, "optional", how_to_get(name)
+        )
     return Requirement(name, True, line, unlocks, "optional")
 
 
@@ -229,16 +280,27 @@ def _headers() -> Requirement:
     """Python's own headers, which Triton and Inductor compile against."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     unlocks, present = "Triton kernels and `torch.compile`", header.is_file()
-    remedy = "" if present else "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
+    remedy = (
+        ""
+        if present
+        else "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
+    )
     return Requirement(
-        "Python.h", present, str(header.parent) if present else "not installed", unlocks, "optional", remedy
+        "Python.h",
+        present,
+        str(header.parent) if present else "not installed",
+        unlocks,
+        "optional",
+        remedy,
     )
 
 
 def _programs() -> list[Requirement]:
     return [
         _headers(),
-        _program("nsys", "--version", "`lab profile --tool nsys`: the timeline of the whole system"),
+        _program(
+            "nsys", "--version", "`lab profile --tool nsys`: the timeline of the whole system"
+        ),
         _program("ncu", "--version", "`lab profile --tool ncu`: one kernel's counters"),
         _program("compute-sanitizer", "--version", "finding races and out-of-bounds accesses"),
         _program("g++", "-dumpfullversion", "lab `fused-attention` on a CPU"),
@@ -249,7 +311,10 @@ def _programs() -> list[Requirement]:
 def _isolation() -> list[Requirement]:
     unlocks = "running your code during a check without access to the network or your files"
     if problem := bubblewrap_problem():
-        return [Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()), _cgroup()]
+        return [
+            Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()),
+            _cgroup(),
+        ]
     version = _output(str(bubblewrap()), "--version") or "works"
     return [Requirement("bubblewrap", True, version, unlocks, "recommended"), _cgroup()]
 
@@ -268,8 +333,13 @@ def _cgroup() -> Requirement:
         )
     if os.access(own, os.W_OK):
         return Requirement("cgroup v2", True, str(own), unlocks, "optional")
-    remedy = "Run the check under `systemd-run --user --scope -p Delegate=yes`; until then process groups are used."
-    return Requirement("cgroup v2", False, "mounted, but not delegated to this user", unlocks, "optional", remedy)
+    remedy = (
+        "Run the check under `systemd-run --user --scope -p Delegate=yes`; until then process"
+        " groups are used."
+    )
+    return Requirement(
+        "cgroup v2", False, "mounted, but not delegated to this user", unlocks, "optional", remedy
+    )
 
 
 def _sizes() -> list[Requirement]:
@@ -286,28 +356,41 @@ def _sizes() -> list[Requirement]:
     return [_size(*row) for row in rows]
 
 
-def _size(name: str, value: float, least: float, unit: str, unlocks: str, remedy: str) -> Requirement:
+def _size(
+    name: str, value: float, least: float, unit: str, unlocks: str, remedy: str
+) -> Requirement:
     enough = value >= least
-    return Requirement(name, enough, f"{value:.3g} {unit}", unlocks, "required", "" if enough else remedy)
+    return Requirement(
+        name, enough, f"{value:.3g} {unit}", unlocks, "required", "" if enough else remedy
+    )
 
 
 def _data() -> list[Requirement]:
     return [
         _made("photos", "the labs on images", "recommended", "lab data"),
-        _made("tritonserver", "a lab's server on a real Triton Inference Server", "optional", "lab data tritonserver"),
+        _made(
+            "tritonserver",
+            "a lab's server on a real Triton Inference Server",
+            "optional",
+            "lab data tritonserver",
+        ),
         _perf_analyzer(),
     ]
 
 
 def _perf_analyzer() -> Requirement:
     """Triton's own load generator, installed next to it."""
-    from bottleneck_lab.measure.kinds.server.perf_analyzer import PerfAnalyzer  # half a second, of every command
+    from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
+        PerfAnalyzer,  # half a second, of every command
+    )
 
     unlocks = "the same load from Triton's own tool, next to `lab run`'s"
     try:
         found = PerfAnalyzer(dataset_root("tritonserver")).version()
     except MachineError as missing:
-        return Requirement("perf_analyzer", False, missing.message, unlocks, "optional", missing.remedy)
+        return Requirement(
+            "perf_analyzer", False, missing.message, unlocks, "optional", missing.remedy
+        )
     return Requirement("perf_analyzer", True, found, unlocks, "optional")
 
 

@@ -1,4 +1,6 @@
-"""Programs that start one process per rank: where the launcher's own arguments end and the program's start."""
+"""Programs that start one process per rank: where the launcher's own arguments end and the
+program's start.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _FLAGS_WITH_VALUE = {"-X", "-W"}
 
 @dataclass(frozen=True)
 class Launch:
-    """`launcher` is empty if the program is started directly; `rank` is the variable that numbers the processes."""
+    """`launcher` is empty if the program is started directly; `rank` is the variable that numbers
+    the processes.
+    """
 
     launcher: tuple[str, ...]
     program: tuple[str, ...]
@@ -23,20 +27,40 @@ class Launch:
     mpi: bool = False
 
     def around(self, *tool: str) -> list[str]:
-        """The command line with the tool's put before the program, inside the launcher: one report per rank."""
+        """The command line with the tool's put before the program, inside the launcher: one report
+        per rank.
+        """
         return [*self.launcher, *tool, *self.program]
 
 
 def split(program: tuple[str, ...], python: str) -> Launch:
-    """Tells `torchrun OPTIONS train.py …` and `mpirun OPTIONS program …` from a program started directly. `python` runs what torchrun would."""
+    """Tells `torchrun OPTIONS train.py …` and `mpirun OPTIONS program …` from a program started
+    directly. `python` runs what torchrun would.
+    """
     name = Path(program[0]).name
     if name in _MPI:
-        first = next((index for index, word in enumerate(program) if index and _is_program(word)), len(program))
+        first = next(
+            (index for index, word in enumerate(program) if index and _is_program(word)),
+            len(program),
+        )
         return Launch(program[:first], program[first:], "OMPI_COMM_WORLD_RANK", mpi=True)
-    start = 1 if name == "torchrun" else 3 if is_python(program[0]) and _is_torch_module(program[1:3]) else 0
+    start = (
+        1
+        if name == "torchrun"
+        else 3
+        if is_python(program[0]) and _is_torch_module(program[1:3])
+        else 0
+    )
     if not start:
         return Launch((), program)
-    at = next((i for i, word in enumerate(program) if i >= start and (word.endswith(".py") or word == "-m")), None)
+    at = next(
+        (
+            i
+            for i, word in enumerate(program)
+            if i >= start and (word.endswith(".py") or word == "-m")
+        ),
+        None,
+    )
     if at is None:
         return Launch((), program)
     options = tuple(word for word in program[:at] if word not in ("--no-python", "--no_python"))
@@ -59,9 +83,11 @@ def _is_program(word: str) -> bool:
 
 
 def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[str]] | None:
-    """(interpreter with its flags, what it runs with its arguments) for anything that is Python; None for anything else.
+    """(interpreter with its flags, what it runs with its arguments) for anything that is Python;
+    None for anything else.
 
-    Takes `python [flags] x.py …`, `python -m module …`, `python -c code …`, `x.py …`, and an installed script such as `pytest`.
+    Takes `python [flags] x.py …`, `python -m module …`, `python -c code …`, `x.py …`, and an
+    installed script such as `pytest`.
     """
     if is_python(program[0]):
         at = 1

@@ -1,7 +1,8 @@
-"""Which line of the program ran when: `sys.settrace` on the program's own files, written into the trace as a track of its own.
+"""Which line of the program ran when: `sys.settrace` on the program's own files, written into the
+trace as a track of its own.
 
-torch.profiler names the functions on the stack, each by the line where it is defined; which line of it was running is not in its trace. Stands alone,
-like script.py.
+torch.profiler names the functions on the stack, each by the line where it is defined; which line of
+it was running is not in its trace. Stands alone, like script.py.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from types import CodeType, FrameType
 from typing import IO, Any
 
 TRACK = "lines of"
-"""What the track's thread is called, with the number of the thread that ran the lines: what the reader knows it by."""
+"""What the track's thread is called, with the number of the thread that ran the lines: what the
+reader knows it by.
+"""
 
 MOST_ROWS = 1_000_000
 SHORTEST_NS = 1_000
@@ -31,7 +34,9 @@ SHORTEST_NS = 1_000
 
 _EVENTS = b'"traceEvents": ['
 _SCRIPT = str(Path(__file__).with_name("script.py"))
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 class Lines:
@@ -90,13 +95,30 @@ class Lines:
             sys.settrace(None)
 
     def events(self, base_ns: int) -> Iterator[dict[str, Any]]:
-        """The track: one event a stretch in which one line ran. Times are µs after `base_ns`, as in the trace."""
+        """The track: one event a stretch in which one line ran. Times are µs after `base_ns`, as in
+        the trace.
+        """
         where = {"pid": os.getpid(), "tid": f"{TRACK} {self._thread}"}
-        yield {"ph": "M", "name": "thread_name", **where, "ts": 0, "args": {"name": "lines of your Python"}}
-        names = [f"{Path(code.co_filename).name}({line}): {code.co_name}" for code, line in self._numbers]
+        yield {
+            "ph": "M",
+            "name": "thread_name",
+            **where,
+            "ts": 0,
+            "args": {"name": "lines of your Python"},
+        }
+        names = [
+            f"{Path(code.co_filename).name}({line}): {code.co_name}" for code, line in self._numbers
+        ]
         for start, end, place in self._stretches():
             ts, duration = (start - base_ns) / 1000, (end - start) / 1000
-            yield {"ph": "X", "cat": "python_function", "name": names[place], **where, "ts": ts, "dur": duration}
+            yield {
+                "ph": "X",
+                "cat": "python_function",
+                "name": names[place],
+                **where,
+                "ts": ts,
+                "dur": duration,
+            }
 
     def _stretches(self) -> Iterator[tuple[int, int, int]]:
         """(start, end, place); too short a stretch is added to the one before it."""
@@ -114,23 +136,36 @@ class Lines:
 
 
 def steps(ends_ns: list[int], base_ns: int) -> Iterator[dict[str, Any]]:
-    """A range a step, from the end of one optimizer step to that of the next. What follows the last is not a step."""
+    """A range a step, from the end of one optimizer step to that of the next. What follows the last
+    is not a step.
+    """
     where = {"pid": os.getpid(), "tid": threading.get_native_id()}
     for number, (start, end) in enumerate(itertools.pairwise(ends_ns), 1):
         ts, duration = (start - base_ns) / 1000, (end - start) / 1000
-        yield {"ph": "X", "cat": "user_annotation", "name": f"step {number}", **where, "ts": ts, "dur": duration}
+        yield {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"step {number}",
+            **where,
+            "ts": ts,
+            "dur": duration,
+        }
 
 
 def compress(trace: Path, target: Path, lines: Lines | None, ends_ns: list[int]) -> None:
     """The trace, gzipped quickly, with the track of lines and the steps among its events."""
     base = _base_ns(trace)
     with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
-        _add(source, out, itertools.chain(steps(ends_ns, base), lines.events(base) if lines else ()))
+        _add(
+            source, out, itertools.chain(steps(ends_ns, base), lines.events(base) if lines else ())
+        )
         shutil.copyfileobj(source, out, 4 << 20)
 
 
 def _base_ns(trace: Path) -> int:
-    """The time since 1970 that the trace's own times are after. It stands before or after the events."""
+    """The time since 1970 that the trace's own times are after. It stands before or after the
+    events.
+    """
     with trace.open("rb") as file:
         ends = file.read(1 << 16)
         file.seek(max(0, trace.stat().st_size - (1 << 16)))

@@ -1,4 +1,6 @@
-"""A machine's health, sampled: its GPUs through NVML, its CPUs and memory, and the workload's own step rate. One sample for every reader."""
+"""A machine's health, sampled: its GPUs through NVML, its CPUs and memory, and the workload's own
+step rate. One sample for every reader.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _STEPS_BYTES = 256
 class Gpu(msgspec.Struct, frozen=True):
     """One GPU. Shares are 0 to 1; None is what this GPU does not report.
 
-    `busy_share` is NVML's utilisation: the share of time in which any kernel ran, however little of the GPU it used.
+    `busy_share` is NVML's utilisation: the share of time in which any kernel ran, however little of
+    the GPU it used.
     """
 
     index: int
@@ -36,7 +39,9 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """CPU and memory. `pressure` is the kernel's own: the share of the last 10 s in which some task waited for cpu, io or memory."""
+    """CPU and memory. `pressure` is the kernel's own: the share of the last 10 s in which some task
+    waited for cpu, io or memory.
+    """
 
     cpu_share: float
     cores: int
@@ -47,7 +52,9 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Everything at one moment. `no_gpu` says why there is no GPU in it; `steps_per_s` is since the sample before."""
+    """Everything at one moment. `no_gpu` says why there is no GPU in it; `steps_per_s` is since the
+    sample before.
+    """
 
     at_s: float
     host: Host
@@ -97,7 +104,9 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
         power_limit_w=None if limit is None else limit / 1000,
         sm_mhz=_asked(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         memory_mhz=_asked(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        temperature_c=_asked(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        temperature_c=_asked(
+            nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+        ),
     )
 
 
@@ -110,7 +119,11 @@ def read_host() -> Host:
         memory_used_bytes=int(memory.total - memory.available),
         memory_total_bytes=int(memory.total),
         load=psutil.getloadavg()[0],
-        pressure={kind: share for kind in ("cpu", "io", "memory") if (share := _pressure(kind)) is not None},
+        pressure={
+            kind: share
+            for kind in ("cpu", "io", "memory")
+            if (share := _pressure(kind)) is not None
+        },
     )
 
 
@@ -124,7 +137,9 @@ def _pressure(kind: str) -> float | None:
 
 
 def read_steps(path: Path) -> float | None:
-    """How many steps the workload has made: the first number in its file. None while there is none, or while it is being written."""
+    """How many steps the workload has made: the first number in its file. None while there is none,
+    or while it is being written.
+    """
     try:
         with path.open("rb") as file:
             return float(file.read(_STEPS_BYTES).split()[0])
@@ -133,7 +148,9 @@ def read_steps(path: Path) -> float | None:
 
 
 class Sampler:
-    """Takes samples. Everything that it asks is passed in, so that it can be tested without a GPU and without waiting."""
+    """Takes samples. Everything that it asks is passed in, so that it can be tested without a GPU
+    and without waiting.
+    """
 
     def __init__(
         self,
@@ -161,11 +178,14 @@ class Sampler:
             return [read_gpu(self._nvml, index) for index in range(self._nvml.nvmlDeviceGetCount())]
         except self._nvml.NVMLError as error:
             raise MachineError(
-                f"The GPU's driver no longer answers: {error}.", "See `nvidia-smi` and the kernel's log (`dmesg`)."
+                f"The GPU's driver no longer answers: {error}.",
+                "See `nvidia-smi` and the kernel's log (`dmesg`).",
             ) from error
 
     def _progress(self, at: float) -> tuple[float | None, float | None]:
-        """Steps so far, and their rate. A count that falls is a workload started again: no rate for that one sample."""
+        """Steps so far, and their rate. A count that falls is a workload started again: no rate for
+        that one sample.
+        """
         steps = read_steps(self._steps) if self._steps else None
         before, rate = self._before, None
         if steps is None:

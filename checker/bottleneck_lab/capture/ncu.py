@@ -1,4 +1,6 @@
-"""Nsight Compute: counters of single kernels. What the installed release can do, its command line, and what it left."""
+"""Nsight Compute: counters of single kernels. What the installed release can do, its command line,
+and what it left.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,14 @@ METRICS = (
     "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "smsp__thread_inst_executed_per_inst_executed.ratio",
 )
-"""Where the installation has no section files: the course's own list, for throughput, occupancy, cache and divergence."""
+"""Where the installation has no section files: the course's own list, for throughput, occupancy,
+cache and divergence.
+"""
 
 COUNTERS_REMEDY = (
-    "Run as root, or put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into /etc/modprobe.d/nvidia-profiling.conf and load the driver again; "
-    "in a container, the host decides (`--cap-add=SYS_ADMIN`). `--tool torch` and `--tool nsys` work without counters."
+    "Run as root, or put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into"
+    " /etc/modprobe.d/nvidia-profiling.conf and load the driver again; in a container, the host"
+    " decides (`--cap-add=SYS_ADMIN`). `--tool torch` and `--tool nsys` work without counters."
 )
 PROBE_S = 60
 IMPORT_S = 300
@@ -42,7 +47,10 @@ _PROBLEMS = {
     ),
     "connect to the CUDA driver": (
         "ncu finds no CUDA driver: there is no GPU that this process can use.",
-        "ncu needs a GPU. `--tool torch` and `--tool nsys` record the host side without one; `lab doctor` says what is missing.",
+        (
+            "ncu needs a GPU. `--tool torch` and `--tool nsys` record the host side without one;"
+            " `lab doctor` says what is missing."
+        ),
     ),
     "driver resource": (
         "Another profiler is using the GPU's counters.",
@@ -61,11 +69,14 @@ class NcuCapabilities:
 
 
 def capabilities(version: str, help_text: str, sets_text: str) -> NcuCapabilities:
-    """From the texts of `ncu --version`, `--help` and `--list-sets`. Raises CaptureError when they are not ncu's."""
+    """From the texts of `ncu --version`, `--help` and `--list-sets`. Raises CaptureError when they
+    are not ncu's.
+    """
     found = _VERSION.search(version)
     if found is None or "--kernel-name" not in help_text:
         raise CaptureError(
-            "The ncu on this machine does not report its version and options.", "Run `ncu --version` by hand."
+            "The ncu on this machine does not report its version and options.",
+            "Run `ncu --version` by hand.",
         )
     rows = [line.split() for line in sets_text.splitlines()]
     sets = {row[0] for row in rows if len(row) > 2 and re.fullmatch(r"[a-z]+", row[0])}
@@ -75,7 +86,8 @@ def capabilities(version: str, help_text: str, sets_text: str) -> NcuCapabilitie
 def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -> list[str]:
     """The whole command line. Options that this release does not know are left out.
 
-    The clocks are left alone unless asked for: locking them needs a right that many machines do not give. The program gets its own HOME back.
+    The clocks are left alone unless asked for: locking them needs a right that many machines do not
+    give. The program gets its own HOME back.
     """
     options = request.options
     report = f"report_%q{{{launch.rank}}}" if launch.rank else "report"
@@ -87,22 +99,29 @@ def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -
         *([("--kernel-name", f"regex:{options.kernel}")] if options.kernel else []),
         *([("--launch-skip", str(options.skip))] if options.skip else []),
         ("--launch-count", str(options.launches)),
-        # An installation without section files ends with an error, metrics by name or not, unless it is shown some folder.
+        # An installation without section files ends with an error, metrics by name or not, unless
+        # it is shown some folder.
         *([] if can.sets else [("--section-folder", str(request.out))]),
     ]
     known = [word for pair in words if pair[0] in can.options for word in pair]
     home = ["env", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
-    return launch.around(tool, *what, *known, "--force-overwrite", "--export", str(request.out / report), *home)
+    return launch.around(
+        tool, *what, *known, "--force-overwrite", "--export", str(request.out / report), *home
+    )
 
 
 def probe(tool: str, home: str) -> NcuCapabilities:
     """The same, asked of the tool itself, which writes into its HOME even then."""
     asked = (["--version"], ["--help"], ["--list-sets"])
-    return capabilities(*(run_tool(["env", f"HOME={home}", tool, *words], Path(tool), PROBE_S) for words in asked))
+    return capabilities(
+        *(run_tool(["env", f"HOME={home}", tool, *words], Path(tool), PROBE_S) for words in asked)
+    )
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Runs the program under ncu; its kernels as CSV, beside the report. Raises MachineError for a GPU or a right that is missing."""
+    """Runs the program under ncu; its kernels as CSV, beside the report. Raises MachineError for a
+    GPU or a right that is missing.
+    """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-ncu-") as home:
         can, launch = probe(tool, home), split(request.program, sys.executable)
         line, shown = command(tool, can, request, launch), {**request.environment, "HOME": home}
@@ -112,7 +131,9 @@ def record(tool: str, request: Request) -> Captured:
         if not reports:
             raise explain(ended)
         files = [_as_csv(tool, home, report) for report in reports]
-    return Captured(files, typed(line, request), ended, can.version, [path.name for path in reports])
+    return Captured(
+        files, typed(line, request), ended, can.version, [path.name for path in reports]
+    )
 
 
 def _as_csv(tool: str, home: str, report: Path) -> str:
@@ -131,7 +152,8 @@ def explain(ended: CommandEnd) -> CaptureError | MachineError:
     if "No kernels were profiled" in ended.tail:
         return CaptureError(
             "ncu did not see any of the kernels it was asked to measure.",
-            "Check `--kernel` (a regular expression) and `--skip`; a program that runs on the CPU has no kernels.",
+            "Check `--kernel` (a regular expression) and `--skip`; a program that runs on the CPU"
+            " has no kernels.",
         )
     return CaptureError(
         f"ncu left no report; the program {ended.why()}:\n{ended.last_lines()}",

@@ -1,4 +1,6 @@
-"""Nsight Systems: what the installed release can do, the command line made from that, and what it left."""
+"""Nsight Systems: what the installed release can do, the command line made from that, and what it
+left.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True)
 class NsysCapabilities:
-    """What a release reports of itself: its version, the options of `nsys profile`, and what it can trace."""
+    """What a release reports of itself: its version, the options of `nsys profile`, and what it can
+    trace.
+    """
 
     version: str
     options: frozenset[str]
@@ -31,11 +35,14 @@ class NsysCapabilities:
 
 
 def capabilities(version: str, help_text: str) -> NsysCapabilities:
-    """From the texts of `nsys --version` and `nsys profile --help`. Raises CaptureError when they are not nsys'."""
+    """From the texts of `nsys --version` and `nsys profile --help`. Raises CaptureError when they
+    are not nsys'.
+    """
     found = _VERSION.search(version)
     if found is None or "--output" not in help_text:
         raise CaptureError(
-            "The nsys on this machine does not report its version and options.", "Run `nsys --version` by hand."
+            "The nsys on this machine does not report its version and options.",
+            "Run `nsys --version` by hand.",
         )
     return NsysCapabilities(found[1], frozenset(_OPTION.findall(help_text)), _traces(help_text))
 
@@ -47,13 +54,16 @@ def _traces(help_text: str) -> frozenset[str]:
         return frozenset()
     rest = help_text[start.end() :]
     following = _OPTION.search(rest)
-    return frozenset(re.findall(r"'([a-z][a-z0-9-]*)'", rest[: following.start() if following else None]))
+    return frozenset(
+        re.findall(r"'([a-z][a-z0-9-]*)'", rest[: following.start() if following else None])
+    )
 
 
 def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) -> list[str]:
     """The whole command line. Options that this release does not know are left out.
 
-    CPU sampling is off: its symbols can take minutes, and the timeline does not need it. Forked children (a DataLoader's workers) are followed.
+    CPU sampling is off: its symbols can take minutes, and the timeline does not need it. Forked
+    children (a DataLoader's workers) are followed.
     """
     wanted = [*WANTED, *(["mpi"] if launch.mpi else [])]
     report = f"report_%q{{{launch.rank}}}" if launch.rank else "report"
@@ -79,12 +89,17 @@ def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) 
 
 def probe(tool: str) -> NsysCapabilities:
     """The same, asked of the tool itself."""
-    texts = [run_tool([tool, *asked], Path(tool), PROBE_S) for asked in (["--version"], ["profile", "--help"])]
+    texts = [
+        run_tool([tool, *asked], Path(tool), PROBE_S)
+        for asked in (["--version"], ["profile", "--help"])
+    ]
     return capabilities(*texts)
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Runs the program under nsys; its reports as SQLite, one a rank. Raises CaptureError when nsys left none."""
+    """Runs the program under nsys; its reports as SQLite, one a rank. Raises CaptureError when nsys
+    left none.
+    """
     can, launch = probe(tool), split(request.program, sys.executable)
     line = command(tool, can, request, launch)
     request.announce(typed(line, request))
@@ -92,17 +107,26 @@ def record(tool: str, request: Request) -> Captured:
     files = exported(tool, request.out, ended)
     notes = []
     if "--discard-environment" not in can.options:
-        notes.append("The report contains the program's environment variables: check them before you share it.")
+        notes.append(
+            "The report contains the program's environment variables: check them before you"
+            " share it."
+        )
     reports = sorted((path.name for path in request.out.glob("*.nsys-rep")), key=by_number)
     return Captured(files, typed(line, request), ended, can.version, reports, notes)
 
 
 def exported(tool: str, out: Path, ended: CommandEnd) -> list[str]:
-    """The SQLite files, made from the reports where nsys has not made them itself. Judged by what is there: nsys exits 0 on failures too."""
+    """The SQLite files, made from the reports where nsys has not made them itself. Judged by what
+    is there: nsys exits 0 on failures too.
+    """
     for report in out.glob("*.nsys-rep"):
         target = report.with_suffix(".sqlite")
         if not target.is_file():
-            run_tool([tool, "export", "--type=sqlite", f"--output={target}", str(report)], report, EXPORT_S)
+            run_tool(
+                [tool, "export", "--type=sqlite", f"--output={target}", str(report)],
+                report,
+                EXPORT_S,
+            )
     if files := [path.name for path in out.glob("*.sqlite")]:
         return sorted(files, key=by_number)
     raise _nothing(out, ended)
@@ -112,10 +136,13 @@ def _nothing(out: Path, ended: CommandEnd) -> CaptureError:
     if any(out.glob("*.qdstrm")) or "importer binary" in ended.tail:
         return CaptureError(
             "nsys recorded, but its importer is missing, so there is no report.",
-            "Install all of Nsight Systems (Debian: nsight-systems and nsight-systems-target), not only its target package.",
+            "Install all of Nsight Systems (Debian: nsight-systems and nsight-systems-target), not"
+            " only its target package.",
         )
     if any(out.glob("*.nsys-rep")):
-        return CaptureError("nsys wrote a report but could not export it.", "Run `nsys export --type=sqlite` on it.")
+        return CaptureError(
+            "nsys wrote a report but could not export it.", "Run `nsys export --type=sqlite` on it."
+        )
     return CaptureError(
         f"nsys left no report; the program {ended.why()}:\n{ended.last_lines()}",
         "Run the program without nsys first; if it works, run nsys by hand as shown above.",

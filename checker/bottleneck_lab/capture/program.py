@@ -23,31 +23,48 @@ _SCRIPT = Path(__file__).with_name("script.py")
 
 
 def command(request: Request, python: str) -> list[str]:
-    """The program with the profiler around it, in every rank of a launcher. Raises UsageError for what is not Python."""
+    """The program with the profiler around it, in every rank of a launcher. Raises UsageError for
+    what is not Python.
+    """
     launch, options = split(request.program, python), request.options
     found = as_python(launch.program, python) if launch.program else None
     if found is None:
         raise UsageError(
             f"torch.profiler only records Python programs, and '{request.program[0]}' is not one.",
-            "Name one (`lab profile -- python train.py`), or use a tool that takes any program: `--tool nsys`.",
+            "Name one (`lab profile -- python train.py`), or use a tool that takes any program:"
+            " `--tool nsys`.",
         )
     interpreter, target = found
-    ours = [str(_SCRIPT), "--trace", str(request.out / TRACE), "--outcome", str(request.out / OUTCOME)]
+    ours = [
+        str(_SCRIPT),
+        "--trace",
+        str(request.out / TRACE),
+        "--outcome",
+        str(request.out / OUTCOME),
+    ]
     flags = {"--shapes": options.shapes, "--memory": options.memory, "--stack": options.stack}
     ours += [flag for flag, wanted in flags.items() if wanted]
     if options.memory:
         ours += ["--snapshot", str(request.out / SNAPSHOT)]
     if options.schedule:
-        ours += ["--schedule", json.dumps(dict(zip(("wait", "warmup", "active"), options.schedule, strict=True)))]
+        ours += [
+            "--schedule",
+            json.dumps(dict(zip(("wait", "warmup", "active"), options.schedule, strict=True))),
+        ]
     return [*launch.launcher, *interpreter, *ours, "--", *target]
 
 
 def record(request: Request) -> Captured:
-    """Runs the program under torch.profiler. Raises CaptureError when it left no trace, with the reason."""
+    """Runs the program under torch.profiler. Raises CaptureError when it left no trace, with the
+    reason.
+    """
     line = command(request, sys.executable)
     request.announce(typed(line, request))
     ended = run(request, line, {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", SILENT)})
-    outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(request.out.glob("outcome*.json"))]
+    outcomes = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(request.out.glob("outcome*.json"))
+    ]
     files = sorted(path.name for path in request.out.glob("trace*.json.gz"))
     if not files:
         raise explain(request, ended, outcomes)
@@ -60,24 +77,29 @@ def record(request: Request) -> Captured:
     return Captured(files, typed(line, request), ended, version, extra, _notes(request, outcomes))
 
 
-def explain(request: Request, ended: CommandEnd, outcomes: list[dict[str, Any]]) -> CaptureError | MachineError:
+def explain(
+    request: Request, ended: CommandEnd, outcomes: list[dict[str, Any]]
+) -> CaptureError | MachineError:
     """Why there is no trace."""
     outcome = outcomes[0] if outcomes else {}
     if outcome.get("problem") == NO_TORCH:
         return MachineError(
             "The Python that runs the program does not have torch.",
-            "Activate the program's own environment, or name its Python: `lab profile -- /path/to/python …`. "
-            f"`{install_command('labs')}` installs torch in this one.",
+            "Activate the program's own environment, or name its Python: `lab profile --"
+            f" /path/to/python …`. `{install_command('labs')}` installs torch in this one.",
         )
     if request.options.schedule and outcome.get("status") == 0:
         wanted = sum(request.options.schedule)
         return CaptureError(
-            f"The program took {outcome.get('steps', 0)} optimizer steps; the schedule needs {wanted}.",
-            "Ask for fewer steps (--wait, --warmup, --active), or leave the schedule out to record everything.",
+            f"The program took {outcome.get('steps', 0)} optimizer steps; the schedule needs"
+            f" {wanted}.",
+            "Ask for fewer steps (--wait, --warmup, --active), or leave the schedule out to record"
+            " everything.",
         )
     said = f":\n{ended.last_lines()}" if ended.tail.strip() else "."
     return CaptureError(
-        f"The program {ended.why()} before its trace was written{said}", "Run it without the profiler first."
+        f"The program {ended.why()} before its trace was written{said}",
+        "Run it without the profiler first.",
     )
 
 
@@ -95,16 +117,24 @@ def _idle(ended: CommandEnd) -> CaptureError:
         )
     return CaptureError(
         "The program called no torch operator in its own process, so there is nothing to show.",
-        "If it starts other processes that do the work, profile those; `--tool nsys` follows every process.",
+        "If it starts other processes that do the work, profile those; `--tool nsys` follows every"
+        " process.",
     )
 
 
 def _notes(request: Request, outcomes: list[dict[str, Any]]) -> list[str]:
-    notes = [f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome]
+    notes = [
+        f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome
+    ]
     if request.options.memory and not any(request.out.glob("*.pickle")):
-        notes.append("No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's allocator.")
+        notes.append(
+            "No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's"
+            " allocator."
+        )
     elif request.options.memory:
-        notes.append(f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory.")
+        notes.append(
+            f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory."
+        )
     return notes
 
 
@@ -113,4 +143,6 @@ def _for_tensorboard(out: Path, files: list[str]) -> None:
     folder = out / "tensorboard"
     folder.mkdir()
     for worker, name in enumerate(files):
-        os.link(out / name, folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz")
+        os.link(
+            out / name, folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
+        )

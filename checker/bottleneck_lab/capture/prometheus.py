@@ -41,9 +41,15 @@ class LatestSample(Collector):
         yield from _gpu_metrics(sample.gpus)
         yield from _host_metrics(sample)
         if sample.steps is not None:
-            yield CounterMetricFamily(f"{_PREFIX}_steps", "Steps that the workload has made.", sample.steps)
+            yield CounterMetricFamily(
+                f"{_PREFIX}_steps", "Steps that the workload has made.", sample.steps
+            )
         if sample.steps_per_s is not None:
-            yield _gauge("steps_per_second", "Steps per second since the previous sample.", sample.steps_per_s)
+            yield _gauge(
+                "steps_per_second",
+                "Steps per second since the previous sample.",
+                sample.steps_per_s,
+            )
 
 
 def _gpu_metrics(gpus: list[Gpu]) -> Iterator[Metric]:
@@ -63,7 +69,9 @@ def _host_metrics(sample: Sample) -> Iterator[Metric]:
     yield _gauge("memory_used_bytes", "Main memory in use.", host.memory_used_bytes)
     yield _gauge("memory_total_bytes", "Size of the main memory.", host.memory_total_bytes)
     waits = GaugeMetricFamily(
-        f"{_PREFIX}_pressure_share", "Share of the last 10 s in which a task waited.", labels=["resource"]
+        f"{_PREFIX}_pressure_share",
+        "Share of the last 10 s in which a task waited.",
+        labels=["resource"],
     )
     for resource, share in host.pressure.items():
         waits.add_metric([resource], share)
@@ -76,7 +84,9 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 @contextmanager
 def serve(port: int) -> Iterator[tuple[str, LatestSample]]:
-    """The address to scrape, and what is served there. Port 0 takes any free one. Raises MachineError for a port that cannot be used."""
+    """The address to scrape, and what is served there. Port 0 takes any free one. Raises
+    MachineError for a port that cannot be used.
+    """
     latest, registry = LatestSample(), CollectorRegistry()
     registry.register(latest)
     try:

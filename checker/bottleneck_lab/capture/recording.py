@@ -1,4 +1,6 @@
-"""Running a program under a tool: the request, how the program ended, and cleaning up what it left running."""
+"""Running a program under a tool: the request, how the program ended, and cleaning up what it left
+running.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.sandbox.children import signals_held
 
 MARK = "BOTTLENECK_LAB_CAPTURE"
-"""Environment variable that marks our processes: nsys leaves agents behind that are in no process group of ours."""
+"""Environment variable that marks our processes: nsys leaves agents behind that are in no process
+group of ours.
+"""
 
 WRITE_S = 60
 """Seconds that a tool has to write its report once asked to stop."""
@@ -33,8 +37,9 @@ _TAIL_BYTES = 32 << 10
 class Options:
     """What a learner may choose. Each tool reads those that it knows.
 
-    `schedule` counts optimizer steps: wait, warm-up, active. `kernel` is ncu's regular expression for kernel names, `launches` how many of them are
-    measured after `skip`. `metrics` are ncu's own names; none means its full set.
+    `schedule` counts optimizer steps: wait, warm-up, active. `kernel` is ncu's regular expression
+    for kernel names, `launches` how many of them are measured after `skip`. `metrics` are ncu's own
+    names; none means its full set.
     """
 
     shapes: bool = True
@@ -52,7 +57,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """One capture: the program as it would be typed, the folder it runs in, and the empty folder for what comes out of it."""
+    """One capture: the program as it would be typed, the folder it runs in, and the empty folder
+    for what comes out of it.
+    """
 
     program: tuple[str, ...]
     folder: Path
@@ -91,7 +98,9 @@ class CommandEnd:
 
 @dataclass(frozen=True)
 class Captured:
-    """What a tool left: the files of the capture that hold a timeline or a table, the command as it can be typed, and remarks."""
+    """What a tool left: the files of the capture that hold a timeline or a table, the command as it
+    can be typed, and remarks.
+    """
 
     files: list[str]
     command: str
@@ -102,23 +111,33 @@ class Captured:
 
 
 def typed(command: list[str], request: Request) -> str:
-    """The command as a line to be pasted into a shell in the program's folder; there it leaves its files beside the program."""
+    """The command as a line to be pasted into a shell in the program's folder; there it leaves its
+    files beside the program.
+    """
     given = [f"{name}={shlex.quote(value)}" for name, value in request.environment.items()]
     return " ".join([*given, shlex.join(word.replace(f"{request.out}/", "") for word in command)])
 
 
-def run(request: Request, command: list[str], environment: Mapping[str, str] | None = None) -> CommandEnd:
-    """Runs a command to its end, its time limit or Ctrl-C. A second Ctrl-C ends it at once and comes through as KeyboardInterrupt.
+def run(
+    request: Request, command: list[str], environment: Mapping[str, str] | None = None
+) -> CommandEnd:
+    """Runs a command to its end, its time limit or Ctrl-C. A second Ctrl-C ends it at once and
+    comes through as KeyboardInterrupt.
 
-    At the limit and at Ctrl-C it is asked to stop (SIGINT) and has `WRITE_S` to write what it recorded. Nothing of it outlives this call.
-    Raises UsageError for a program that does not exist, MachineError for one that cannot be run.
+    At the limit and at Ctrl-C it is asked to stop (SIGINT) and has `WRITE_S` to write what it
+    recorded. Nothing of it outlives this call. Raises UsageError for a program that does not exist,
+    MachineError for one that cannot be run.
     """
     mark, began = secrets.token_hex(8), time.monotonic()
     tail = bytearray()
     timed_out = interrupted = False
     with signals_held() as release:
-        process = _start(request, command, {**request.environment, **(environment or {}), MARK: mark})
-        reader = threading.Thread(target=_forward, args=(process.stdout, request.sink, tail), daemon=True)
+        process = _start(
+            request, command, {**request.environment, **(environment or {}), MARK: mark}
+        )
+        reader = threading.Thread(
+            target=_forward, args=(process.stdout, request.sink, tail), daemon=True
+        )
         try:
             reader.start()
             try:
@@ -134,10 +153,14 @@ def run(request: Request, command: list[str], environment: Mapping[str, str] | N
             end_ours(process, mark)
     reader.join(5)
     seconds = time.monotonic() - began
-    return CommandEnd(process.returncode, timed_out, interrupted, seconds, tail.decode("utf-8", "replace"))
+    return CommandEnd(
+        process.returncode, timed_out, interrupted, seconds, tail.decode("utf-8", "replace")
+    )
 
 
-def _start(request: Request, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    request: Request, command: list[str], environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,
@@ -149,20 +172,27 @@ def _start(request: Request, command: list[str], environment: dict[str, str]) ->
             preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - it calls nothing that another thread could hold
         )
     except FileNotFoundError as error:
-        raise UsageError(f"There is no program '{command[0]}'.", "Check its name and its path.") from error
+        raise UsageError(
+            f"There is no program '{command[0]}'.", "Check its name and its path."
+        ) from error
     except OSError as error:
         raise MachineError(
-            f"'{command[0]}' cannot be run: {error.strerror}.", "Check that it is a program and that you may run it."
+            f"'{command[0]}' cannot be run: {error.strerror}.",
+            "Check that it is a program and that you may run it.",
         ) from error
 
 
 def _hear_ctrl_c() -> None:
-    """A shell that starts `lab` in the background has it and its children ignore Ctrl-C, by which a recording is stopped."""
+    """A shell that starts `lab` in the background has it and its children ignore Ctrl-C, by which a
+    recording is stopped.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _forward(pipe: IO[bytes] | None, sink: Callable[[bytes], object], tail: bytearray) -> None:
-    """Passes output on as it comes, also a progress bar's unfinished lines, and keeps the last of it."""
+    """Passes output on as it comes, also a progress bar's unfinished lines, and keeps the last of
+    it.
+    """
     if pipe is None:
         return
     with pipe:
@@ -180,7 +210,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_ours(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kills what is left of a command: its process group, and every process that carries its mark in the environment."""
+    """Kills what is left of a command: its process group, and every process that carries its mark
+    in the environment.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for other in psutil.process_iter():

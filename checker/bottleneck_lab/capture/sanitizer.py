@@ -1,4 +1,6 @@
-"""compute-sanitizer: stray reads, races, uninitialised memory and misused barriers of a program's kernels."""
+"""compute-sanitizer: stray reads, races, uninitialised memory and misused barriers of a program's
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def command(tool: str, options: frozenset[str], request: Request, check: str) ->
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Runs the program under compute-sanitizer. Raises CaptureError when it came to no conclusion, MachineError without a GPU."""
+    """Runs the program under compute-sanitizer. Raises CaptureError when it came to no conclusion,
+    MachineError without a GPU.
+    """
     version = _VERSION.search(run_tool([tool, "--version"], Path(tool), PROBE_S))
     options = frozenset(_OPTION.findall(run_tool([tool, "--help"], Path(tool), PROBE_S)))
     files, notes, typed_lines = [], [], []
@@ -41,7 +45,9 @@ def record(tool: str, request: Request) -> Captured:
         files.append(report)
         notes.append(f"{check}: {conclusion_of(request.out / report, ended)}")
         typed_lines.append(typed(line, request))
-    return Captured(files, "\n".join(typed_lines), ended, version[1] if version else "", notes=notes)
+    return Captured(
+        files, "\n".join(typed_lines), ended, version[1] if version else "", notes=notes
+    )
 
 
 def conclusion_of(report: Path, ended: CommandEnd) -> str:
@@ -55,7 +61,8 @@ def conclusion_of(report: Path, ended: CommandEnd) -> str:
         return "compute-sanitizer found nothing."
     if "CUDA driver" in text + ended.tail or "no CUDA" in text + ended.tail:
         raise MachineError(
-            "compute-sanitizer found no CUDA device.", "It needs a GPU; `lab doctor` says what this machine has."
+            "compute-sanitizer found no CUDA device.",
+            "It needs a GPU; `lab doctor` says what this machine has.",
         )
     raise CaptureError(
         f"compute-sanitizer was inconclusive; the program {ended.why()}:\n{ended.last_lines()}",

@@ -1,7 +1,8 @@
-"""torch.profiler around any Python program: `python script.py --trace FILE … -- program.py its arguments`.
+"""torch.profiler around any Python program: `python script.py --trace FILE … -- program.py its
+arguments`.
 
-Stands alone: the interpreter may be any that has torch, and need not have bottleneck_lab. What came of it is written to a file, since a program's
-exit status is its own.
+Stands alone: the interpreter may be any that has torch, and need not have bottleneck_lab. What came
+of it is written to a file, since a program's exit status is its own.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def place(name: str) -> Path:
 
 
 class Steps:
-    """Counts the optimizer's steps. With a schedule each moves the profiler on; without, when each ended is kept, and the trace gets ranges named `step N`.
+    """Counts the optimizer's steps. With a schedule each moves the profiler on; without, when each
+    ended is kept, and the trace gets ranges named `step N`.
 
-    Only the optimizer seen first counts: a program with two would make two steps an iteration. `recorded` is called once, when `before` steps are over:
-    from then on the profiler records.
+    Only the optimizer seen first counts: a program with two would make two steps an iteration.
+    `recorded` is called once, when `before` steps are over: from then on the profiler records.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,9 @@ class Steps:
 
 @contextlib.contextmanager
 def profiling(options: argparse.Namespace) -> Iterator[Steps]:
-    """The profiler, and the allocator's history where it is asked for; both are written however the program ends."""
+    """The profiler, and the allocator's history where it is asked for; both are written however the
+    program ends.
+    """
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -92,8 +96,11 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         plain.unlink()
 
     if options.snapshot and cuda:
-        # frames of C++ would take minutes to look up when the snapshot is written; annotations tell its steps
-        torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000, global_record_annotations=True)
+        # frames of C++ would take minutes to look up when the snapshot is written; annotations tell
+        # its steps
+        torch.cuda.memory._record_memory_history(
+            stacks="python", max_entries=1_000_000, global_record_annotations=True
+        )
     try:
         with profile(
             activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else []),
@@ -105,7 +112,10 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         ) as profiler:
             steps.moved = profiler.step if plan else None
             if own and plan:
-                steps.before, steps.recorded = options.schedule["wait"] + options.schedule["warmup"], own.start
+                steps.before, steps.recorded = (
+                    options.schedule["wait"] + options.schedule["warmup"],
+                    own.start,
+                )
             elif own:
                 own.start()
             yield steps
@@ -118,7 +128,9 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
 
 def _lines_module() -> Any:
     """lines.py beside this file, under a name that no program's own module has."""
-    spec = importlib.util.spec_from_file_location("_lab_lines", Path(__file__).with_name("lines.py"))
+    spec = importlib.util.spec_from_file_location(
+        "_lab_lines", Path(__file__).with_name("lines.py")
+    )
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -134,7 +146,9 @@ def _say(text: str) -> None:
 
 
 def execute(program: list[str]) -> None:
-    """Runs what an interpreter would: a file, `-m module` or `-c code`, each with its own `sys.argv` and `sys.path`."""
+    """Runs what an interpreter would: a file, `-m module` or `-c code`, each with its own
+    `sys.argv` and `sys.path`.
+    """
     if program[0] == "-m":
         sys.argv, sys.path[0] = program[1:], str(Path.cwd())
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)
@@ -147,7 +161,9 @@ def execute(program: list[str]) -> None:
 
 
 def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]) -> int:
-    """The program's exit status, and in `outcome` what came of it. A copy of the program, made by `os.fork`, ends here: the recording is not its own."""
+    """The program's exit status, and in `outcome` what came of it. A copy of the program, made by
+    `os.fork`, ends here: the recording is not its own.
+    """
     status, process = 0, os.getpid()
     with profiling(options) as steps:
         try:
@@ -178,7 +194,10 @@ def _end_copy(status: int) -> NoReturn:
 def _show(error: BaseException) -> None:
     """The traceback as it would be without the profiler: from the program's own first line on."""
     trace = error.__traceback__
-    while trace and (trace.tb_frame.f_code.co_filename == __file__ or "runpy" in trace.tb_frame.f_code.co_filename):
+    while trace and (
+        trace.tb_frame.f_code.co_filename == __file__
+        or "runpy" in trace.tb_frame.f_code.co_filename
+    ):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace)
 
@@ -217,7 +236,9 @@ def main() -> int:
     try:
         status = run(options, program, outcome)
     finally:
-        place(options.outcome).write_text(json.dumps({**outcome, "status": status}), encoding="utf-8")
+        place(options.outcome).write_text(
+            json.dumps({**outcome, "status": status}), encoding="utf-8"
+        )
     return status
 
 

@@ -1,4 +1,6 @@
-"""Every profiler behind `lab profile`: which there are, where they are, and one way to make a capture with any of them."""
+"""Every profiler behind `lab profile`: which there are, where they are, and one way to make a
+capture with any of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LAB_LAUNCHES = 6
 _KERNEL = re.compile(r"(?:__global__\s[^;{]*?|@triton\.jit\s+def )\b(?!__)(\w+)\s*\(")
 
 LAB_LIMIT_S = 240.0
-"""A lab's workload, alone, takes seconds; under ncu every kernel is run many times. compute-sanitizer has this for each of its checks."""
+"""A lab's workload, alone, takes seconds; under ncu every kernel is run many times.
+compute-sanitizer has this for each of its checks.
+"""
 
 OUTPUT = "output.txt"
 _EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
@@ -38,12 +42,15 @@ _EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
 
 
 def locate(executable: str) -> str:
-    """The path of NVIDIA's tool. Raises MachineError that says how to get it and what works without."""
+    """The path of NVIDIA's tool. Raises MachineError that says how to get it and what works
+    without.
+    """
     found = stand_in(executable) if rehearsing() else find_program(executable)
     if found is None:
         raise MachineError(
             f"{executable} is not installed: it is neither on PATH nor where CUDA puts it.",
-            f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory` work.",
+            f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory`"
+            " work.",
         )
     return str(found)
 
@@ -54,9 +61,11 @@ def stand_in(executable: str) -> Path:
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Makes one capture with `tool` in the request's empty folder, and describes it in `capture.json`.
+    """Makes one capture with `tool` in the request's empty folder, and describes it in
+    `capture.json`.
 
-    Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when nothing usable was recorded.
+    Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when
+    nothing usable was recorded.
     """
     found = locate_tool(tool)
     captured = _EXECUTABLES[tool][1](found, request) if found else program.record(request)
@@ -65,14 +74,18 @@ def record(tool: str, request: Request) -> Captured:
 
 
 def locate_tool(tool: str) -> str | None:
-    """The path of the program behind `tool`; None for those that are part of torch. Raises UsageError for an unknown tool."""
+    """The path of the program behind `tool`; None for those that are part of torch. Raises
+    UsageError for an unknown tool.
+    """
     if tool not in TOOLS:
         raise UsageError(f"There is no tool called '{tool}'.", f"Choose one of {', '.join(TOOLS)}.")
     return locate(_EXECUTABLES[tool][0]) if tool in _EXECUTABLES else None
 
 
 def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
-    """Writes `capture.json`: what was recorded, how, and where. No host name, no environment variables."""
+    """Writes `capture.json`: what was recorded, how, and where. No host name, no environment
+    variables.
+    """
     description = {
         "tool": tool,
         "version": captured.version,
@@ -90,9 +103,17 @@ def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
 
 
 def profile_with(
-    lab: Lab, workspace: Path, device: Device, tool: str, *, data: Path, out: Path, progress: Progress
+    lab: Lab,
+    workspace: Path,
+    device: Device,
+    tool: str,
+    *,
+    data: Path,
+    out: Path,
+    progress: Progress,
 ) -> Path:
-    """Captures a lab's workload as it runs alone (`python <entry>`), so that the same command can be copied and run by hand.
+    """Captures a lab's workload as it runs alone (`python <entry>`), so that the same command can
+    be copied and run by hand.
 
     Returns the first file of the capture. Raises as `record` does.
     """
@@ -103,7 +124,10 @@ def profile_with(
         environment={"LAB_PHOTOS": str(data), "LAB_DEVICE": device},
         limit_s=LAB_LIMIT_S,
         options=Options(
-            memory=tool == "memory", kernel=_kernels(lab, workspace), launches=LAB_LAUNCHES, check="memcheck,racecheck"
+            memory=tool == "memory",
+            kernel=_kernels(lab, workspace),
+            launches=LAB_LAUNCHES,
+            check="memcheck,racecheck",
         ),
         announce=lambda line: progress(f"$ {line}", 0.2),
     )
@@ -111,15 +135,23 @@ def profile_with(
     captured = record(tool, request)
     if tool not in WITHOUT_TIMELINE:
         _require_timeline(out / captured.files[0], tool)
-    describe(captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code)
+    describe(
+        captured, tool, out, lab=lab.slug, device=device, emulated=device == "virtual", code=code
+    )
     return out / captured.files[0]
 
 
 def _kernels(lab: Lab, workspace: Path) -> str:
-    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the library's attention; empty if it has none."""
+    """ncu's regular expression for the lab's own kernels, by their names in its sources, and the
+    library's attention; empty if it has none.
+    """
     names: set[str] = set()
     for name in lab.spec.editable:
-        text = (workspace / name).read_text(encoding="utf-8", errors="replace") if (workspace / name).is_file() else ""
+        text = (
+            (workspace / name).read_text(encoding="utf-8", errors="replace")
+            if (workspace / name).is_file()
+            else ""
+        )
         names.update(_KERNEL.findall(text))
     return "|".join([*sorted(names), "flash_fwd", "fmha", "cudnn"]) if names else ""
 
@@ -131,5 +163,6 @@ def _require_timeline(trace: Path, tool: str) -> None:
     except CaptureError as error:
         raise CaptureError(
             f"{tool} recorded nothing to make a timeline from: {error.message}",
-            "Without a GPU nsys sees only NVTX ranges. `lab profile --tool torch` shows this workload's operators.",
+            "Without a GPU nsys sees only NVTX ranges. `lab profile --tool torch` shows this"
+            " workload's operators.",
         ) from error

@@ -1,4 +1,6 @@
-"""`lab run` and `lab profile` for a lab: runs the learner's code as its kind does, and leaves a capture."""
+"""`lab run` and `lab profile` for a lab: runs the learner's code as its kind does, and leaves a
+capture.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bottleneck_lab.analysis.scaling import Sweep
+from bottleneck_lab.analysis.ranks.scaling import Sweep
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.measure.context import Context, Progress
@@ -37,29 +39,64 @@ def run_workload(
 
 
 @contextmanager
-def _context(lab: Lab, device: Device, workspace: Path, data: Path, home: Path) -> Iterator[Context[Any]]:
-    """What a kind needs to run the learner's code in its own folder; whatever it starts or writes is gone afterwards."""
+def _context(
+    lab: Lab, device: Device, workspace: Path, data: Path, home: Path
+) -> Iterator[Context[Any]]:
+    """What a kind needs to run the learner's code in its own folder; whatever it starts or writes
+    is gone afterwards.
+    """
     settings = kind_of(lab).settings(lab, device)
     with Janitor() as janitor:
-        yield Context(lab, device, settings, workspace, workspace, data, home, janitor, lambda _doing, _share: None)
+        yield Context(
+            lab,
+            device,
+            settings,
+            workspace,
+            workspace,
+            data,
+            home,
+            janitor,
+            lambda _doing, _share: None,
+        )
 
 
 def scale_workload(
-    lab: Lab, workspace: Path, device: Device, ranks: list[int], *, data: Path, home: Path, progress: Progress
+    lab: Lab,
+    workspace: Path,
+    device: Device,
+    ranks: list[int],
+    *,
+    data: Path,
+    home: Path,
+    progress: Progress,
 ) -> list[Sweep]:
-    """A distributed lab's script on emulated ranks, its modelled scaling carried on to `ranks`. Raises CaptureError when the script fails."""
+    """A distributed lab's script on emulated ranks, its modelled scaling carried on to `ranks`.
+    Raises CaptureError when the script fails.
+    """
     with _context(lab, device, workspace, data, home) as context:
         context.progress = progress
         try:
             return kind_of(lab).scale(context, ranks)
         except LearnerFault as fault:
-            raise CaptureError(fault.detail, "Fix `train.py`, or restore the original with `lab reset`.") from fault
+            raise CaptureError(
+                fault.detail, "Fix `train.py`, or restore the original with `lab reset`."
+            ) from fault
 
 
 def profile(
-    lab: Lab, workspace: Path, device: Device, tool: str, *, data: Path, home: Path, out: Path, progress: Progress
+    lab: Lab,
+    workspace: Path,
+    device: Device,
+    tool: str,
+    *,
+    data: Path,
+    home: Path,
+    out: Path,
+    progress: Progress,
 ) -> Path:
-    """Captures the workload with `tool` into the folder `out`; returns the trace file. Raises CaptureError, UsageError or MachineError."""
+    """Captures the workload with `tool` into the folder `out`; returns the trace file. Raises
+    CaptureError, UsageError or MachineError.
+    """
     if tool != "torch":
         from bottleneck_lab.capture.tools import profile_with
 
@@ -76,12 +113,18 @@ def profile(
             "Fix the error above; `lab run` runs the workload without a profiler.",
         )
     (out / "output.txt").write_text("".join(lines)[-(1 << 20) :], encoding="utf-8")
-    write_description(lab, code, device, tool, out, sorted(path.name for path in out.glob("trace*.json.gz")))
+    write_description(
+        lab, code, device, tool, out, sorted(path.name for path in out.glob("trace*.json.gz"))
+    )
     return out / TRACE
 
 
-def write_description(lab: Lab, code: str, device: Device, tool: str, out: Path, files: list[str]) -> None:
-    """Says in `capture.json` what was captured, of which code, where and when. No host name, no environment variables."""
+def write_description(
+    lab: Lab, code: str, device: Device, tool: str, out: Path, files: list[str]
+) -> None:
+    """Says in `capture.json` what was captured, of which code, where and when. No host name, no
+    environment variables.
+    """
     description = {
         "lab": lab.slug,
         "device": device,

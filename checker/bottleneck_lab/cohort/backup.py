@@ -1,4 +1,6 @@
-"""Backing up a running cohort: one archive with everything, restored into another folder, on either database."""
+"""Backing up a running cohort: one archive with everything, restored into another folder, on either
+database.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ SCHEMA = 1
 
 
 def back_up(cohort: Cohort, file: Path) -> int:
-    """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it; how many submissions.
+    """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it;
+    how many submissions.
 
-    The database is read in one transaction, and blobs are never changed: what comes in meanwhile is not in it, everything before is.
-    Raises UsageError if `file` exists.
+    The database is read in one transaction, and blobs are never changed: what comes in meanwhile is
+    not in it, everything before is. Raises UsageError if `file` exists.
     """
     if file.exists():
-        raise UsageError(f"{file} already exists.", "Choose another name: a backup is never overwritten.")
+        raise UsageError(
+            f"{file} already exists.", "Choose another name: a backup is never overwritten."
+        )
     partial = file.with_name(f".{file.name}.partial")
     with explained(file):
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -48,7 +53,9 @@ def _fill(cohort: Cohort, archive: tarfile.TarFile) -> int:
             rows = [tuple(row) for row in connection.execute(select(table))]
             _add(archive, f"tables/{table.name}.json", msgspec.json.encode(rows))
         blobs = tables.blobs_of_submissions(connection)
-        count = connection.execute(select(func.count()).select_from(tables.submissions)).scalar_one()
+        count = connection.execute(
+            select(func.count()).select_from(tables.submissions)
+        ).scalar_one()
     for name in sorted(blobs):
         _add(archive, f"blobs/{name}", cohort.blobs.get(name))
     return int(count)
@@ -61,7 +68,8 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def restore(file: Path, folder: Path, database: str = "") -> str:
-    """Make the cohort of a backup again in `folder`, and in `database` where that is named; its name.
+    """Make the cohort of a backup again in `folder`, and in `database` where that is named; its
+    name.
 
     Raises UsageError for a folder that holds a cohort, or a file that is no whole backup.
     """
@@ -72,7 +80,8 @@ def restore(file: Path, folder: Path, database: str = "") -> str:
         name = str(msgspec.json.decode(parts[_MARK])["name"])
     except (tarfile.TarError, KeyError, msgspec.DecodeError, OSError) as error:
         raise UsageError(
-            f"{file} is not a complete backup of a cohort: {error}.", "Name a file that `lab cohort backup` wrote."
+            f"{file} is not a complete backup of a cohort: {error}.",
+            "Name a file that `lab cohort backup` wrote.",
         ) from error
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
@@ -105,16 +114,22 @@ def _enter(connection: Connection, parts: dict[str, bytes]) -> None:
         names = [column.name for column in table.columns]
         if rows:
             connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
-        _count_on(connection, table.name, names[0], isinstance(table.columns[names[0]].type, Integer))
+        _count_on(
+            connection, table.name, names[0], isinstance(table.columns[names[0]].type, Integer)
+        )
 
 
 def _count_on(connection: Connection, table: str, column: str, counted: bool) -> None:
     """PostgreSQL's counters start behind what was put in by number."""
     if connection.dialect.name == "postgresql" and counted:
         sequence = connection.execute(
-            text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": column}
+            text("SELECT pg_get_serial_sequence(:table, :column)"),
+            {"table": table, "column": column},
         ).scalar()
         if sequence:
             connection.execute(
-                text(f"SELECT setval('{sequence}', (SELECT coalesce(max({column}), 0) + 1 FROM {table}), false)")
+                text(
+                    f"SELECT setval('{sequence}', (SELECT coalesce(max({column}), 0) + 1 FROM"
+                    f" {table}), false)"
+                )
             )

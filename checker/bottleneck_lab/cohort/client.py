@@ -1,4 +1,6 @@
-"""The learner's client: plain HTTP from the standard library, patient with a server that is down for a while."""
+"""The learner's client: plain HTTP from the standard library, patient with a server that is down
+for a while.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class Client:
     ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"'{url}' is not a server's address.", "It looks like http://192.168.1.20:8321.")
+            raise UsageError(
+                f"'{url}' is not a server's address.", "It looks like http://192.168.1.20:8321."
+            )
         self._parts, self._token, self._told = parts, token, told
         self._patience_s, self._timeout_s = patience_s, timeout_s
 
@@ -78,18 +82,26 @@ class Client:
         return f"{self._parts.scheme}://{self._parts.netloc}"
 
     def join(self, asked: Join) -> Joined:
-        """Join. Not repeated once it may have arrived: that would make two learners. Raises UsageError for a refusal."""
+        """Join. Not repeated once it may have arrived: that would make two learners. Raises
+        UsageError for a refusal.
+        """
         try:
             return self._once("POST", "/api/join", Joined, msgspec.json.encode(asked))
         except _Unanswered as error:
             raise self._gone(error) from error
 
     def submit(self, submission: Submission) -> Accepted:
-        """Hand in. Repeated until the server has answered: the submission's key makes that harmless. Raises UsageError, MachineError."""
-        return self._patiently("POST", "/api/submissions", Accepted, msgspec.json.encode(submission))
+        """Hand in. Repeated until the server has answered: the submission's key makes that
+        harmless. Raises UsageError, MachineError.
+        """
+        return self._patiently(
+            "POST", "/api/submissions", Accepted, msgspec.json.encode(submission)
+        )
 
     def send_capture(self, files: dict[str, bytes]) -> str:
-        """Have the server store the files of a capture, unless it has them; the name by which a submission refers to them."""
+        """Have the server store the files of a capture, unless it has them; the name by which a
+        submission refers to them.
+        """
         content = content_of(files)
         name = hashlib.sha256(content).hexdigest()
         try:
@@ -108,14 +120,20 @@ class Client:
         return self._patiently("GET", f"/api/labs/{quote(lab)}/hints", OpenHints)
 
     def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
-        """One submission; with `after`, not before its version is later, or `wait_s` seconds have passed."""
-        return self._patiently("GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing)
+        """One submission; with `after`, not before its version is later, or `wait_s` seconds have
+        passed.
+        """
+        return self._patiently(
+            "GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing
+        )
 
     def login_path(self) -> str:
         """The path of a link that opens the learner's own page, once."""
         return str(json.loads(self._patient_bytes("POST", "/api/login-link"))["path"])
 
-    def _patiently(self, method: str, path: str, type_: type[Answer], body: bytes | None = None) -> Answer:
+    def _patiently(
+        self, method: str, path: str, type_: type[Answer], body: bytes | None = None
+    ) -> Answer:
         return self._decoded(self._patient_bytes(method, path, body), type_)
 
     def _patient_bytes(self, method: str, path: str, body: bytes | None = None) -> bytes:
@@ -144,7 +162,9 @@ class Client:
             ) from error
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """One request. Raises _Unanswered for whatever may be better next time, RefusedByServerError for a refusal."""
+        """One request. Raises _Unanswered for whatever may be better next time,
+        RefusedByServerError for a refusal.
+        """
         connection = self._connection()
         headers = {
             "Content-Type": "application/json",
@@ -160,7 +180,9 @@ class Client:
                 "Ask your instructor what to expect.",
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise _Unanswered(f"{self.url} does not answer ({str(error) or type(error).__name__})") from error
+            raise _Unanswered(
+                f"{self.url} does not answer ({str(error) or type(error).__name__})"
+            ) from error
         finally:
             connection.close()
         if answer.status < 300:
@@ -175,7 +197,9 @@ class Client:
 
     def _gone(self, error: _Unanswered) -> LabError:
         return MachineError(
-            f"{error}.", "Your files are untouched. Check the address and the network, then run the same command again."
+            f"{error}.",
+            "Your files are untouched. Check the address and the network, then run the same command"
+            " again.",
         )
 
 
@@ -184,15 +208,23 @@ def _refusal(status: int, data: bytes) -> Exception:
     try:
         refusal = msgspec.json.decode(data, type=Refusal)
     except msgspec.DecodeError:
-        return _Unanswered(f"the server answers with status {status}") if status >= 500 else _strange(status)
+        return (
+            _Unanswered(f"the server answers with status {status}")
+            if status >= 500
+            else _strange(status)
+        )
     if refusal.code in ("busy", "too-fast"):
-        return _Unanswered(_one_line(refusal.message).rstrip("."), min(60.0, max(0.5, refusal.retry_after_s or 2.0)))
+        return _Unanswered(
+            _one_line(refusal.message).rstrip("."),
+            min(60.0, max(0.5, refusal.retry_after_s or 2.0)),
+        )
     return RefusedByServerError(refusal)
 
 
 def _strange(status: int) -> LabError:
     return MachineError(
-        f"That is not a cohort's server: it answers with status {status}.", "Check the address: `lab join URL CODE`."
+        f"That is not a cohort's server: it answers with status {status}.",
+        "Check the address: `lab join URL CODE`.",
     )
 
 

@@ -1,4 +1,6 @@
-"""A cohort's folder on the instructor's machine: configuration, key, database, blobs, and the jobs under way."""
+"""A cohort's folder on the instructor's machine: configuration, key, database, blobs, and the jobs
+under way.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import select
 
-from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.people import new_join_code
+from bottleneck_lab.cohort.members.people import new_join_code
 from bottleneck_lab.cohort.settings import Settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import Database, migrate, note
 from bottleneck_lab.cohort.store.database import explained as database_explained
+from bottleneck_lab.cohort.submissions.blobs import Blobs
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.attest import generate_key, load_private_key
@@ -32,7 +34,9 @@ CONFIG = "cohort.toml"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`cohort.toml`: what must be known before the database can be opened. `url` is where learners reach the server, if that is another place."""
+    """`cohort.toml`: what must be known before the database can be opened. `url` is where learners
+    reach the server, if that is another place.
+    """
 
     name: str
     database: str = ""
@@ -85,7 +89,8 @@ def create_cohort(folder: Path, config: Config) -> str:
 
     if (folder / CONFIG).exists():
         raise UsageError(
-            f"{folder} already holds a cohort.", "Open it with `lab cohort serve`, or choose another folder."
+            f"{folder} already holds a cohort.",
+            "Open it with `lab cohort serve`, or choose another folder.",
         )
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
@@ -99,7 +104,12 @@ def create_cohort(folder: Path, config: Config) -> str:
             if connection.execute(select(tables.cohort.c.id)).first():
                 raise UsageError("That database already holds a cohort.", "Name an empty database.")
             now = cohort.database.clock()
-            values = {"id": identifier, "name": config.name, "created": now, "public_key": cohort.public_key}
+            values = {
+                "id": identifier,
+                "name": config.name,
+                "created": now,
+                "public_key": cohort.public_key,
+            }
             settings = msgspec.json.encode(Settings()).decode()
             connection.execute(tables.cohort.insert().values(settings=settings, **values))
             new_join_code(connection, now)
@@ -116,7 +126,10 @@ def write_config(folder: Path, config: Config) -> None:
 def _toml(config: Config) -> str:
     """A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves bare."""
     fields = [(key, value) for key, value in msgspec.to_builtins(config).items() if value]
-    quoted = [(key, msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")) for key, value in fields]
+    quoted = [
+        (key, msgspec.json.encode(value).decode().replace("\x7f", "\\u007f"))
+        for key, value in fields
+    ]
     return "".join(f"{key} = {value}\n" for key, value in quoted)
 
 

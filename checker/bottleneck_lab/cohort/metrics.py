@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from sqlalchemy import Connection, func, select
 
-from bottleneck_lab.cohort.leases import queue_length
+from bottleneck_lab.cohort.running.leases import queue_length
+from bottleneck_lab.cohort.running.workers import Runner, load_runners
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
-from bottleneck_lab.cohort.workers import Runner, load_runners
 
 STATES = ("queued", "running", "done", "failed")
 
@@ -23,9 +23,13 @@ def render_metrics(connection: Connection, judge: VerdictReader, now: float, pag
 def _lines(connection: Connection, judge: VerdictReader, now: float, pages: int) -> Iterator[str]:
     states = queue_length(connection)
     yield from _gauge(
-        "submissions", "Submissions by state.", {f'state="{state}"': states.get(state, 0) for state in STATES}
+        "submissions",
+        "Submissions by state.",
+        {f'state="{state}"': states.get(state, 0) for state in STATES},
     )
-    outcomes = Counter("ALTERED" if one.problem else str(one.outcome) for one in judge.latest(connection))
+    outcomes = Counter(
+        "ALTERED" if one.problem else str(one.outcome) for one in judge.latest(connection)
+    )
     yield from _gauge(
         "verdicts",
         "Verdicts in force by outcome.",
@@ -35,7 +39,9 @@ def _lines(connection: Connection, judge: VerdictReader, now: float, pages: int)
     learners = select(func.count()).where(
         people.c.role == "learner", people.c.joined.is_not(None), people.c.removed.is_(None)
     )
-    yield from _gauge("learners", "Learners who have joined.", {"": connection.execute(learners).scalar_one()})
+    yield from _gauge(
+        "learners", "Learners who have joined.", {"": connection.execute(learners).scalar_one()}
+    )
     waiting = connection.execute(
         select(func.min(tables.submissions.c.queued)).where(tables.submissions.c.state == "queued")
     ).scalar()
@@ -47,7 +53,9 @@ def _lines(connection: Connection, judge: VerdictReader, now: float, pages: int)
     yield from _gauge("pages_open", "Pages and clients following live changes.", {"": pages})
     yield from _latencies(connection)
     yield from _runners(load_runners(connection), now)
-    lost = connection.execute(select(func.count()).where(tables.leases.c.state == "lost")).scalar_one()
+    lost = connection.execute(
+        select(func.count()).where(tables.leases.c.state == "lost")
+    ).scalar_one()
     yield from _gauge("leases_lost", "Attempts that ended without a verdict.", {"": lost})
 
 
@@ -55,7 +63,9 @@ def _gauge(name: str, told: str, values: Mapping[str, float]) -> Iterator[str]:
     yield f"# HELP lab_cohort_{name} {told}"
     yield f"# TYPE lab_cohort_{name} gauge"
     for labels, value in values.items():
-        yield f"lab_cohort_{name}{{{labels}}} {value:g}" if labels else f"lab_cohort_{name} {value:g}"
+        yield (
+            f"lab_cohort_{name}{{{labels}}} {value:g}" if labels else f"lab_cohort_{name} {value:g}"
+        )
 
 
 def _latencies(connection: Connection) -> Iterator[str]:
@@ -74,17 +84,25 @@ def _latencies(connection: Connection) -> Iterator[str]:
         ("check", "From the start of a check to its verdict.", 1),
     ):
         took = sorted(row[at] for row in rows)
-        values = {f'quantile="{q}"': took[min(len(took) - 1, int(len(took) * q))] for q in (0.5, 0.95)} if took else {}
+        values = (
+            {f'quantile="{q}"': took[min(len(took) - 1, int(len(took) * q))] for q in (0.5, 0.95)}
+            if took
+            else {}
+        )
         yield from _gauge(f"{name}_seconds", told, values)
 
 
 def _runners(runners: list[Runner], now: float) -> Iterator[str]:
     names = {runner.name: f'runner="{_label(runner.name)}"' for runner in runners}
     yield from _gauge(
-        "runner_up", "Whether a runner was heard from recently.", {names[one.name]: one.alive(now) for one in runners}
+        "runner_up",
+        "Whether a runner was heard from recently.",
+        {names[one.name]: one.alive(now) for one in runners},
     )
     yield from _gauge(
-        "slots", "Checks that a runner can run at once.", {names[one.name]: len(one.slots) for one in runners}
+        "slots",
+        "Checks that a runner can run at once.",
+        {names[one.name]: len(one.slots) for one in runners},
     )
     busy = {names[one.name]: sum(slot.busy is not None for slot in one.slots) for one in runners}
     yield from _gauge("slots_busy", "Checks that a runner is running now.", busy)
@@ -93,7 +111,9 @@ def _runners(runners: list[Runner], now: float) -> Iterator[str]:
         for name, value in runner.health.items():
             device, _, figure = name.partition(".")
             if figure:
-                health.setdefault(figure, {})[f'{names[runner.name]},device="{_label(device)}"'] = float(value)
+                health.setdefault(figure, {})[f'{names[runner.name]},device="{_label(device)}"'] = (
+                    float(value)
+                )
     for figure, values in sorted(health.items()):
         yield from _gauge(figure, f"{figure} of a device, as its runner reads it.", values)
 

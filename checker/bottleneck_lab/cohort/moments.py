@@ -13,9 +13,13 @@ def iso(at: float) -> str:
 
 
 def parse_moment(text: str) -> float:
-    """Seconds since the epoch of an ISO 8601 date or moment; without a zone it is UTC. Raises UsageError."""
+    """Seconds since the epoch of an ISO 8601 date or moment; without a zone it is UTC. Raises
+    UsageError.
+    """
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise UsageError(f"'{text}' is not a date and time.", "Write it as 2026-11-30T17:00, in UTC.") from error
+        raise UsageError(
+            f"'{text}' is not a date and time.", "Write it as 2026-11-30T17:00, in UTC."
+        ) from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -19,7 +19,9 @@ MAX_NAME = 80
 """Characters of a learner's name."""
 
 State = Literal["queued", "running", "done", "failed"]
-"""A submission's state; `failed` if the machine failed too often, which is never the learner's fault."""
+"""A submission's state; `failed` if the machine failed too often, which is never the learner's
+fault.
+"""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +37,9 @@ class Join(_Message, frozen=True):
 
 
 class Joined(_Message, frozen=True):
-    """The learner is in. `token` is their only credential; `public_key` (PEM) checks every receipt and verdict of this cohort."""
+    """The learner is in. `token` is their only credential; `public_key` (PEM) checks every receipt
+    and verdict of this cohort.
+    """
 
     cohort: str
     cohort_name: str
@@ -53,7 +57,9 @@ class Capture(_Message, frozen=True):
 
 
 class Submission(_Message, frozen=True):
-    """What a learner hands in. `key` makes a retry of the same request harmless. What is told besides the files explains, and is never believed."""
+    """What a learner hands in. `key` makes a retry of the same request harmless. What is told
+    besides the files explains, and is never believed.
+    """
 
     key: str
     lab: str
@@ -68,7 +74,9 @@ class Submission(_Message, frozen=True):
     record: Record | None = None
     """The diagnoses that were committed, and the help that was taken."""
     capture: str | None = None
-    """The SHA-256 under which the capture that the diagnosis is about was stored before; None if none came."""
+    """The SHA-256 under which the capture that the diagnosis is about was stored before; None if
+    none came.
+    """
 
 
 class Stored(_Message, frozen=True):
@@ -78,7 +86,9 @@ class Stored(_Message, frozen=True):
 
 
 class Receipt(_Message, frozen=True):
-    """What the server confirms to have stored, signed with the cohort's key over its canonical JSON."""
+    """What the server confirms to have stored, signed with the cohort's key over its canonical
+    JSON.
+    """
 
     cohort: str
     learner: str
@@ -91,7 +101,9 @@ class Receipt(_Message, frozen=True):
 
 
 class Accepted(_Message, frozen=True):
-    """The answer to a submission: `ahead` others are measured before it; `left` submissions remain of the budget, None without one."""
+    """The answer to a submission: `ahead` others are measured before it; `left` submissions remain
+    of the budget, None without one.
+    """
 
     receipt: Receipt
     ahead: int
@@ -100,7 +112,9 @@ class Accepted(_Message, frozen=True):
 
 
 class Standing(_Message, frozen=True):
-    """Where one submission is. `version` rises with every change. `verdict` is the signed document, once it is released."""
+    """Where one submission is. `version` rises with every change. `verdict` is the signed document,
+    once it is released.
+    """
 
     submission: str
     lab: str

@@ -53,7 +53,9 @@ _STATUS: dict[Code, int] = {
 class RefusedError(LabError):
     """A request that the server turns down, and why."""
 
-    def __init__(self, code: Code, message: str, remedy: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, code: Code, message: str, remedy: str, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message, remedy)
         self.code = code
         self.retry_after_s = retry_after_s

@@ -9,7 +9,9 @@ from bottleneck_lab.cohort.store import tables
 
 
 class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a submission after the due date costs: `per_day` (0–1) of the points for each day begun, at most `most`, after `grace_s` for nothing."""
+    """What a submission after the due date costs: `per_day` (0–1) of the points for each day begun,
+    at most `most`, after `grace_s` for nothing.
+    """
 
     per_day: float = 0.1
     most: float = 0.5
@@ -34,12 +36,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_settings(connection: Connection) -> Settings:
     """The cohort's settings as they are now."""
-    return msgspec.json.decode(connection.execute(select(tables.cohort.c.settings)).scalar_one(), type=Settings)
+    return msgspec.json.decode(
+        connection.execute(select(tables.cohort.c.settings)).scalar_one(), type=Settings
+    )
 
 
 def change_settings(connection: Connection, **changes: object) -> Settings:
-    """Set some of them; all as they are then. Raises msgspec.ValidationError for a value of another type."""
+    """Set some of them; all as they are then. Raises msgspec.ValidationError for a value of another
+    type.
+    """
     fields = {**msgspec.to_builtins(load_settings(connection)), **changes}
     settings = msgspec.convert(fields, Settings)
-    connection.execute(update(tables.cohort).values(settings=msgspec.json.encode(settings).decode()))
+    connection.execute(
+        update(tables.cohort).values(settings=msgspec.json.encode(settings).decode())
+    )
     return settings

@@ -9,10 +9,12 @@ import msgspec
 
 
 def inspect_structs() -> None:
-    """Has msgspec look at the fields of every Struct that has been imported; 20 ms for two hundred. To be called before threads decode any.
+    """Has msgspec look at the fields of every Struct that has been imported; 20 ms for two hundred.
+    To be called before threads decode any.
 
-    msgspec does this when a Struct is decoded for the first time. A thread that decodes it meanwhile reads what is half done, and the process ends with a
-    segmentation fault: so did 8 of 20 programs whose 16 threads began with the same Struct (msgspec 0.22.0).
+    msgspec does this when a Struct is decoded for the first time. A thread that decodes it
+    meanwhile reads what is half done, and the process ends with a segmentation fault: so did 8 of
+    20 programs whose 16 threads began with the same Struct (msgspec 0.22.0).
     """
     for struct in _below(msgspec.Struct):
         with contextlib.suppress(NameError, TypeError):  # what cannot be decoded is decoded nowhere

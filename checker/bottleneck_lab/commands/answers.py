@@ -19,7 +19,9 @@ _MEANINGS = {
     "communication-bound": "work waits for data from the other devices",
     "network-bound": "requests or replies are held up on the network",
     "straggler": "one rank takes longer, and the others wait for it",
-    "memory-bound": "the device's memory delivers data more slowly than the device could compute with it",
+    "memory-bound": (
+        "the device's memory delivers data more slowly than the device could compute with it"
+    ),
     "compute-bound": "the device computes all the time, or as fast as it can",
     "memory-growth": "every step leaves more memory allocated than the one before",
 }
@@ -27,15 +29,23 @@ _MEANINGS = {
 
 
 def describe_choices(question: QuestionSpec) -> list[str]:
-    """The choices, numbered; a usual name of a cause with its meaning, unless the question itself explains it."""
+    """The choices, numbered; a usual name of a cause with its meaning, unless the question itself
+    explains it.
+    """
     told = [
-        choice if choice not in _MEANINGS or f"`{choice}`" in question.measure else f"{choice}: {_MEANINGS[choice]}"
+        (
+            choice
+            if choice not in _MEANINGS or f"`{choice}`" in question.measure
+            else f"{choice}: {_MEANINGS[choice]}"
+        )
         for choice in question.choices
     ]
     return [f"{number}  {choice}" for number, choice in enumerate(told, 1)]
 
 
-def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict[str, Answer], list[str]]:
+def parse_answers(
+    questions: list[QuestionSpec], texts: list[str]
+) -> tuple[dict[str, Answer], list[str]]:
     """The answers given as ID=VALUE, and one sentence for each that cannot be accepted."""
     by_id = {question.id: question for question in questions}
     given: dict[str, Answer] = {}
@@ -44,7 +54,8 @@ def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict
         key, equals, value = text.partition("=")
         if not equals or key not in by_id:
             wrong.append(
-                f"'{text}' does not answer a question of this lab. Write ID=VALUE, where ID is one of {', '.join(by_id) or 'none'}."
+                f"'{text}' does not answer a question of this lab. Write ID=VALUE, where ID is one"
+                f" of {', '.join(by_id) or 'none'}."
             )
             continue
         found = read_answer(by_id[key], value)
@@ -57,13 +68,19 @@ def parse_answers(questions: list[QuestionSpec], texts: list[str]) -> tuple[dict
 
 
 def read_answer(question: QuestionSpec, text: str) -> Answer:
-    """What was typed, as the question needs it: a choice (by its number or how it begins), a number, or the text."""
+    """What was typed, as the question needs it: a choice (by its number or how it begins), a
+    number, or the text.
+    """
     text = text.strip()
     if question.type == "choice":
         return _choice(question.choices, text)
     if question.type in ("share", "ratio", "number"):
         try:
-            return float(text[:-1]) / 100 if question.type == "share" and text.endswith("%") else float(text)
+            return (
+                float(text[:-1]) / 100
+                if question.type == "share" and text.endswith("%")
+                else float(text)
+            )
         except ValueError:
             return text
     return text
@@ -84,7 +101,9 @@ def ask(question: QuestionSpec, known: Any) -> Answer:
     for line in describe_choices(question):
         say(f"  {line}", hang=3)
     while True:
-        answer = read_answer(question, str(typer.prompt(question.id, default=known if is_given(known) else None)))
+        answer = read_answer(
+            question, str(typer.prompt(question.id, default=known if is_given(known) else None))
+        )
         complaint = problem(question, answer)
         if complaint is None:
             return answer

@@ -16,7 +16,16 @@ from bottleneck_lab.commands.diagnose import asked_questions, commit_answers
 from bottleneck_lab.commands.evidence import capture_figures, mismatch, readable
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.static import show_static
-from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
+from bottleneck_lab.commands.ui import (
+    DeviceName,
+    Json,
+    NoWait,
+    here,
+    note,
+    print_json,
+    say,
+    waiting,
+)
 from bottleneck_lab.commands.where import tell_next
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.attest import load_private_key, sign
@@ -27,7 +36,7 @@ from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
 from bottleneck_lab.measure.verifier import check_lab, without_answers
-from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts, record, submission
 from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.dataset import data_folder
@@ -52,14 +61,23 @@ Sign = Annotated[
 
 WhenQuiet = Annotated[
     float | None,
-    typer.Option("--when-quiet", metavar="MINUTES", min=0.1, help="Wait up to this long for other programs to finish."),
+    typer.Option(
+        "--when-quiet",
+        metavar="MINUTES",
+        min=0.1,
+        help="Wait up to this long for other programs to finish.",
+    ),
 ]
 
 
 Static = Annotated[
     bool,
     typer.Option(
-        "--static", help="Measure nothing: compile the lab's CUDA kernels and show what the compiler made of them."
+        "--static",
+        help=(
+            "Measure nothing: compile the lab's CUDA kernels and show what the compiler made of"
+            " them."
+        ),
     ),
 ]
 
@@ -89,7 +107,10 @@ def command(
     else:
         render_verdict(attempt.verdict, console())
         _tell_of_older_capture(workspace)
-        note(f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report --html` plots them.")
+        note(
+            f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report"
+            " --html` plots them."
+        )
         tell_next(workspace)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
@@ -97,7 +118,10 @@ def command(
 def _wait_until_quiet(minutes: float) -> None:
     """Raises MachineError if the machine does not become quiet within the limit."""
     with progress() as show:
-        wait_until_quiet(60 * minutes, lambda cores: show(f"waiting: other programs keep {cores:.1f} cores busy", 0.0))
+        wait_until_quiet(
+            60 * minutes,
+            lambda cores: show(f"waiting: other programs keep {cores:.1f} cores busy", 0.0),
+        )
 
 
 def _tell_of_older_capture(workspace: Workspace) -> None:
@@ -109,11 +133,17 @@ def _tell_of_older_capture(workspace: Workspace) -> None:
 
 
 def check_here(
-    workspace: Workspace, device: str | None = None, *, no_wait: bool = False, key_file: Path | None = None
+    workspace: Workspace,
+    device: str | None = None,
+    *,
+    no_wait: bool = False,
+    key_file: Path | None = None,
 ) -> Attempt:
-    """Check the workspace as it is now, and record the verdict together with the files that were checked.
+    """Check the workspace as it is now, and record the verdict together with the files that were
+    checked.
 
-    With a runner's private key the verdict is signed. The key is read before anything is measured, never by a worker.
+    With a runner's private key the verdict is signed. The key is read before anything is measured,
+    never by a worker.
     """
     workspace.require_current()
     require_torch("`lab check`")
@@ -123,7 +153,10 @@ def check_here(
     key = load_private_key(key_file) if key_file else None
     if key_file:
         _require_secret(key_file, lab)
-    with workspace.working("lab check", wait=not no_wait, on_wait=waiting), submission(workspace, lab) as folder:
+    with (
+        workspace.working("lab check", wait=not no_wait, on_wait=waiting),
+        submission(workspace, lab) as folder,
+    ):
         verdict = _check(workspace, folder, chosen)
         verdict = sign(verdict, key) if key else verdict
         attempt = record(workspace, verdict, folder)
@@ -139,7 +172,9 @@ def check_here(
 
 
 def require_diagnosis(workspace: Workspace) -> None:
-    """Commit the submitted diagnosis. Raises UsageError, before anything is measured, if it cannot be graded."""
+    """Commit the submitted diagnosis. Raises UsageError, before anything is measured, if it cannot
+    be graded.
+    """
     questions = asked_questions(workspace)
     answers = load_answers(workspace.root)
     wrong = problems(questions, answers)
@@ -163,12 +198,14 @@ def _require_secret(key_file: Path, lab: Lab) -> None:
     """Raises MachineError if the code under test could read the signing key."""
     if bubblewrap() is None:
         raise MachineError(
-            "A verdict is signed only if the code under test runs in a sandbox; otherwise that code could read the key.",
+            "A verdict is signed only if the code under test runs in a sandbox; otherwise that code"
+            " could read the key.",
             "Install bubblewrap (`lab doctor` shows whether it works), or check without --sign.",
         )
     if is_visible(key_file, [data_folder(lab)]):
         raise MachineError(
-            f"The code under test can read {key_file.parent} inside the sandbox, and the key with it.",
+            f"The code under test can read {key_file.parent} inside the sandbox, and the key"
+            " with it.",
             "Move the key to a folder in your home that holds nothing else.",
         )
 
@@ -177,7 +214,11 @@ def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     lab = workspace.lab
     questions, solution = asked_questions(workspace), load_answers(lab.solution)
     commitments = load_record(workspace).commitments
-    capture = capture_figures(workspace, commitments[-1].capture) if commitments and needs_capture(questions) else None
+    capture = (
+        capture_figures(workspace, commitments[-1].capture)
+        if commitments and needs_capture(questions)
+        else None
+    )
     results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture)
     with progress() as show:
         verdict = check_lab(
@@ -195,12 +236,16 @@ def _check(workspace: Workspace, folder: Path, device: Device) -> Verdict:
     if not questions:
         return verdict
     if prediction and any(question.to_reference for question in questions):
-        verdict = msgspec.structs.replace(verdict, prediction=_to_reference(workspace, verdict, prediction))
+        verdict = msgspec.structs.replace(
+            verdict, prediction=_to_reference(workspace, verdict, prediction)
+        )
     return msgspec.structs.replace(verdict, diagnosis=standing_of(workspace, verdict, folder))
 
 
 def quote_own_figures(workspace: Workspace, verdict: Verdict) -> None:
-    """Replaces copied reference answers, which are another machine's, by what this one measured. The learner's own answers stay as they are."""
+    """Replaces copied reference answers, which are another machine's, by what this one measured.
+    The learner's own answers stay as they are.
+    """
     copied = load_record(workspace).help.solution and load_answers(workspace.root) == load_answers(
         workspace.lab.solution
     )
@@ -208,12 +253,15 @@ def quote_own_figures(workspace: Workspace, verdict: Verdict) -> None:
     if copied and own and verdict.reason == "wrong diagnosis":
         save_answers(workspace, own)
         note(
-            "The reference answers come from another machine. diagnosis.toml now holds what this one measured: run `lab check` again."
+            "The reference answers come from another machine. diagnosis.toml now holds what this"
+            " one measured: run `lab check` again."
         )
 
 
 def _to_reference(workspace: Workspace, verdict: Verdict, prediction: Prediction) -> Prediction:
-    """The prediction next to the speed-up of the reference over the shipped code, as a check of the shipped code measured it; unmeasured before that."""
+    """The prediction next to the speed-up of the reference over the shipped code, as a check of the
+    shipped code measured it; unmeasured before that.
+    """
     shipped = workspace.lab.code_hash(workspace.lab.path)
     verdicts = [verdict, *(attempt.verdict for attempt in load_attempts(workspace))]
     speeds = [
@@ -230,4 +278,11 @@ def standing_of(workspace: Workspace, verdict: Verdict, folder: Path) -> Standin
     """What the first committed diagnosis is worth, as an earlier check graded it if one did."""
     before = [attempt.verdict.diagnosis for attempt in load_attempts(workspace)]
     known = next((one.named for one in before if one and one.named is not None), None)
-    return worth(workspace.lab, load_record(workspace), verdict, folder, partial(capture_figures, workspace), known)
+    return worth(
+        workspace.lab,
+        load_record(workspace),
+        verdict,
+        folder,
+        partial(capture_figures, workspace),
+        known,
+    )

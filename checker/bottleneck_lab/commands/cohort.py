@@ -13,25 +13,26 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bottleneck_lab.cohort import leases, people
 from bottleneck_lab.cohort.backup import back_up
 from bottleneck_lab.cohort.backup import restore as restore_
-from bottleneck_lab.cohort.executors.base import Executor
-from bottleneck_lab.cohort.executors.local import LocalExecutor
-from bottleneck_lab.cohort.executors.ray import RayExecutor
-from bottleneck_lab.cohort.executors.slurm import SlurmExecutor
-from bottleneck_lab.cohort.exports import ENDINGS, Format
-from bottleneck_lab.cohort.exports import export as export_
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, folder_name, open_cohort
-from bottleneck_lab.cohort.job import HOW_TO_LIMIT, end_with
+from bottleneck_lab.cohort.grading.exports import ENDINGS, Format
+from bottleneck_lab.cohort.grading.exports import export as export_
 from bottleneck_lab.cohort.logs import log_json
-from bottleneck_lab.cohort.qr import qr_terminal
-from bottleneck_lab.cohort.roster import enter_roster, read_roster
-from bottleneck_lab.cohort.runner import Runner, keep_lock
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.qr import qr_terminal
+from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
+from bottleneck_lab.cohort.running import leases
+from bottleneck_lab.cohort.running.executors.base import Executor
+from bottleneck_lab.cohort.running.executors.local import LocalExecutor
+from bottleneck_lab.cohort.running.executors.ray import RayExecutor
+from bottleneck_lab.cohort.running.executors.slurm import SlurmExecutor
+from bottleneck_lab.cohort.running.job import HOW_TO_LIMIT, end_with
+from bottleneck_lab.cohort.running.runner import Runner, keep_lock
+from bottleneck_lab.cohort.running.slot_users import free_uids, parse_uids, require_slot_users
 from bottleneck_lab.cohort.server.serve import Keeper
 from bottleneck_lab.cohort.server.serve import serve as serve_
 from bottleneck_lab.cohort.settings import change_settings
-from bottleneck_lab.cohort.slot_users import free_uids, parse_uids, require_slot_users
 from bottleneck_lab.cohort.store.database import explained
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
@@ -46,25 +47,38 @@ ExecutorName = Literal["local", "slurm", "ray"]
 """Where checks run."""
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", help="GPUs to use, such as 0,1 (default: all).", show_default=False)
+    str | None,
+    typer.Option("--gpus", help="GPUs to use, such as 0,1 (default: all).", show_default=False),
 ]
 Unsandboxed = Annotated[
-    bool, typer.Option("--allow-unsandboxed", help="Measure without bubblewrap. Every verdict will say so.")
+    bool,
+    typer.Option(
+        "--allow-unsandboxed", help="Measure without bubblewrap. Every verdict will say so."
+    ),
 ]
 NoCgroup = Annotated[
     bool,
-    typer.Option("--allow-no-cgroup", help="Measure without a control group's limits. Every verdict will say so."),
+    typer.Option(
+        "--allow-no-cgroup",
+        help="Measure without a control group's limits. Every verdict will say so.",
+    ),
 ]
 Uids = Annotated[
     str | None,
     typer.Option(
         "--uids",
-        help="Unprivileged users to run checks as, one per slot, such as 61000-61003. Needs root. The default as root is to pick free ones; '' shares root.",
+        help=(
+            "Unprivileged users to run checks as, one per slot, such as 61000-61003. Needs root."
+            " The default as root is to pick free ones; '' shares root."
+        ),
         show_default=False,
     ),
 ]
 Quiet = Annotated[
-    float, typer.Option("--quiet", help="Wait up to this many seconds for the machine to be idle and cool.")
+    float,
+    typer.Option(
+        "--quiet", help="Wait up to this many seconds for the machine to be idle and cool."
+    ),
 ]
 
 
@@ -73,11 +87,17 @@ def create(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--folder", "-f", help="Folder to create (default: one here, named after the cohort).", show_default=False
+            "--folder",
+            "-f",
+            help="Folder to create (default: one here, named after the cohort).",
+            show_default=False,
         ),
     ] = None,
     database: Annotated[
-        str, typer.Option("--database", help="postgresql://user@host/name, instead of the built-in SQLite.")
+        str,
+        typer.Option(
+            "--database", help="postgresql://user@host/name, instead of the built-in SQLite."
+        ),
     ] = "",
 ) -> None:
     """Create a cohort: a folder with its database, key and settings."""
@@ -86,7 +106,8 @@ def create(
         create_cohort(place, Config(name, database))
     say(f"Created '{name}' in {place}.", style="green")
     say(
-        f"Its verdicts are signed with {place / 'key' / 'cohort.pem'}: keep that file private. Publish {place / 'key' / 'cohort.pem.pub'} is for everybody."
+        f"Its verdicts are signed with {place / 'key' / 'cohort.pem'}: keep that file private."
+        f" Publish {place / 'key' / 'cohort.pem.pub'} is for everybody."
     )
     say(f"Next: lab cohort serve --folder {place}", style="bold")
 
@@ -94,20 +115,25 @@ def create(
 def serve(
     folder: Folder = Path(),
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network.")
+        str,
+        typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port")] = 8321,
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", help="URL at which learners reach the server, if it is behind a proxy.", show_default=False
+            "--url",
+            help="URL at which learners reach the server, if it is behind a proxy.",
+            show_default=False,
         ),
     ] = None,
     tls: Annotated[
         tuple[Path, Path] | None,
         typer.Option("--tls", help="Certificate and key, both in PEM format.", show_default=False),
     ] = None,
-    runner: Annotated[bool, typer.Option("--runner/--no-runner", help="Measure on this machine too.")] = True,
+    runner: Annotated[
+        bool, typer.Option("--runner/--no-runner", help="Measure on this machine too.")
+    ] = True,
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
@@ -122,7 +148,10 @@ def serve(
         if runner:
             _require_sandbox(allow_unsandboxed, allow_no_cgroup)
             users = ",".join(map(str, _slot_uids(uids, len(_gpus(gpus)) + 1, allow_unsandboxed)))
-            allowed = {"--allow-unsandboxed": allow_unsandboxed, "--allow-no-cgroup": allow_no_cgroup}
+            allowed = {
+                "--allow-unsandboxed": allow_unsandboxed,
+                "--allow-no-cgroup": allow_no_cgroup,
+            }
             options = ["--uids", users, *(option for option, given in allowed.items() if given)]
             command = _runner_command(cohort, gpus, quiet, options)
             stack.enter_context(Keeper(command))
@@ -130,7 +159,9 @@ def serve(
         serve_(cohort, host, port, reached, tls=(str(tls[0]), str(tls[1])) if tls else None)
 
 
-def _runner_command(cohort: Cohort, gpus: str | None, quiet: float, options: list[str]) -> list[str]:
+def _runner_command(
+    cohort: Cohort, gpus: str | None, quiet: float, options: list[str]
+) -> list[str]:
     command = [
         sys.executable,
         "-m",
@@ -169,17 +200,23 @@ def _tell_how_to_join(cohort: Cohort, url: str) -> None:
     database = cohort.database
     with database.writing() as connection:
         codes = people.join_codes(connection)
-        link = people.new_link(connection, people.the_instructor(connection, database.clock()), database.clock())
+        link = people.new_link(
+            connection, people.the_instructor(connection, database.clock()), database.clock()
+        )
     say(f"{cohort.config.name}", style="bold")
     if codes:
         say(f"\nLearners type:  lab join {url} {codes[0]}", style="bold")
         say(f"or open         {url}/join/{codes[0]}\n")
         if sys.stdout.isatty():
             typer.echo(qr_terminal(f"{url}/join/{codes[0]}"))
-    say(f"Your page (this link works once, within 15 minutes; `lab cohort link` makes another):\n  {url}/login/{link}")
+    say(
+        "Your page (this link works once, within 15 minutes; `lab cohort link` makes another):\n "
+        f" {url}/login/{link}"
+    )
     if url.startswith("http:") and "127.0.0.1" not in url:
         say(
-            "Without --tls, tokens cross the network unencrypted. Use only a network that you trust.",
+            "Without --tls, tokens cross the network unencrypted. Use only a network that you"
+            " trust.",
             style="yellow",
             err=True,
         )
@@ -194,19 +231,29 @@ def link(
     with open_cohort(folder) as cohort:
         database = cohort.database
         with database.writing() as connection:
-            token = people.new_link(connection, people.the_instructor(connection, database.clock()), database.clock())
+            token = people.new_link(
+                connection, people.the_instructor(connection, database.clock()), database.clock()
+            )
         say(f"{cohort.config.url or url}/login/{token}")
 
 
 def runner(
     folder: Folder = Path(),
-    executor: Annotated[ExecutorName, typer.Option("--executor", help="Where checks run.")] = "local",
-    jobs: Annotated[int, typer.Option("--jobs", help="On a cluster: how many checks to run at once.")] = 4,
+    executor: Annotated[
+        ExecutorName, typer.Option("--executor", help="Where checks run.")
+    ] = "local",
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="On a cluster: how many checks to run at once.")
+    ] = 4,
     sbatch: Annotated[
-        list[str] | None, typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab.")
+        list[str] | None,
+        typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="This runner's name (default: the machine's).", show_default=False)
+        str | None,
+        typer.Option(
+            "--name", help="This runner's name (default: the machine's).", show_default=False
+        ),
     ] = None,
     gpus: Gpus = None,
     allow_unsandboxed: Unsandboxed = False,
@@ -222,7 +269,9 @@ def runner(
     users: list[int] = []
     if executor == "local":  # on a cluster, each job checks its own node
         _require_sandbox(allow_unsandboxed, allow_no_cgroup)
-        users = _slot_uids(uids, len(_gpus(gpus)) + 1, allow_unsandboxed, quietly=parent is not None)
+        users = _slot_uids(
+            uids, len(_gpus(gpus)) + 1, allow_unsandboxed, quietly=parent is not None
+        )
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
@@ -243,7 +292,12 @@ def runner(
 
 
 def _executor(
-    kind: ExecutorName, cohort: Cohort, gpus: str | None, jobs: int, options: list[str], uids: list[int]
+    kind: ExecutorName,
+    cohort: Cohort,
+    gpus: str | None,
+    jobs: int,
+    options: list[str],
+    uids: list[int],
 ) -> Executor:
     if kind == "slurm":
         return SlurmExecutor(jobs, gpus=gpus != "", options=options)
@@ -252,19 +306,28 @@ def _executor(
     return LocalExecutor(cohort.folder / "slots", _gpus(gpus), uids=uids)
 
 
-def _slot_uids(asked: str | None, slots: int, allow_unsandboxed: bool, *, quietly: bool = False) -> list[int]:
-    """The users to run checks as; none if the slots share the runner's, which is then reported. Raises UsageError, and MachineError where they cannot run
-    checks.
+def _slot_uids(
+    asked: str | None, slots: int, allow_unsandboxed: bool, *, quietly: bool = False
+) -> list[int]:
+    """The users to run checks as; none if the slots share the runner's, which is then reported.
+    Raises UsageError, and MachineError where they cannot run checks.
     """
     root = os.geteuid() == 0
     given = parse_uids(asked or "")
     if given and not root:
-        raise UsageError("Only root can run checks as other users.", "Start the runner as root, or leave out --uids.")
+        raise UsageError(
+            "Only root can run checks as other users.",
+            "Start the runner as root, or leave out --uids.",
+        )
     uids = free_uids(slots) if asked is None and root else given
     if uids:
         require_slot_users(uids[:slots], sandbox_required=not allow_unsandboxed)
     elif not quietly:
-        say(f"{SHARED_USER} A runner started as root gives each slot its own user.", style="yellow", err=True)
+        say(
+            f"{SHARED_USER} A runner started as root gives each slot its own user.",
+            style="yellow",
+            err=True,
+        )
     return uids
 
 
@@ -277,21 +340,30 @@ def _gpus(asked: str | None) -> list[int]:
         return list(range(len(cuda_devices())))
     parts = [part.strip() for part in asked.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"'{asked}' is not a list of GPUs.", "List their indices: --gpus 0,1 (or --gpus '' for none).")
+        raise UsageError(
+            f"'{asked}' is not a list of GPUs.",
+            "List their indices: --gpus 0,1 (or --gpus '' for none).",
+        )
     return [int(part) for part in parts]
 
 
 def _require_sandbox(allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
-    """Raises MachineError if verdicts would be signed for code that nothing contains, unless that was allowed."""
+    """Raises MachineError if verdicts would be signed for code that nothing contains, unless that
+    was allowed.
+    """
     if bubblewrap() is None and not allow_unsandboxed:
         raise MachineError(
-            "bubblewrap does not work here, so learners' code could read the key that signs verdicts.",
-            "Install bubblewrap (`lab doctor` shows whether it works), or go on without it: --allow-unsandboxed. Every verdict will then say so.",
+            "bubblewrap does not work here, so learners' code could read the key that signs"
+            " verdicts.",
+            "Install bubblewrap (`lab doctor` shows whether it works), or go on without it:"
+            " --allow-unsandboxed. Every verdict will then say so.",
         )
     take_charge()
     problem = "" if allow_no_cgroup else limits_problem()
     if problem:
-        raise MachineError(f"Learners' code cannot be limited by a control group here: {problem}.", HOW_TO_LIMIT)
+        raise MachineError(
+            f"Learners' code cannot be limited by a control group here: {problem}.", HOW_TO_LIMIT
+        )
 
 
 def status(folder: Folder = Path(), json: Json = False) -> None:
@@ -309,25 +381,42 @@ def _show(name: str, room: Any) -> None:
     states = room.states
     say(f"{name}: {len(room.rows)} learners, {room.passed} labs passed", style="bold")
     say(
-        f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured, {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
+        f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured,"
+        f" {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
     )
     if room.settings.paused:
         say("Paused: no checks are being started.", style="yellow")
     for one in room.runners:
         busy = sum(slot.busy is not None for slot in one.slots)
         user = f"; user: {one.health['user']}" if "user" in one.health else ""
-        state = f"{busy} of {len(one.slots)} slots busy{user}" if one.alive(room.now) else "not responding"
-        say(f"runner {one.name} ({one.executor}): {state}", style=None if one.alive(room.now) else "red")
+        state = (
+            f"{busy} of {len(one.slots)} slots busy{user}"
+            if one.alive(room.now)
+            else "not responding"
+        )
+        say(
+            f"runner {one.name} ({one.executor}): {state}",
+            style=None if one.alive(room.now) else "red",
+        )
     for row in room.stuck:
-        say(f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress, {row.idle_min:.0f} min ago")
+        say(
+            f"stuck: {row.name} in {row.lab}, {row.failed} failed since the last progress,"
+            f" {row.idle_min:.0f} min ago"
+        )
 
 
 def roster(
-    file: Annotated[Path, typer.Argument(help="A CSV file with a student_id (or identifier) column.")],
+    file: Annotated[
+        Path, typer.Argument(help="A CSV file with a student_id (or identifier) column.")
+    ],
     folder: Folder = Path(),
-    only: Annotated[bool, typer.Option("--only", help="From now on, let only people on the roster join.")] = False,
+    only: Annotated[
+        bool, typer.Option("--only", help="From now on, let only people on the roster join.")
+    ] = False,
 ) -> None:
-    """Add a roster's learners, or correct their entries. They join with `lab join URL CODE --id STUDENT_ID`."""
+    """Add a roster's learners, or correct their entries. They join with `lab join URL CODE --id
+    STUDENT_ID`.
+    """
     try:
         learners = read_roster(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -340,12 +429,17 @@ def roster(
 
 
 def export(
-    kind: Annotated[Format, typer.Argument(help="csv, nbgrader, canvas, json, or files (for JPlag and Dolos).")],
+    kind: Annotated[
+        Format, typer.Argument(help="csv, nbgrader, canvas, json, or files (for JPlag and Dolos).")
+    ],
     folder: Folder = Path(),
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="File or folder to write (default: named after the cohort).", show_default=False
+            "--output",
+            "-o",
+            help="File or folder to write (default: named after the cohort).",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -353,7 +447,9 @@ def export(
     with open_cohort(folder) as cohort:
         with cohort.database.reading() as connection:
             data = export_(connection, verdict_reader_of(cohort.public_key), cohort.blobs, kind)
-        place = output or Path(f"{folder_name(cohort.config.name)}-{kind}.{ENDINGS.get(kind, 'csv')}")
+        place = output or Path(
+            f"{folder_name(cohort.config.name)}-{kind}.{ENDINGS.get(kind, 'csv')}"
+        )
     write_bytes(place, data)
     say(f"Wrote {place}.", style="green")
 
@@ -363,21 +459,29 @@ def regrade(
     folder: Folder = Path(),
     checker: Annotated[
         str | None,
-        typer.Option("--checker", help="Only submissions measured by this version of the checker.", show_default=False),
+        typer.Option(
+            "--checker",
+            help="Only submissions measured by this version of the checker.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Measure submissions again. Earlier verdicts stay on record; the newest counts."""
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         judged = verdict_reader_of(cohort.public_key).latest(connection)
         chosen = [
-            one.submission for one in judged if lab in (one.lab, one.submission) and checker in (None, one.checker)
+            one.submission
+            for one in judged
+            if lab in (one.lab, one.submission) and checker in (None, one.checker)
         ]
         count = leases.regrade(connection, chosen, cohort.database.clock())
     say(f"{count} submissions are queued again.")
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="File to create. It contains the signing key: keep it private.")],
+    file: Annotated[
+        Path, typer.Argument(help="File to create. It contains the signing key: keep it private.")
+    ],
     folder: Folder = Path(),
 ) -> None:
     """Back up the whole cohort to one file, while it runs."""
@@ -389,7 +493,9 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(help="A file written by `lab cohort backup`.")],
     folder: Annotated[Path, typer.Option("--folder", "-f", help="Folder to create.")],
-    database: Annotated[str, typer.Option("--database", help="postgresql://user@host/name, instead of SQLite.")] = "",
+    database: Annotated[
+        str, typer.Option("--database", help="postgresql://user@host/name, instead of SQLite.")
+    ] = "",
 ) -> None:
     """Recreate a cohort from a backup, on either kind of database."""
     with explained():

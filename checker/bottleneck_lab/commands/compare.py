@@ -15,10 +15,10 @@ from bottleneck_lab.commands.evidence import readable
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.report.console import render_comparison
-from bottleneck_lab.report.html import render_comparison_html
+from bottleneck_lab.report.console.comparison import render_comparison
+from bottleneck_lab.report.page.html import render_comparison_html
 from bottleneck_lab.trace import load
-from bottleneck_lab.trace.allocator import keep_freed
+from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.captures import find_capture
 from bottleneck_lab.workspace.commitments import is_blind_at
@@ -31,7 +31,10 @@ def command(
     before: Annotated[
         str | None,
         typer.Argument(
-            help="The old version: a capture's number, a trace, a capture folder, or a folder of repeated captures (default: the first here).",
+            help=(
+                "The old version: a capture's number, a trace, a capture folder, or a folder of"
+                " repeated captures (default: the first here)."
+            ),
             autocompletion=completion.capture_numbers,
         ),
     ] = None,
@@ -44,17 +47,22 @@ def command(
     ] = None,
     control: Annotated[
         Path | None,
-        typer.Option("--control", help="A folder of repeat captures of the old version, recorded in the same rounds."),
+        typer.Option(
+            "--control",
+            help="A folder of repeat captures of the old version, recorded in the same rounds.",
+        ),
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write an HTML page with both timelines, aligned.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare two versions: better, worse, the same or cannot tell, for the whole step and for each part of it.
+    """Compare two versions: better, worse, the same or cannot tell, for the whole step and for each
+    part of it.
 
-    With one capture of each, the steps are compared. Repeated captures, recorded alternately, also show run-to-run variation. With --control, a difference
-    that the old version also shows against itself is not counted as a change.
+    With one capture of each, the steps are compared. Repeated captures, recorded alternately, also
+    show run-to-run variation. With --control, a difference that the old version also shows against
+    itself is not counted as a change.
     """
     keep_freed()
     sides = _sides(before, after)
@@ -62,7 +70,9 @@ def command(
     if html:
         say(f"The comparison is in {_write(sides, again, html.expanduser().absolute())}")
         return
-    comparison = _compared(sides, *([observe(load(path)) for path in side] for side in (*sides, again)))
+    comparison = _compared(
+        sides, *([observe(load(path)) for path in side] for side in (*sides, again))
+    )
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
     else:
@@ -74,13 +84,17 @@ Side = list[Path]
 
 
 def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
-    """What to compare. Raises UsageError if a side does not exist, both are the same, or they have different numbers of captures."""
+    """What to compare. Raises UsageError if a side does not exist, both are the same, or they have
+    different numbers of captures.
+    """
     sides = _find(before, 0), _find(after, -1)
     if sides[0] == sides[1]:
         raise UsageError(
-            f"{_name(sides[0])} is the only capture with a timeline here."
-            if before is None
-            else "These are the same capture.",
+            (
+                f"{_name(sides[0])} is the only capture with a timeline here."
+                if before is None
+                else "These are the same capture."
+            ),
             "Change the code and make another with `lab profile`.",
         )
     if len(sides[0]) != len(sides[1]):
@@ -93,20 +107,26 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
 
 
 def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
-    """The captures of the control, if there is one. Raises UsageError if there are not as many as of each version."""
+    """The captures of the control, if there is one. Raises UsageError if there are not as many as
+    of each version.
+    """
     if folder is None:
         return []
     again = _repeated(folder.expanduser())
     if len(again) == len(sides[0]) > 1:
         return again
     raise UsageError(
-        f"A control needs as many captures as each version, but there are {len(again)} in {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
+        f"A control needs as many captures as each version, but there are {len(again)} in"
+        f" {folder.name} and {len(sides[0])} in {_name(sides[0])}.",
         "Record the old version twice in every round: `lab profile --out again/01 -- …`.",
     )
 
 
 def _compared(
-    sides: tuple[Side, Side], before: list[Observation], after: list[Observation], again: list[Observation]
+    sides: tuple[Side, Side],
+    before: list[Observation],
+    after: list[Observation],
+    again: list[Observation],
 ) -> Comparison:
     """The comparison; without causes while they are still the learner's to find."""
     comparison = compare(before, after, again)
@@ -140,8 +160,14 @@ def _numbered(what: str | None, default: int) -> Path:
         workspace = here()
     except UsageError:
         folder = Path.cwd() / "captures"
-        found = [(number, path) for number, path in numbered(folder) if (path / "capture.json").is_file()]
-        chosen = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
+        found = [
+            (number, path) for number, path in numbered(folder) if (path / "capture.json").is_file()
+        ]
+        chosen = [
+            path
+            for number, path in found
+            if what is None or what in (path.name, str(number), f"{number:04}")
+        ]
         if not chosen:
             raise
         return chosen[default]

@@ -1,4 +1,6 @@
-"""Shell completion. Nothing here may fail or print: the shell would show it in the middle of a line."""
+"""Shell completion. Nothing here may fail or print: the shell would show it in the middle of a
+line.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ def lab_names(incomplete: str) -> list[Offer]:
         labs = load_labs()
     except LabError:
         return []
-    return [(lab.name, lab.spec.title) for lab in labs.values() if lab.name.startswith(incomplete)]
+    return [(lab.slug, lab.spec.title) for lab in labs.values() if lab.slug.startswith(incomplete)]
 
 
 def capture_numbers(incomplete: str) -> list[Offer]:
-    """The numbers of the captures made in this lab, or in this folder outside one, each with its folder's name."""
+    """The numbers of the captures made in this lab, or in this folder outside one, each with its
+    folder's name.
+    """
     try:
         workspace = workspace_above(Path.cwd())
     except (LabError, OSError):

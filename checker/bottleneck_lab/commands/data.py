@@ -18,11 +18,18 @@ def command(
     name: Annotated[str, typer.Argument(help="The data set's name.")] = "photos",
     images: Annotated[
         int | None,
-        typer.Option("--images", min=1, help="How many photographs of about 500×375 pixels.", show_default=False),
+        typer.Option(
+            "--images",
+            min=1,
+            help="How many photographs of about 500×375 pixels.",
+            show_default=False,
+        ),
     ] = None,
     large: Annotated[
         int | None,
-        typer.Option("--large", min=0, help="How many photographs of 2 to 4 megapixels.", show_default=False),
+        typer.Option(
+            "--large", min=0, help="How many photographs of 2 to 4 megapixels.", show_default=False
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -39,5 +46,7 @@ def make(name: str, options: dict[str, int] | None = None) -> Path:
     """Create the data set `name`, showing progress. Returns its folder."""
     with progress() as show:
         return make_dataset(
-            name, lambda done, total: show(f"Preparing the data set '{name}'", done / max(total, 1)), options=options
+            name,
+            lambda done, total: show(f"Preparing the data set '{name}'", done / max(total, 1)),
+            options=options,
         )

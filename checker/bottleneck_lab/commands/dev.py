@@ -27,9 +27,9 @@ from bottleneck_lab.workspace.atomic import explained
 
 _EXAMPLES = {
     "speedup": ("example", "running-mean", "smooth.py"),
-    "requests": ("example-server", "price-board", "board.py"),
-    "feed": ("example-feed", "pump-watch", "train.py"),
-    "ranks": ("example-ranks", "pump-fleet", "train.py"),
+    "http_server": ("example-http-server", "price-board", "board.py"),
+    "input_pipeline": ("example-input-pipeline", "pump-watch", "train.py"),
+    "data_parallel": ("example-data-parallel", "pump-fleet", "train.py"),
 }
 """A lab of each kind that `lab dev new` knows: its folder, its name and its workload's file."""
 _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
@@ -38,20 +38,28 @@ _PARTS = ("labs", "solutions", "tests/variants", "tests/mutants")
 def check(
     labs: Annotated[
         list[str] | None,
-        typer.Argument(help="The labs to check (default: all).", autocompletion=completion.lab_names),
+        typer.Argument(
+            help="The labs to check (default: all).", autocompletion=completion.lab_names
+        ),
     ] = None,
-    static: Annotated[bool, typer.Option("--static", help="Check the files only; measure nothing.")] = False,
-    only: Annotated[Part | None, typer.Option("--only", help="Measure only this part of each lab.")] = None,
+    static: Annotated[
+        bool, typer.Option("--static", help="Check the files only; measure nothing.")
+    ] = False,
+    only: Annotated[
+        Part | None, typer.Option("--only", help="Measure only this part of each lab.")
+    ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Measure only the variant or mutant with this name.")
+        str | None,
+        typer.Option("--name", help="Measure only the variant or mutant with this name."),
     ] = None,
     device: DeviceName = None,
     json: Json = False,
 ) -> None:
     """Prove that labs work.
 
-    The brief, hints and diagnosis exist, with no stray files; a capture of the starter shows what the lab teaches; the starter is correct and FAILs for its
-    declared reason; the solution and every variant PASS; every mutant FAILs for its declared reason.
+    The brief, hints and diagnosis exist, with no stray files; a capture of the starter shows what
+    the lab teaches; the starter is correct and FAILs for its declared reason; the solution and
+    every variant PASS; every mutant FAILs for its declared reason.
     """
     chosen = [find_lab(slug) for slug in labs] if labs else list(load_labs().values())
     rows = [] if labs else [_told(Row("the course", "files", check_course()), json=json)]
@@ -68,7 +76,10 @@ def check(
 def _told(row: Row, *, json: bool) -> Row:
     """Prints one proof at once, since the next may take a minute."""
     if not json:
-        say(f"{'✗' if row.problems else '✓'} {row.lab}: {row.what}", style="red" if row.problems else None)
+        say(
+            f"{'✗' if row.problems else '✓'} {row.lab}: {row.what}",
+            style="red" if row.problems else None,
+        )
         for margin in row.proof.margins if row.proof else []:
             say(f"    {_distance(margin)}", style="dim")
         for problem in row.problems:
@@ -79,18 +90,24 @@ def _told(row: Row, *, json: bool) -> Row:
 def _distance(margin: Margin) -> str:
     """A measured criterion with its interval, its target, and by what factor it is at least better."""
     value, low, high, bar = (
-        format_figure(number, margin.unit) for number in (margin.value, margin.low, margin.high, margin.bar)
+        format_figure(number, margin.unit)
+        for number in (margin.value, margin.low, margin.high, margin.bar)
     )
     between = f" ({low} to {high})" if margin.low != margin.high else ""
     aim = "at least" if margin.at_least else "at most"
     times = (
         f"at least {margin.least:.2f}" if margin.least < 1000 else "over 1000"
     )  # where a quantity that should be small is zero
-    return f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as required"
+    return (
+        f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as"
+        " required"
+    )
 
 
 def calibrate(
-    files: Annotated[list[Path], typer.Argument(help="Outputs of `lab dev check --json`, one per machine.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Outputs of `lab dev check --json`, one per machine.")
+    ],
     json: Json = False,
 ) -> None:
     """Show whether each target is safe on every machine it was tried on.
@@ -111,39 +128,57 @@ def _rows(file: Path) -> list[Row]:
         return msgspec.json.decode(file.read_bytes(), type=list[Row])
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(
-            f"{file} is not the output of `lab dev check`: {error}.", "`lab dev check LAB --json > FILE` writes one."
+            f"{file} is not the output of `lab dev check`: {error}.",
+            "`lab dev check LAB --json > FILE` writes one.",
         ) from error
 
 
 def _tell_target(target: TargetSafety) -> None:
     bar = format_figure(target.bar, target.unit)
     say(
-        f"{'✗' if target.problems else '✓'} {target.lab} on {target.device}: {target.criterion} "
-        f"{'at least' if target.at_least else 'at most'} {bar}{'' if target.problems else ' is safe'}",
+        f"{'✗' if target.problems else '✓'} {target.lab} on {target.device}: {target.criterion}"
+        f" {'at least' if target.at_least else 'at most'}"
+        f" {bar}{'' if target.problems else ' is safe'}",
         style="red" if target.problems else None,
     )
     for side, which in ((target.right, "right"), (target.slow, "slow")):
         for distance, who in side[:1]:
-            say(f"    nearest {which} work: {distance:.2f} times as good as required ({who})", style="dim")
+            say(
+                f"    nearest {which} work: {distance:.2f} times as good as required ({who})",
+                style="dim",
+            )
     for problem in target.problems:
         say(f"    {problem}")
     if target.problems and target.safe_from is not None and target.safe_to is not None:
-        low, high = (format_figure(number, target.unit) for number in (target.safe_from, target.safe_to))
+        low, high = (
+            format_figure(number, target.unit) for number in (target.safe_from, target.safe_to)
+        )
         say(f"    Safe on these machines: {low} to {high}.")
 
 
 def play(
-    lab: Annotated[str, typer.Argument(help="The lab to play.", autocompletion=completion.lab_names)],
+    lab: Annotated[
+        str, typer.Argument(help="The lab to play.", autocompletion=completion.lab_names)
+    ],
     device: DeviceName = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Skip the verdict: measure nothing.")] = False,
-    solution: Annotated[bool, typer.Option("--solution", help="Then check the solution's files, too.")] = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Skip the verdict: measure nothing.")
+    ] = False,
+    solution: Annotated[
+        bool, typer.Option("--solution", help="Then check the solution's files, too.")
+    ] = False,
 ) -> None:
-    """Play a lab the way a learner will: brief, blind report, hints, questions, and the verdict on the shipped files.
+    """Play a lab the way a learner will: brief, blind report, hints, questions, and the verdict on
+    the shipped files.
 
-    This runs in a temporary folder, with the solution's diagnosis. Look for anything that gives the cause away too early.
+    This runs in a temporary folder, with the solution's diagnosis. Look for anything that gives the
+    cause away too early.
     """
     if no_check and solution:
-        raise UsageError("--no-check measures nothing, so --solution cannot be checked.", "Use only one of the two.")
+        raise UsageError(
+            "--no-check measures nothing, so --solution cannot be checked.",
+            "Use only one of the two.",
+        )
     found = find_lab(lab)
     status = play_through(found, choose_device(found, device), measure=not no_check, solve=solution)
     if status not in (ExitCode.OK, ExitCode.FAIL):  # the shipped files have to fail
@@ -151,21 +186,30 @@ def play(
 
 
 def new(
-    slug: Annotated[str, typer.Argument(help="The lab's name: lower-case letters, digits and hyphens.")],
+    slug: Annotated[
+        str, typer.Argument(help="The lab's name: lower-case letters, digits and hyphens.")
+    ],
     into: Annotated[
         Path, typer.Option("--into", help="The checkout or pack that holds labs/ and solutions/.")
     ] = Path(),
     course: Annotated[
-        str, typer.Option("--course", metavar="STAGE", help="Add it to this stage of labs/course.toml.")
+        str,
+        typer.Option("--course", metavar="STAGE", help="Add it to this stage of labs/course.toml."),
     ] = "",
     entry: Annotated[
         str,
-        typer.Option("--entry", metavar="FILE", help="Name of the workload's file.", show_default=False),
+        typer.Option(
+            "--entry", metavar="FILE", help="Name of the workload's file.", show_default=False
+        ),
     ] = "",
     kind: Annotated[
         str,
         typer.Option(
-            "--kind", help="What it measures: speedup, requests (a server), feed (a data loader) or ranks (DDP)."
+            "--kind",
+            help=(
+                "What it measures: speedup, requests (a server), feed (a data loader) or ranks"
+                " (DDP)."
+            ),
         ),
     ] = "speedup",
 ) -> None:
@@ -181,14 +225,22 @@ def new(
     _require_usable(slug, entry, targets)
     with explained(into):
         for part, target in zip(_PARTS, targets, strict=True):
-            shutil.copytree(_example(example) / part / like, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                _example(example) / part / like,
+                target,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
             _rename_entry(target, example_entry, entry)
         made = _copy_datasets(_example(example), into)
         if course:
             add_to_course(into / "labs" / "course.toml", course, slug)
     for target in [*targets, *made]:
         say(f"made {target}")
-    first = "" if course_names(into, slug) else f"add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then "
+    first = (
+        ""
+        if course_names(into, slug)
+        else f"add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then "
+    )
     say(f"\nNext: {first}`{_found(into)}lab dev check {slug}`.", style="bold")
 
 
@@ -196,7 +248,8 @@ def _require_usable(slug: str, entry: str, targets: list[Path]) -> None:
     """Raises UsageError for a name that cannot be used, or a folder that is there already."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise UsageError(
-            f"'{slug}' is not a valid lab name.", "Use lower-case letters, digits and hyphens: `memory-copies`."
+            f"'{slug}' is not a valid lab name.",
+            "Use lower-case letters, digits and hyphens: `memory-copies`.",
         )
     if not re.fullmatch(r"[A-Za-z_]\w*\.py", entry):
         raise UsageError(
@@ -205,7 +258,9 @@ def _require_usable(slug: str, entry: str, targets: list[Path]) -> None:
         )
     for target in targets:
         if target.exists():
-            raise UsageError(f"{target} already exists.", "Choose another name, or remove that folder first.")
+            raise UsageError(
+                f"{target} already exists.", "Choose another name, or remove that folder first."
+            )
 
 
 def _copy_datasets(example: Path, into: Path) -> list[Path]:
@@ -243,7 +298,9 @@ def _example(name: str) -> Path:
 
 
 def key(
-    file: Annotated[Path, typer.Argument(help="Where to write the private key; the public key goes next to it.")],
+    file: Annotated[
+        Path, typer.Argument(help="Where to write the private key; the public key goes next to it.")
+    ],
 ) -> None:
     """Create a runner's signing key, for `lab check --sign`."""
     public = generate_key(file)

@@ -1,4 +1,6 @@
-"""`lab doctor`: what this machine has, what is missing and what that would unlock; with --measure, its ceilings."""
+"""`lab doctor`: what this machine has, what is missing and what that would unlock; with --measure,
+its ceilings.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from bottleneck_lab.analysis.roofline import Machine
+from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.capture.doctor import Requirement, examine, gpus
 from bottleneck_lab.commands.screen import progress
 from bottleneck_lab.commands.ui import Json, note, print_json, say
@@ -20,33 +22,47 @@ _Measure = Annotated[
     bool,
     typer.Option(
         "--measure",
-        help="Measure this machine's peak bandwidth and arithmetic once; reports then draw them as ceilings.",
+        help=(
+            "Measure this machine's peak bandwidth and arithmetic once; reports then draw them as"
+            " ceilings."
+        ),
     ),
 ]
-_Again = Annotated[bool, typer.Option("--again", help="With --measure: discard the saved figures and measure again.")]
+_Again = Annotated[
+    bool,
+    typer.Option("--again", help="With --measure: discard the saved figures and measure again."),
+]
 
 
 def command(measure: _Measure = False, again: _Again = False, json: Json = False) -> None:
     """Check this machine: what works, what is missing, what that would unlock, and how to get it.
 
-    With --measure, measure its bandwidth and arithmetic: the ceilings of a roofline. Takes about ten seconds per device; close other programs first.
+    With --measure, measure its bandwidth and arithmetic: the ceilings of a roofline. Takes about
+    ten seconds per device; close other programs first.
     """
     if measure:
         _show_ceilings(_measured(again=again), as_json=json)
         return
     findings = examine()
-    unfit = [finding.name for finding in findings if finding.need == "required" and not finding.present]
+    unfit = [
+        finding.name for finding in findings if finding.need == "required" and not finding.present
+    ]
     if json:
         print_json(findings)
     else:
         for finding in findings:
             _show(finding)
         for found in filter(None, map(stored_ceilings, get_args(CeilingDevice))):
-            say(f"✓ ceilings of {found.name}: measured on {found.measured}; `lab doctor --measure` shows them")
+            say(
+                f"✓ ceilings of {found.name}: measured on {found.measured}; `lab doctor --measure`"
+                " shows them"
+            )
         say(
-            f"\nThis machine lacks what every lab needs: {', '.join(unfit)}."
-            if unfit
-            else "\nThis machine can run the labs.",
+            (
+                f"\nThis machine lacks what every lab needs: {', '.join(unfit)}."
+                if unfit
+                else "\nThis machine can run the labs."
+            ),
             style="bold",
         )
     if unfit:
@@ -54,7 +70,9 @@ def command(measure: _Measure = False, again: _Again = False, json: Json = False
 
 
 def _measured(*, again: bool) -> list[Machine]:
-    """The ceilings of this machine's CPU, and of its first GPU where it has one. Raises MachineError without torch."""
+    """The ceilings of this machine's CPU, and of its first GPU where it has one. Raises
+    MachineError without torch.
+    """
     devices: list[CeilingDevice] = ["cpu", "cuda"] if gpus() else ["cpu"]
     with progress() as show:
         return [ceilings_of(device, show, again=again) for device in devices]

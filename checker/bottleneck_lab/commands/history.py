@@ -18,7 +18,7 @@ from bottleneck_lab.grading.calibration import (
     describe_point,
 )
 from bottleneck_lab.grading.diagnosis import format_answer
-from bottleneck_lab.report.html import render_html
+from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import describe_standing, headline
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.commitments import Commitment, Record, load_record
@@ -31,16 +31,21 @@ EXAMPLE = "lab history --json"
 
 def command(
     course: Annotated[
-        bool, typer.Option("--course", help="Your predictions across all labs, next to what was measured.")
+        bool,
+        typer.Option(
+            "--course", help="Your predictions across all labs, next to what was measured."
+        ),
     ] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", help="With --course: write an HTML page that plots them.")
+        Path | None,
+        typer.Option("--html", help="With --course: write an HTML page that plots them."),
     ] = None,
     json: Json = False,
 ) -> None:
     """List your checks of this lab, with the predicted and the measured gain.
 
-    With --course, your predictions across all labs: how often they are right, and whether you tend to promise too much.
+    With --course, your predictions across all labs: how often they are right, and whether you tend
+    to promise too much.
     """
     if course:
         _show_course(html, as_json=json)
@@ -51,7 +56,14 @@ def command(
     rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
     cases = load_drawn(workspace)
     if json:
-        print_json({"checks": rows, "diagnoses": record.commitments, "help": record.help, "siblings": cases})
+        print_json(
+            {
+                "checks": rows,
+                "diagnoses": record.commitments,
+                "help": record.help,
+                "siblings": cases,
+            }
+        )
         return
     if rows:
         _show(rows)
@@ -65,22 +77,31 @@ def command(
 
 def _show_course(html: Path | None, *, as_json: bool) -> None:
     found = calibrate(
-        [point for slug, entry in load_progress().labs.items() for point in _foretold(slug, entry.workspace)]
+        [
+            point
+            for slug, entry in load_progress().labs.items()
+            for point in _foretold(slug, entry.workspace)
+        ]
     )
     if html:
-        html.write_text(render_html(title="Predicted and measured", calibration=found), encoding="utf-8")
+        html.write_text(
+            render_html(title="Predicted and measured", calibration=found), encoding="utf-8"
+        )
     if as_json:
         print_json(found)
     elif found is None:
         say(
-            "No check has both a prediction and a measured gain yet. `lab diagnose` asks for a prediction where there is a gain."
+            "No check has both a prediction and a measured gain yet. `lab diagnose` asks for a"
+            " prediction where there is a gain."
         )
     else:
         _show_calibration(found)
 
 
 def _foretold(slug: str, place: str) -> list[PastPrediction]:
-    """A lab's prediction and what its last check measured; None if its folder is gone or nothing was measured."""
+    """A lab's prediction and what its last check measured; None if its folder is gone or nothing
+    was measured.
+    """
     if not is_workspace(Path(place)):
         return []
     try:
@@ -89,13 +110,17 @@ def _foretold(slug: str, place: str) -> list[PastPrediction]:
         return []  # from an older version: the other labs' predictions still count
     known = [attempt.verdict.prediction for attempt in attempts if attempt.verdict.prediction]
     measured = [(made.predicted, made.measured) for made in known if made.measured]
-    return [PastPrediction(find_lab(slug).name, *measured[-1])] if measured else []
+    return [PastPrediction(find_lab(slug).slug, *measured[-1])] if measured else []
 
 
 def _show_calibration(found: Calibration) -> None:
     say(f"{'lab':18}  predicted  measured", style="bold")
     for point in found.points:
-        say(f"{point.lab:18}  {point.predicted:8.2f}×  {point.measured:7.2f}×  {describe_point(point)}", hang=3)
+        say(
+            f"{point.lab:18}  {point.predicted:8.2f}×  {point.measured:7.2f}× "
+            f" {describe_point(point)}",
+            hang=3,
+        )
     say(f"\n{describe_calibration(found)}")
 
 
@@ -129,7 +154,12 @@ def _show_diagnoses(workspace: Workspace, record: Record) -> None:
 
 
 def _help(made: Commitment) -> str:
-    told = {"": "", "hints": " (all)", "revealed": ", causes revealed", "solution": ", solution seen"}[made.told]
+    told = {
+        "": "",
+        "hints": " (all)",
+        "revealed": ", causes revealed",
+        "solution": ", solution seen",
+    }[made.told]
     return f"{made.hints} hint{'s' * (made.hints != 1)}{told}"
 
 
@@ -141,7 +171,13 @@ def _show(rows: list[dict[str, Any]]) -> None:
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")
-        predicted, measured = (f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured"))
+        predicted, measured = (
+            f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured")
+        )
         start = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {predicted:>9}  {measured:>8}"
         standing = describe_standing(row["diagnosis"])
-        say(f"{start}  {row['headline']}{f'; {standing}' if standing else ''}", style=_STYLES[row["outcome"]], hang=3)
+        say(
+            f"{start}  {row['headline']}{f'; {standing}' if standing else ''}",
+            style=_STYLES[row["outcome"]],
+            hang=3,
+        )

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.membership import Membership, load_membership, remember
+from bottleneck_lab.cohort.members.membership import Membership, load_membership, remember
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.commands.ui import note, say
 
@@ -20,10 +20,14 @@ def command(
     url: Annotated[str, typer.Argument(help="The server's address, from your instructor.")],
     code: Annotated[str, typer.Argument(help="The join code.")],
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Your name, or a pseudonym.", show_default=False)
+        str | None,
+        typer.Option("--name", "-n", help="Your name, or a pseudonym.", show_default=False),
     ] = None,
     student_id: Annotated[
-        str | None, typer.Option("--id", help="Your student id, if the cohort has a roster.", show_default=False)
+        str | None,
+        typer.Option(
+            "--id", help="Your student id, if the cohort has a roster.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Join a cohort. No account is needed: a name or pseudonym will do."""
@@ -34,7 +38,10 @@ def command(
     say(f"You have joined '{joined.cohort_name}' as {joined.name}.", style="green")
     if earlier and earlier.joined.cohort != joined.cohort:
         say(f"`lab submit` now goes there instead of to '{earlier.joined.cohort_name}'.")
-    say("Next: lab start, then lab submit when your own check passes. `lab status` shows where you stand.")
+    say(
+        "Next: lab start, then lab submit when your own check passes. `lab status` shows where you"
+        " stand."
+    )
 
 
 def _ask_name() -> str:

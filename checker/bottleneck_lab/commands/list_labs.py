@@ -29,7 +29,7 @@ def _state(entry: LabProgress | None) -> str:
 
 def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
     return {
-        "lab": lab.name,
+        "lab": lab.slug,
         "title": lab.spec.title,
         "stage": lab.stage,
         "minutes": lab.spec.minutes,
@@ -58,7 +58,10 @@ def _show(rows: list[dict[str, Any]], able: dict[str, str]) -> None:
             stage = row["stage"]
             say(_stage(stage, rows, able.get(stage, "")), style="bold", hang=2)
         start = f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
-        say(f"{start}{row['title']}", hang=len(start) - 1 if row["state"] != "open" else len(start) - 3)
+        say(
+            f"{start}{row['title']}",
+            hang=len(start) - 1 if row["state"] != "open" else len(start) - 3,
+        )
         about = [*row["skills"], *(["you named the cause"] if row["named"] else [])]
         if about:
             say(f"{'':5}{'; '.join(about)}", style="dim")

@@ -33,22 +33,28 @@ _Port = Annotated[
     ),
 ]
 _Steps = Annotated[
-    Path | None, typer.Option("--steps", help="A file to which the workload writes how many steps it has done.")
+    Path | None,
+    typer.Option("--steps", help="A file to which the workload writes how many steps it has done."),
 ]
 
 
 def command(
-    interval_s: Annotated[float, typer.Option("--interval-s", min=0.1, help="Seconds between samples.")] = 1.0,
+    interval_s: Annotated[
+        float, typer.Option("--interval-s", min=0.1, help="Seconds between samples.")
+    ] = 1.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="Stop after this many samples; 0 runs until Ctrl-C.")
+        int,
+        typer.Option("--count", min=0, help="Stop after this many samples; 0 runs until Ctrl-C."),
     ] = 0,
     steps: _Steps = None,
     prometheus: _Port = None,
     json: Json = False,
 ) -> None:
-    """Show live GPU utilisation, memory, power and clocks, the machine's load, and the workload's step rate.
+    """Show live GPU utilisation, memory, power and clocks, the machine's load, and the workload's
+    step rate.
 
-    With --json, one line per sample. Utilisation only means that some kernel was running, not that the GPU was used well; `lab profile` shows that.
+    With --json, one line per sample. Utilisation only means that some kernel was running, not that
+    the GPU was used well; `lab profile` shows that.
     """
     nvml, no_gpu = open_nvml()
     if no_gpu:
@@ -72,8 +78,12 @@ def _served(port: int | None) -> Iterator[LatestSample | None]:
         yield latest
 
 
-def _samples(sampler: Sampler, latest: LatestSample | None, interval_s: float, count: int) -> Iterator[Sample]:
-    """Samples at fixed times: a slow one does not delay the next. The first, which covers no interval yet, is left out."""
+def _samples(
+    sampler: Sampler, latest: LatestSample | None, interval_s: float, count: int
+) -> Iterator[Sample]:
+    """Samples at fixed times: a slow one does not delay the next. The first, which covers no
+    interval yet, is left out.
+    """
     sampler.sample()
     number, began = 0, time.monotonic()
     while not count or number < count:
@@ -108,13 +118,24 @@ def _table(sample: Sample) -> Table:
     for gpu in sample.gpus:
         memory = f"{_gib(gpu.memory_used_bytes)} of {_gib(gpu.memory_total_bytes)} GiB"
         power = f"{_figure(gpu.power_w)} of {_figure(gpu.power_limit_w)} W"
-        clocks = f"SM {_figure(gpu.sm_mhz)} MHz, memory {_figure(gpu.memory_mhz)} MHz, {_figure(gpu.temperature_c)} °C"
+        clocks = (
+            f"SM {_figure(gpu.sm_mhz)} MHz, memory {_figure(gpu.memory_mhz)} MHz,"
+            f" {_figure(gpu.temperature_c)} °C"
+        )
         table.add_row(
-            Text(f"GPU {gpu.index} {gpu.name}"), f"busy {_percent(gpu.busy_share)}, {memory}, {power}, {clocks}"
+            Text(f"GPU {gpu.index} {gpu.name}"),
+            f"busy {_percent(gpu.busy_share)}, {memory}, {power}, {clocks}",
         )
     used = f"{_gib(host.memory_used_bytes)} of {_gib(host.memory_total_bytes)} GiB"
-    waits = ", ".join(f"{kind} {_percent(share)}" for kind, share in host.pressure.items()) or "not reported"
-    table.add_row("CPU", f"busy {_percent(host.cpu_share)} of {host.cores} cores, load {host.load:.1f}, memory {used}")
+    waits = (
+        ", ".join(f"{kind} {_percent(share)}" for kind, share in host.pressure.items())
+        or "not reported"
+    )
+    table.add_row(
+        "CPU",
+        f"busy {_percent(host.cpu_share)} of {host.cores} cores, load {host.load:.1f}, memory"
+        f" {used}",
+    )
     table.add_row("waiting for", waits)
     if sample.steps is not None:
         table.add_row("steps", f"{sample.steps:g}, {_figure(sample.steps_per_s, '.2f')} per second")

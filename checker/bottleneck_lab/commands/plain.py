@@ -1,4 +1,6 @@
-"""Output as plain lines for a screen reader: no bars, rules, boxes, columns, colour or redrawing, and marks as words."""
+"""Output as plain lines for a screen reader: no bars, rules, boxes, columns, colour or redrawing,
+and marks as words.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def plain_line(line: str) -> str | None:
 
 
 class PlainLines:
-    """A text stream that passes its input to another, line by line, through `plain_line`. It is not a terminal."""
+    """A text stream that passes its input to another, line by line, through `plain_line`. It is not
+    a terminal.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

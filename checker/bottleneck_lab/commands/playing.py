@@ -1,4 +1,6 @@
-"""Going through a lab as its learners will: the same commands, in a folder and their own home, that are gone afterwards."""
+"""Going through a lab as its learners will: the same commands, in a folder and their own home, that
+are gone afterwards.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,18 @@ _MARKED = "0-1 ms"
 
 
 def play(lab: Lab, device: Device, *, measure: bool, solve: bool) -> int:
-    """Print the brief and each command's output, from `lab start` to the verdict on the shipped files. Returns the last command's status.
+    """Print the brief and each command's output, from `lab start` to the verdict on the shipped
+    files. Returns the last command's status.
 
-    The diagnosis is the solution's. Without `measure` there is no verdict; with `solve` there is a second one, on the solution's files.
+    The diagnosis is the solution's. Without `measure` there is no verdict; with `solve` there is a
+    second one, on the solution's files.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
-        own, place = Path(scratch) / "home", Path(scratch) / lab.name
+        own, place = Path(scratch) / "home", Path(scratch) / lab.slug
         own.mkdir()
         (home() / "datasets").mkdir(parents=True, exist_ok=True)
         (own / "datasets").symlink_to(home() / "datasets")
-        _say_command(f"cat {lab.name}/README.md")
+        _say_command(f"cat {lab.slug}/README.md")
         say(lab.brief().read_text(encoding="utf-8"))
         status = _run(["start", lab.slug, str(place), "--device", device], Path(scratch), own)
         for arguments in () if status else _commands(lab, measure=measure):
@@ -42,7 +46,9 @@ def play(lab: Lab, device: Device, *, measure: bool, solve: bool) -> int:
 
 
 def _commands(lab: Lab, *, measure: bool) -> Iterator[list[str]]:
-    """The commands a learner types, in order: blind evidence, every hint, the questions, the answers, then causes and verdict."""
+    """The commands a learner types, in order: blind evidence, every hint, the questions, the
+    answers, then causes and verdict.
+    """
     yield ["profile"] if lab.spec.evidence == "profile" else ["run"]
     yield from (["hint"] for _ in lab.spec.hints)
     if lab.spec.questions:
@@ -63,7 +69,11 @@ def _put_solution(lab: Lab, place: Path) -> None:
 def _answers(lab: Lab) -> list[str]:
     """The solution's diagnosis as it is typed."""
     solved = load_answers(lab.solution)
-    return [part for question in lab.spec.questions for part in ("-a", f"{question.id}={_answer(question, solved)}")]
+    return [
+        part
+        for question in lab.spec.questions
+        for part in ("-a", f"{question.id}={_answer(question, solved)}")
+    ]
 
 
 def _answer(question: QuestionSpec, solved: dict[str, object]) -> object:
@@ -77,15 +87,22 @@ def _run(arguments: list[str], folder: Path, own: Path) -> int:
     _say_command(f"lab {' '.join(arguments)}")
     command = [sys.executable, "-m", "bottleneck_lab", *arguments]
     environment = {**os.environ, **_content(), "BOTTLENECK_LAB_HOME": str(own)}
-    return subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False
+    ).returncode
 
 
 def _content() -> dict[str, str]:
     """The lab folders given on the command line, as absolute paths."""
     named = {
-        name: os.environ[name] for name in ("BOTTLENECK_LAB_CONTENT", "BOTTLENECK_LAB_PACKS") if name in os.environ
+        name: os.environ[name]
+        for name in ("BOTTLENECK_LAB_CONTENT", "BOTTLENECK_LAB_PACKS")
+        if name in os.environ
     }
-    return {name: os.pathsep.join(map(os.path.abspath, text.split(os.pathsep))) for name, text in named.items()}
+    return {
+        name: os.pathsep.join(map(os.path.abspath, text.split(os.pathsep)))
+        for name, text in named.items()
+    }
 
 
 def _say_command(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device, require_torch
@@ -20,10 +20,20 @@ from bottleneck_lab.capture.sanitizer import CHECKS
 from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, locate_tool, record
 from bottleneck_lab.commands.evidence import ceilings_for, read_capture, read_timeline, readable
 from bottleneck_lab.commands.screen import console, progress
-from bottleneck_lab.commands.ui import DeviceName, Json, NoWait, here, note, print_json, say, waiting
+from bottleneck_lab.commands.ui import (
+    DeviceName,
+    Json,
+    NoWait,
+    here,
+    note,
+    print_json,
+    say,
+    waiting,
+)
 from bottleneck_lab.commands.where import tell_next
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
-from bottleneck_lab.report.console import render_counters, render_summary
+from bottleneck_lab.report.console.counters import render_counters
+from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
@@ -36,45 +46,79 @@ from bottleneck_lab.workspace.home import home
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
 _Program = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program (default: this folder's lab).")
+    list[str] | None,
+    typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program (default: this folder's lab)."),
 ]
-_Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to create (default: captures/NNNN-TOOL).")]
-_Limit = Annotated[float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")]
-_Shapes = Annotated[bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")]
-_Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="torch: also write a folder for TensorBoard.")]
+_Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder to create (default: captures/NNNN-TOOL).")
+]
+_Limit = Annotated[
+    float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")
+]
+_Shapes = Annotated[
+    bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")
+]
+_Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="torch: also write a folder for TensorBoard.")
+]
 _Schedule = Annotated[
-    str | None, typer.Option("--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps.")
+    str | None,
+    typer.Option(
+        "--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps."
+    ),
 ]
 _Metrics = Annotated[
-    str, typer.Option("--metrics", help="ncu: measure these metrics (comma-separated) instead of its full set.")
+    str,
+    typer.Option(
+        "--metrics", help="ncu: measure these metrics (comma-separated) instead of its full set."
+    ),
 ]
 _Check = Annotated[
     str,
     typer.Option(
-        "--check", help="sanitizer: memcheck, racecheck, initcheck, synccheck, or several of them (comma-separated)."
+        "--check",
+        help=(
+            "sanitizer: memcheck, racecheck, initcheck, synccheck, or several of them"
+            " (comma-separated)."
+        ),
     ),
 ]
 
 
 def command(
     program: _Program = None,
-    tool: Annotated[str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")] = "torch",
+    tool: Annotated[
+        str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")
+    ] = "torch",
     device: DeviceName = None,
     no_wait: NoWait = False,
     out: _Out = None,
     limit_s: _Limit = 3600.0,
     shapes: _Shapes = True,
-    memory: Annotated[bool, typer.Option("--memory", help="torch: record every allocation.")] = False,
-    stack: Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python code.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="torch: record every allocation.")
+    ] = False,
+    stack: Annotated[
+        bool, typer.Option("--stack", help="torch, nsys: record lines of Python code.")
+    ] = False,
     schedule: _Schedule = None,
     tensorboard: _Tensorboard = False,
     kernel: Annotated[
-        str, typer.Option("--kernel", help="ncu: only kernels whose name matches this regular expression.")
+        str,
+        typer.Option(
+            "--kernel", help="ncu: only kernels whose name matches this regular expression."
+        ),
     ] = "",
-    launches: Annotated[int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")] = 5,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")] = 0,
+    launches: Annotated[
+        int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")
+    ] = 5,
+    skip: Annotated[
+        int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")
+    ] = 0,
     metrics: _Metrics = "",
-    lock_clocks: Annotated[bool, typer.Option("--lock-clocks", help="ncu: measure at the base clock.")] = False,
+    lock_clocks: Annotated[
+        bool, typer.Option("--lock-clocks", help="ncu: measure at the base clock.")
+    ] = False,
     check: _Check = "memcheck",
     json: Json = False,
 ) -> None:
@@ -106,7 +150,8 @@ def command(
 def _only_for_programs() -> None:
     raise UsageError(
         "A lab's captures are always made the same way; you can only choose --tool and --device.",
-        "To use other options, name the program and its arguments: `lab profile --stack -- python PROGRAM ARGUMENTS`.",
+        "To use other options, name the program and its arguments: `lab profile --stack -- python"
+        " PROGRAM ARGUMENTS`.",
     )
 
 
@@ -125,12 +170,21 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
 def _known_check(names: str) -> str:
     for name in names.split(","):
         if name not in CHECKS:
-            raise UsageError(f"compute-sanitizer has no check called '{name}'.", f"Choose from {', '.join(CHECKS)}.")
+            raise UsageError(
+                f"compute-sanitizer has no check called '{name}'.",
+                f"Choose from {', '.join(CHECKS)}.",
+            )
     return names
 
 
 def _profile_program(
-    program: tuple[str, ...], tool: str, options: Options, out: Path | None, limit_s: float, *, json: bool
+    program: tuple[str, ...],
+    tool: str,
+    options: Options,
+    out: Path | None,
+    limit_s: float,
+    *,
+    json: bool,
 ) -> None:
     """From any folder, with or without a lab in it."""
     locate_tool(tool)
@@ -160,7 +214,9 @@ def _profile_program(
 
 @contextmanager
 def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
-    """The capture's final name, and the unfinished folder in which it is made. A failure leaves nothing behind."""
+    """The capture's final name, and the unfinished folder in which it is made. A failure leaves
+    nothing behind.
+    """
     final = out.expanduser().absolute() if out else None
     parent = final.parent if final else Path.cwd() / "captures"
     made_parent = not parent.exists()
@@ -172,7 +228,9 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
         with locked_folder(parent / f"{UNFINISHED}{final.name}") as unfinished:
             if unfinished is None or final.exists():
                 state = "already exists" if unfinished else "is being written by another command"
-                raise UsageError(f"{final} {state}.", "Use --out with a folder that does not exist yet.")
+                raise UsageError(
+                    f"{final} {state}.", "Use --out with a folder that does not exist yet."
+                )
             yield final, unfinished
     finally:
         if made_parent:
@@ -184,7 +242,10 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
     """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
     captured = record(tool, request)
     describe(captured, tool, request.out, program=list(request.program))
-    note(f"The program ran for {captured.ended.seconds:.1f} s, including recording and writing. Reading the capture…")
+    note(
+        f"The program ran for {captured.ended.seconds:.1f} s, including recording and writing."
+        " Reading the capture…"
+    )
     timeline = None
     if tool == "nsys":
         timeline = _unless_empty(request.out, captured)
@@ -195,16 +256,26 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
 
 
 def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
-    """The timeline of an nsys capture; None if it has data only for nsys-ui, as for a program without CUDA and NVTX."""
+    """The timeline of an nsys capture; None if it has data only for nsys-ui, as for a program
+    without CUDA and NVTX.
+    """
     try:
         return read_timeline(folder)
     except CaptureError as error:
-        captured.notes.append(f"{error.message} Open the report in nsys-ui, or mark the program's parts with NVTX.")
+        captured.notes.append(
+            f"{error.message} Open the report in nsys-ui, or mark the program's parts with NVTX."
+        )
         return None
 
 
-def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool) -> None:
-    summary = _as_shown(summarise(timeline, ceilings_for(timeline, folder)), folder) if timeline is not None else None
+def _show(
+    captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool
+) -> None:
+    summary = (
+        _as_shown(summarise(timeline, ceilings_for(timeline, folder)), folder)
+        if timeline is not None
+        else None
+    )
     if json:
         files = sorted(path.name for path in folder.iterdir())
         print_json(
@@ -224,7 +295,10 @@ def _show(captured: Captured, timeline: Timeline | None, tool: str, folder: Path
     for remark in captured.notes:
         say(remark)
     if captured.ended.status or captured.ended.timed_out or captured.ended.interrupted:
-        say(f"The program {captured.ended.why()}; this is what was recorded before that.", style="yellow")
+        say(
+            f"The program {captured.ended.why()}; this is what was recorded before that.",
+            style="yellow",
+        )
     note(f"The capture is in {folder}")
     if summary:
         say(f"\nNext: lab report {folder} --html report.html", style="bold")
@@ -241,7 +315,9 @@ def _show_kernels(folder: Path, files: list[str]) -> None:
     for name in files:
         timeline = load(folder / name)
         pairs = compare_kernels(timeline.counters)
-        render_counters(counters_only(pairs) if blind else pairs, timeline.notes, console(), blind=blind)
+        render_counters(
+            counters_only(pairs) if blind else pairs, timeline.notes, console(), blind=blind
+        )
 
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
@@ -252,20 +328,29 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     summary = _as_shown(read_capture(folder), folder) if folder in readable(workspace) else None
     if json:
         print_json(
-            {"capture": str(folder), "files": sorted(path.name for path in folder.iterdir()), "summary": summary}
+            {
+                "capture": str(folder),
+                "files": sorted(path.name for path in folder.iterdir()),
+                "summary": summary,
+            }
         )
         return
     if summary:
         render_summary(summary, console())
     _show_description(folder, tool)
     read_s = time.monotonic() - recorded
-    note(f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took {read_s:.1f} s.")
+    note(
+        f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took"
+        f" {read_s:.1f} s."
+    )
     note(f"The capture is in {folder}")
     tell_next(workspace)
 
 
 def _show_description(folder: Path, tool: str) -> None:
-    """Further entries of `capture.json`: kernels, remarks, and the command that repeats the capture by hand."""
+    """Further entries of `capture.json`: kernels, remarks, and the command that repeats the capture
+    by hand.
+    """
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
         _show_kernels(folder, described["files"])
@@ -276,7 +361,9 @@ def _show_description(folder: Path, tool: str) -> None:
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:
-    """Make one capture of the workspace's workload and return its folder. Leaves nothing behind on failure."""
+    """Make one capture of the workspace's workload and return its folder. Leaves nothing behind on
+    failure.
+    """
     workspace = open_workspace(workspace_root)
     workspace.require_current()
     require_torch("`lab profile`")
@@ -286,7 +373,9 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
 
     def fill(out: Path) -> None:
         with progress() as show:
-            workload.profile(lab, workspace.root, chosen, tool, data=data, home=home(), out=out, progress=show)
+            workload.profile(
+                lab, workspace.root, chosen, tool, data=data, home=home(), out=out, progress=show
+            )
 
     with workspace.working("lab profile", wait=not no_wait, on_wait=waiting):
         return make_capture(workspace, tool, fill)

@@ -12,14 +12,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from bottleneck_lab.analysis.device import DeviceUse, find_device_uses
-from bottleneck_lab.analysis.device_memory import find_device_memory
-from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
+from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
+from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import Analysis, Summary
-from bottleneck_lab.analysis.window import Window
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.evidence import (
     Known,
@@ -35,19 +35,17 @@ from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
 from bottleneck_lab.grading.verdict import Verdict
-from bottleneck_lab.report.console import (
-    render_counters,
-    render_memory,
-    render_selection,
-    render_summary,
-    render_verdict,
-)
+from bottleneck_lab.report.console.counters import render_counters
+from bottleneck_lab.report.console.memory import render_memory
+from bottleneck_lab.report.console.selection import render_selection
+from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
-from bottleneck_lab.report.html import render_html
-from bottleneck_lab.report.page_verdict import AnsweredQuestion
+from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.trace import Timeline, load, merge_ranks
-from bottleneck_lab.trace.allocator import keep_freed
+from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.trace.snapshot import is_snapshot, load_snapshot
 from bottleneck_lab.workspace.atomic import explained, write_bytes
@@ -67,7 +65,10 @@ _OPEN_S = 120
 Capture = Annotated[
     str | None,
     typer.Argument(
-        help="A capture's number, or a trace file, memory snapshot or capture folder, also of several ranks (default: this lab's latest).",
+        help=(
+            "A capture's number, or a trace file, memory snapshot or capture folder, also of"
+            " several ranks (default: this lab's latest)."
+        ),
         autocompletion=completion.capture_numbers,
     ),
 ]
@@ -76,7 +77,10 @@ Recorded = Annotated[
     typer.Option(
         "--recorded",
         metavar="TOOL",
-        help="Show the report that ships with this lab: ncu. Its counters are synthetic until real ones are recorded on a GPU.",
+        help=(
+            "Show the report that ships with this lab: ncu. Its counters are synthetic until real"
+            " ones are recorded on a GPU."
+        ),
     ),
 ]
 
@@ -87,31 +91,47 @@ def command(
         Path | None, typer.Option("--html", help="Write one self-contained HTML page to this file.")
     ] = None,
     open_: Annotated[
-        bool, typer.Option("--open", help="Open the trace in Perfetto; the trace stays on this machine.")
+        bool,
+        typer.Option("--open", help="Open the trace in Perfetto; the trace stays on this machine."),
     ] = False,
     query: Annotated[
         str | None,
-        typer.Option("--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."),
+        typer.Option(
+            "--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."
+        ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="BEGIN-END", help="Show what every thread did in a stretch of time: 12.5-14ms."),
+        typer.Option(
+            "--at",
+            metavar="BEGIN-END",
+            help="Show what every thread did in a stretch of time: 12.5-14ms.",
+        ),
     ] = None,
     gap: Annotated[
-        int | None, typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap.")
+        int | None,
+        typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap."),
     ] = None,
     sibling: Annotated[
-        bool, typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew.")
+        bool,
+        typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew."),
     ] = False,
     recorded: Recorded = None,
     json: Json = False,
 ) -> None:
-    """Read a capture top-down: where the time went, the largest block, what is inside it; then the last verdict.
+    """Read a capture top-down: where the time went, the largest block, what is inside it; then the
+    last verdict.
 
     In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
-    subject = recorded_subject(recorded) if recorded else sibling_subject() if sibling else find_subject(capture)
+    subject = (
+        recorded_subject(recorded)
+        if recorded
+        else sibling_subject()
+        if sibling
+        else find_subject(capture)
+    )
     if is_snapshot(subject.traces[0]) and not (query or at or gap):
         _show_snapshot(subject.traces[0], html, json=json)
     elif html:
@@ -128,7 +148,8 @@ def command(
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: trace files, the capture's folder if there is one, and the lab that it was made in.
+    """What a report is about: trace files, the capture's folder if there is one, and the lab that
+    it was made in.
 
     `blind`: causes are the reader's to find, and are not shown.
     """
@@ -152,7 +173,9 @@ class Subject:
 
     def attempts(self) -> list[Verdict]:
         """The checks of the lab so far, oldest first."""
-        return [attempt.verdict for attempt in load_attempts(self.workspace)] if self.workspace else []
+        return (
+            [attempt.verdict for attempt in load_attempts(self.workspace)] if self.workspace else []
+        )
 
     def mismatch(self) -> str | None:
         """One sentence when capture and latest check are about different code."""
@@ -160,7 +183,9 @@ class Subject:
 
 
 def find_subject(what: str | None) -> Subject:
-    """A file or folder with that name, or a capture of the current workspace. Raises UsageError, CaptureError."""
+    """A file or folder with that name, or a capture of the current workspace. Raises UsageError,
+    CaptureError.
+    """
     path = Path(what or "").expanduser()
     if what and not what.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
@@ -179,39 +204,64 @@ def find_subject(what: str | None) -> Subject:
 
 
 def _own_capture(what: str | None) -> Path | None:
-    """Outside a lab, the capture with that number, or the latest, that `lab profile -- …` left in this folder; None when there is none."""
-    found = [(number, path) for number, path in numbered(Path.cwd() / "captures") if (path / "capture.json").is_file()]
-    wanted = [path for number, path in found if what is None or what in (path.name, str(number), f"{number:04}")]
+    """Outside a lab, the capture with that number, or the latest, that `lab profile -- …` left in
+    this folder; None when there is none.
+    """
+    found = [
+        (number, path)
+        for number, path in numbered(Path.cwd() / "captures")
+        if (path / "capture.json").is_file()
+    ]
+    wanted = [
+        path
+        for number, path in found
+        if what is None or what in (path.name, str(number), f"{number:04}")
+    ]
     return wanted[-1] if wanted else None
 
 
 def recorded_subject(tool: str) -> Subject:
-    """The capture of the shipped code that ships with this lab, for machines that cannot make one: recorded on a GPU, or synthetic, which it then states.
+    """The capture of the shipped code that ships with this lab, for machines that cannot make one:
+    recorded on a GPU, or synthetic, which it then states.
 
     Raises UsageError if there is none.
     """
     workspace = here()
     slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
-    found = [*sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")), *folder.glob(f"synthetic-{slug}-{tool}.csv")]
+    found = [
+        *sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")),
+        *folder.glob(f"synthetic-{slug}-{tool}.csv"),
+    ]
     if not found:
-        raise UsageError(f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`.")
+        raise UsageError(
+            f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`."
+        )
     return Subject(found[:1], blind=is_blind_at(workspace.root))
 
 
 def sibling_subject() -> Subject:
-    """The case last drawn in this lab; blind until it is answered. Raises UsageError if none was drawn."""
+    """The case last drawn in this lab; blind until it is answered. Raises UsageError if none was
+    drawn.
+    """
     workspace = here()
     traces = traces_of(workspace)
     if not traces:
-        raise UsageError("No other case has been drawn here.", "`lab diagnose --sibling` draws one.")
+        raise UsageError(
+            "No other case has been drawn here.", "`lab diagnose --sibling` draws one."
+        )
     return Subject(traces, blind=open_case(workspace) is not None)
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
-    """A memory snapshot: which lines hold what. It names no cause, so nothing in it has to be hidden."""
+    """A memory snapshot: which lines hold what. It names no cause, so nothing in it has to be
+    hidden.
+    """
     memory = find_device_memory(load_snapshot(path))
     if html:
-        say(f"The report is in {_write(render_html(title=path.name, memory=memory), html.expanduser().absolute())}")
+        say(
+            "The report is in"
+            f" {_write(render_html(title=path.name, memory=memory), html.expanduser().absolute())}"
+        )
     elif json:
         print_json({"capture": str(path), "memory": memory})
     else:
@@ -224,8 +274,19 @@ def _show(subject: Subject, *, json: bool) -> None:
     pairs = compare_kernels(timeline.counters)
     pairs = counters_only(pairs) if subject.blind else pairs
     if json:
-        capture, verdict = str(subject.folder or subject.traces[0]), attempts[-1] if attempts else None
-        print_json({"capture": capture, "summary": summary, "counters": pairs, "verdict": verdict, "warning": warning})
+        capture, verdict = (
+            str(subject.folder or subject.traces[0]),
+            (attempts[-1] if attempts else None),
+        )
+        print_json(
+            {
+                "capture": capture,
+                "summary": summary,
+                "counters": pairs,
+                "verdict": verdict,
+                "warning": warning,
+            }
+        )
         return
     if pairs:
         render_counters(pairs, timeline.notes, console(), blind=subject.blind)
@@ -254,13 +315,24 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
     """What every device and thread did in a stretch, or in the `gap`-th longest gap."""
     timeline = subject.timeline()
     devices = [*find_device_uses(timeline)]
-    stretch = parse_stretch(at) if at else _longest_gap([use for use, _ in devices], gap, timeline.extent[0])
+    stretch = (
+        parse_stretch(at)
+        if at
+        else _longest_gap([use for use, _ in devices], gap, timeline.extent[0])
+    )
     if stretch is None:
         raise UsageError(
-            f"'{at}' is not a stretch of time." if at else f"There is no gap {gap} in this capture.",
-            "Give its start and end, counted from the start of the capture: `lab report --at 12.5-14ms`."
-            if at
-            else "`lab report` lists the gaps.",
+            (
+                f"'{at}' is not a stretch of time."
+                if at
+                else f"There is no gap {gap} in this capture."
+            ),
+            (
+                "Give its start and end, counted from the start of the capture: `lab report --at"
+                " 12.5-14ms`."
+                if at
+                else "`lab report` lists the gaps."
+            ),
         )
     selection: Selection = select(timeline, [time for _, time in devices], stretch)
     if json:
@@ -270,7 +342,10 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
 
 
 def _longest_gap(devices: list[DeviceUse], number: int, origin_ns: int) -> Window | None:
-    gaps = sorted((gap for use in devices for gap in use.largest_gaps), key=lambda gap: gap.start_ns - gap.end_ns)
+    gaps = sorted(
+        (gap for use in devices for gap in use.largest_gaps),
+        key=lambda gap: gap.start_ns - gap.end_ns,
+    )
     if number > len(gaps):
         return None
     gap = gaps[number - 1]
@@ -287,20 +362,26 @@ def _query(subject: Subject, sql: str, *, json: bool) -> None:
         number = all(isinstance(row[place], int | float) for row in found.rows)
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in found.rows:
-        table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in row))
+        table.add_row(
+            *(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in row)
+        )
     console().print(table)
     if found.cut:
         note(f"Only the first {len(found.rows):,} rows are shown: add a LIMIT or a condition.")
 
 
 def write_html(subject: Subject, target: Path) -> Path:
-    """Write the page about one capture and every attempt so far to `target`, completely or not at all; `target`."""
+    """Write the page about one capture and every attempt so far to `target`, completely or not at
+    all; `target`.
+    """
     found, workspace, warning = subject.analysed(), subject.workspace, subject.mismatch()
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
         capture=found._replace(summary=subject.visible(found.summary)),
         attempts=subject.attempts(),
-        diagnosis=_answers(workspace, (subject.folder, found)) if workspace and not subject.blind else [],
+        diagnosis=(
+            _answers(workspace, (subject.folder, found)) if workspace and not subject.blind else []
+        ),
         environment=circumstances(subject.folder) if subject.folder else None,
         plateau=read_plateau(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
@@ -316,14 +397,21 @@ def _write(page: str, target: Path) -> Path:
 
 
 def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
-    """The committed answers, each next to what the capture shows; only `lab check` says whether they are right. `known` was read before."""
+    """The committed answers, each next to what the capture shows; only `lab check` says whether
+    they are right. `known` was read before.
+    """
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
-    answers, capture = commitments[-1].answers, capture_figures(workspace, commitments[-1].capture, known)
+    answers, capture = (
+        commitments[-1].answers,
+        capture_figures(workspace, commitments[-1].capture, known),
+    )
     return [
         AnsweredQuestion(
-            question.ask, format_answer(question, answers[question.id]), describe_reading(question, answers, capture)
+            question.ask,
+            format_answer(question, answers[question.id]),
+            describe_reading(question, answers, capture),
         )
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))
@@ -331,7 +419,9 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
 
 
 def open_trace(trace: Path, *, port: int | None = None) -> None:
-    """Hand the trace to Perfetto in a browser, or explain how to do it by hand. Tests use another `port`."""
+    """Hand the trace to Perfetto in a browser, or explain how to do it by hand. Tests use another
+    `port`.
+    """
     with serve_trace(trace, port=PORT if port is None else port) as served:
         say(PERMISSION)
         if not webbrowser.open(served.link):

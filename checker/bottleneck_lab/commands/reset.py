@@ -15,7 +15,9 @@ EXAMPLE = "lab reset --update"
 def command(
     update: Annotated[
         bool,
-        typer.Option("--update", help="Only update the lab's own files; leave the files you edit alone."),
+        typer.Option(
+            "--update", help="Only update the lab's own files; leave the files you edit alone."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -25,5 +27,9 @@ def command(
     if json:
         print_json({"workspace": str(workspace.root), "kept": str(kept) if kept else None})
         return
-    say("The lab's own files match the installed lab again." if update else "The lab's original files are back.")
+    say(
+        "The lab's own files match the installed lab again."
+        if update
+        else "The lab's original files are back."
+    )
     say(f"Your edited files are saved in {kept}" if kept else "None of your files were replaced.")

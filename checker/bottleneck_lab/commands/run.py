@@ -13,8 +13,8 @@ from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import DeviceName, NoWait, here, note, say, waiting
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.report.console_scaling import render_scaling
-from bottleneck_lab.report.html import render_html
+from bottleneck_lab.report.console.scaling import render_scaling
+from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.home import home
@@ -44,7 +44,7 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     scales = kind.scales_on(chosen)
     if numbers and not scales:
         raise UsageError(
-            f"`--ranks` needs a lab with modelled ranks; {lab.name} on {chosen} has none.",
+            f"`--ranks` needs a lab with modelled ranks; {lab.slug} on {chosen} has none.",
             "Leave out `--ranks`. `ddp-scaling` on virtual has modelled ranks.",
         )
     note(f"Running {lab.spec.entry} on {chosen}.{kind.run_note(chosen)}")
@@ -70,19 +70,29 @@ def _run(workspace: Workspace, device: Device) -> None:
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
-    """Runs a distributed script on emulated ranks; its scaling curve in the terminal, and drawn in `scaling.html`."""
+    """Runs a distributed script on emulated ranks; its scaling curve in the terminal, and drawn in
+    `scaling.html`.
+    """
     lab = workspace.lab
     with progress() as show:
-        found = scale_workload(lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show)
+        found = scale_workload(
+            lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show
+        )
     render_scaling(found, console())
     page = workspace.root / SCALING_PAGE
-    page.write_text(render_html(title=f"{lab.slug}: how it scales", scaling=found), encoding="utf-8")
-    note(f"The scaling curve is in {SCALING_PAGE}; after a check, `lab report --html` draws it too.")
+    page.write_text(
+        render_html(title=f"{lab.slug}: how it scales", scaling=found), encoding="utf-8"
+    )
+    note(
+        f"The scaling curve is in {SCALING_PAGE}; after a check, `lab report --html` draws it too."
+    )
 
 
 def _numbers(text: str | None) -> list[int]:
     """`64,512` as numbers. Raises UsageError."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if any(not part.isdigit() or not 1 <= int(part) <= 65536 for part in parts):
-        raise UsageError(f"'{text}' is not a list of rank counts.", "For example: `--ranks 64,512,4096`.")
+        raise UsageError(
+            f"'{text}' is not a list of rank counts.", "For example: `--ranks 64,512,4096`."
+        )
     return [int(part) for part in parts]

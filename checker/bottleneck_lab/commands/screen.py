@@ -1,4 +1,6 @@
-"""What commands draw with Rich: consoles and progress bars. A separate file, because Rich takes 40 ms to load and `lab list` does without it."""
+"""What commands draw with Rich: consoles and progress bars. A separate file, because Rich takes 40
+ms to load and `lab list` does without it.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,22 @@ def notes() -> Console:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A progress bar on a terminal; elsewhere one line for each new stage, so that logs stay readable."""
+    """A progress bar on a terminal; elsewhere one line for each new stage, so that logs stay
+    readable.
+    """
     if not notes().is_terminal:
         yield _plain_progress()
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, console=notes(), transient=True) as bar:
         task = bar.add_task("", total=1.0)
-        yield lambda text, share: bar.update(task, description=text, completed=min(1.0, max(0.0, share)))
+        yield lambda text, share: bar.update(
+            task, description=text, completed=min(1.0, max(0.0, share))
+        )
 
 
 def _plain_progress() -> Progress:

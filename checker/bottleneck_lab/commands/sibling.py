@@ -1,4 +1,6 @@
-"""`lab diagnose --sibling`: another case of the lab's family, to be diagnosed from its capture alone."""
+"""`lab diagnose --sibling`: another case of the lab's family, to be diagnosed from its capture
+alone.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _answer(workspace: Workspace, answers: dict[str, str | float], *, json: bool
         return
     for result in results:
         say(
-            f"{'✓' if result.holds else '✗'} {result.id}: {result.sentence}", "green" if result.holds else "red", hang=2
+            f"{'✓' if result.holds else '✗'} {result.id}: {result.sentence}",
+            "green" if result.holds else "red",
+            hang=2,
         )
     gain = f"{truth['gain']:.2f}x"
     of_memory = truth["cause"] == "memory-growth"

@@ -43,12 +43,16 @@ def command(
 def _ask(*, show: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
-            "`lab solution` asks for confirmation first, and there is no terminal to ask on.", "Add `--yes`."
+            "`lab solution` asks for confirmation first, and there is no terminal to ask on.",
+            "Add `--yes`.",
         )
     what = (
         "Read the reference solution? If you do, the lab will not count as solved."
         if show
-        else "Replace your files with the reference solution? Yours are kept, but the lab will not count as solved."
+        else (
+            "Replace your files with the reference solution? Yours are kept, but the lab will not"
+            " count as solved."
+        )
     )
     if not typer.confirm(what, err=True):
         raise typer.Exit

@@ -27,31 +27,45 @@ def command(
     lab: Annotated[
         str,
         typer.Argument(
-            help="The lab's name; `lab list` shows them.", show_default=False, autocompletion=completion.lab_names
+            help="The lab's name; `lab list` shows them.",
+            show_default=False,
+            autocompletion=completion.lab_names,
         ),
     ],
     folder: Annotated[
-        Path | None, typer.Argument(help="A new or empty folder (default: one here, named after the lab).")
+        Path | None,
+        typer.Argument(help="A new or empty folder (default: one here, named after the lab)."),
     ] = None,
     device: DeviceName = None,
-    no_data: Annotated[bool, typer.Option("--no-data", help="Do not create the data set now.")] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Do not create the data set now.")
+    ] = False,
     all_data: Annotated[
         bool,
-        typer.Option("--all-data", help="Also create the data sets that the lab works without, if this machine can."),
+        typer.Option(
+            "--all-data",
+            help="Also create the data sets that the lab works without, if this machine can.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Start a lab: copy its files into a folder, and create its data set if it is missing."""
     found = find_lab(lab)
-    root = (folder or Path(found.name)).expanduser().absolute()
+    root = (folder or Path(found.slug)).expanduser().absolute()
     workspace, new = start_workspace(found, root, choose_device(found, device))
     note_start(found.slug, str(root))
     if not no_data:
         for name in found.spec.datasets:
             make(name)
-    optional = [_optional(name, create=all_data) for name in found.spec.optional_datasets if not is_made(name)]
+    optional = [
+        _optional(name, create=all_data)
+        for name in found.spec.optional_datasets
+        if not is_made(name)
+    ]
     if json:
-        print_json({"lab": found.name, "workspace": str(root), "device": workspace.info.device, "new": new})
+        print_json(
+            {"lab": found.slug, "workspace": str(root), "device": workspace.info.device, "new": new}
+        )
     else:
         _tell(workspace, new=new)
         for line in filter(None, optional):
@@ -59,7 +73,9 @@ def command(
 
 
 def _optional(name: str, *, create: bool) -> str:
-    """What to say of a data set that is missing and that the lab works without; with `create` it is created where this machine can."""
+    """What to say of a data set that is missing and that the lab works without; with `create` it is
+    created where this machine can.
+    """
     if not create:
         return f"Optional: `lab data {name}` sets up {name}. The lab works without it."
     try:
@@ -72,12 +88,13 @@ def _optional(name: str, *, create: bool) -> str:
 def _tell(workspace: Workspace, *, new: bool) -> None:
     spec = workspace.lab.spec
     if not new:
-        say(f"'{workspace.lab.name}' was already started in this folder; nothing was changed.")
+        say(f"'{workspace.lab.slug}' was already started in this folder; nothing was changed.")
     else:
-        say(f"Started '{workspace.lab.name}' on {workspace.info.device}: {spec.title}")
+        say(f"Started '{workspace.lab.slug}' on {workspace.info.device}: {spec.title}")
         if workspace.info.device == "virtual":
             say(
-                "`virtual` is an emulated accelerator: your host code runs for real; the device's times are modelled.",
+                "`virtual` is an emulated accelerator: your host code runs for real; the device's"
+                " times are modelled.",
                 style="dim",
             )
         if "cuda" in spec.devices and gpus() and (missing := gpus_missing(workspace.lab)):

@@ -1,18 +1,20 @@
-"""`lab check --static`: what the compiler made of a lab's CUDA kernels. Needs the compiler packages, no GPU."""
+"""`lab check --static`: what the compiler made of a lab's CUDA kernels. Needs the compiler
+packages, no GPU.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bottleneck_lab.analysis.compiled import CompiledSource, sum_up
+from bottleneck_lab.analysis.machine_code.compiled import CompiledSource, sum_up
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import print_json
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import HostCall
-from bottleneck_lab.measure.kinds.speedup.launches import read_launches
-from bottleneck_lab.measure.kinds.speedup.static_check import check_source, readable
-from bottleneck_lab.report.console import render_compiled
+from bottleneck_lab.measure.kinds.speedup.cuda.launches import read_launches
+from bottleneck_lab.measure.kinds.speedup.cuda.static_check import check_source, readable
+from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 
@@ -20,7 +22,8 @@ ARCHITECTURES = ("80", "90a")
 
 
 def show_static(workspace: Workspace, *, as_json: bool) -> None:
-    """Registers, spills, shared memory, load widths and tensor-core instructions of every kernel, for each architecture, and a warp's addresses.
+    """Registers, spills, shared memory, load widths and tensor-core instructions of every kernel,
+    for each architecture, and a warp's addresses.
 
     Raises UsageError for a lab without a CUDA source, or a source that does not compile.
     """
@@ -43,5 +46,7 @@ def _compile(source: Path, calls: tuple[HostCall, ...]) -> CompiledSource:
             show(f"compiling {source.name} for sm_{arch}", number / 3)
             reports[arch] = check_source(source, arch)
         show("following a warp's addresses", 2 / 3)
-        launched = [(one.launch, one.followed) for one in read_launches(source, calls)] if calls else []
+        launched = (
+            [(one.launch, one.followed) for one in read_launches(source, calls)] if calls else []
+        )
     return sum_up(source.name, reports, launched, readable)

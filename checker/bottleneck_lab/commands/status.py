@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.membership import require_membership
+from bottleneck_lab.cohort.members.membership import require_membership
 from bottleneck_lab.commands.ui import Json, note, print_json, say
 from bottleneck_lab.report.words import lab_name
 
@@ -18,7 +18,9 @@ EXAMPLE = "lab status --web"
 
 
 def command(
-    web: Annotated[bool, typer.Option("--web", help="Print a one-time link to your own page.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Print a one-time link to your own page.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show your standing in the cohort: submissions, how many are left, announcements."""
@@ -45,7 +47,10 @@ def _show(me: Me, url: str) -> None:
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", due {lab.due}" if lab.due else ""
-        say(f"{'✓' if lab.passed else '·'} {lab_name(lab.slug)}: {lab.submissions} submitted{left}{due}")
+        say(
+            f"{'✓' if lab.passed else '·'} {lab_name(lab.slug)}: {lab.submissions}"
+            f" submitted{left}{due}"
+        )
     for standing in me.submissions[:10]:
         _show_standing(standing)
 

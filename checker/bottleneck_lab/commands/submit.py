@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.handing_in import capture_files, gather
-from bottleneck_lab.cohort.membership import forget_unsent, keep_receipt, keep_unsent, keep_verdict, require_membership
+from bottleneck_lab.cohort.members.membership import (
+    forget_unsent,
+    keep_receipt,
+    keep_unsent,
+    keep_verdict,
+    require_membership,
+)
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
-from bottleneck_lab.cohort.receipts import receipt_problem
+from bottleneck_lab.cohort.submissions.handing_in import capture_files, gather
+from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.commands.check import require_diagnosis
 from bottleneck_lab.commands.evidence import evidence_capture, figures
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import public_key_of, verify_bytes
-from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.words import lab_name
 from bottleneck_lab.workspace.commitments import load_record
 
 if TYPE_CHECKING:
-    from bottleneck_lab.cohort.membership import Membership
+    from bottleneck_lab.cohort.members.membership import Membership
     from bottleneck_lab.cohort.protocol import Accepted, Standing
     from bottleneck_lab.workspace.folder import Workspace
 
@@ -31,7 +37,11 @@ EXAMPLE = "lab submit"
 LONG_POLL_S = 20.0
 
 Leave = Annotated[
-    bool, typer.Option("--no-wait", help="Return once the submission is stored; `lab status` shows the verdict later.")
+    bool,
+    typer.Option(
+        "--no-wait",
+        help="Return once the submission is stored; `lab status` shows the verdict later.",
+    ),
 ]
 
 
@@ -55,7 +65,9 @@ def command(device: DeviceName = None, no_wait: Leave = False, json: Json = Fals
     _finish(membership, standing, json=json)
 
 
-def _send(workspace: Workspace, client: Client, membership: Membership, device: str | None) -> Accepted:
+def _send(
+    workspace: Workspace, client: Client, membership: Membership, device: str | None
+) -> Accepted:
     """Send the files, and keep the receipt once it has been verified with the cohort's key."""
 
     require_diagnosis(workspace)
@@ -63,7 +75,9 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
     submission = gather(workspace, _device(workspace, device), _figures(workspace), capture)
     keep_unsent(submission)
     accepted = client.submit(submission)
-    problem = receipt_problem(accepted.receipt, public_key_of(membership.joined.public_key.encode()))
+    problem = receipt_problem(
+        accepted.receipt, public_key_of(membership.joined.public_key.encode())
+    )
     if problem:
         raise MachineError(
             f"The server's receipt is not genuine: {problem}",
@@ -77,7 +91,11 @@ def _send(workspace: Workspace, client: Client, membership: Membership, device: 
 def _send_capture(workspace: Workspace, client: Client) -> str | None:
     """Send the capture that the diagnosis is about; None if there is none that can be sent."""
     commitments = load_record(workspace).commitments
-    named = workspace.captures / commitments[-1].capture if commitments and commitments[-1].capture else None
+    named = (
+        workspace.captures / commitments[-1].capture
+        if commitments and commitments[-1].capture
+        else None
+    )
     folder = named if named and named.is_dir() else evidence_capture(workspace)
     if folder is None:
         return None
@@ -88,7 +106,8 @@ def _send_capture(workspace: Workspace, client: Client) -> str | None:
         return None
     if files is None:
         note(
-            f"{folder.name} was not sent: it is larger than {MAX_CAPTURE_BYTES >> 20} MiB. Your answers will not be compared with it."
+            f"{folder.name} was not sent: it is larger than {MAX_CAPTURE_BYTES >> 20} MiB. Your"
+            " answers will not be compared with it."
         )
         return None
     return client.send_capture(files)
@@ -99,7 +118,10 @@ def _device(workspace: Workspace, asked: str | None) -> Any:
 
     known = workspace.lab.spec.devices
     if asked is not None and asked not in known:
-        raise UsageError(f"'{workspace.lab.name}' cannot be measured on {asked}.", f"Choose one of {', '.join(known)}.")
+        raise UsageError(
+            f"'{workspace.lab.slug}' cannot be measured on {asked}.",
+            f"Choose one of {', '.join(known)}.",
+        )
     return asked or workspace.info.device
 
 
@@ -118,11 +140,14 @@ def _tell(accepted: Accepted, workspace: Workspace) -> None:
 
     receipt = accepted.receipt
     say(
-        f"Submitted {', '.join(workspace.lab.spec.editable)} of '{lab_name(receipt.lab)}' as {receipt.submission}, received {receipt.received_at}.",
+        f"Submitted {', '.join(workspace.lab.spec.editable)} of '{lab_name(receipt.lab)}' as"
+        f" {receipt.submission}, received {receipt.received_at}.",
         style="green",
     )
     wait = (
-        "no runner is working yet" if accepted.wait_s is None else f"about {accepted.wait_s:.0f} s until it is measured"
+        "no runner is working yet"
+        if accepted.wait_s is None
+        else f"about {accepted.wait_s:.0f} s until it is measured"
     )
     say(f"{accepted.ahead} ahead of you; {wait}.")
     if accepted.left is not None:
@@ -130,11 +155,17 @@ def _tell(accepted: Accepted, workspace: Workspace) -> None:
 
 
 def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
-    """Wait for the verdict and report each change once. Ctrl-C stops waiting; the submission stays queued."""
+    """Wait for the verdict and report each change once. Ctrl-C stops waiting; the submission stays
+    queued.
+    """
 
     standing, said = client.standing(accepted.receipt.submission), ""
     while standing.state in ("queued", "running"):
-        line = "Being measured." if standing.state == "running" else f"Waiting, {standing.ahead} ahead of you."
+        line = (
+            "Being measured."
+            if standing.state == "running"
+            else f"Waiting, {standing.ahead} ahead of you."
+        )
         if line != said and not quiet:
             note(f"{line} (Ctrl-C stops waiting; the submission stays.)" if not said else line)
         said = line
@@ -158,7 +189,10 @@ def _show_none(standing: Standing) -> None:
 
     say(standing.note or "Measured.")
     if standing.state == "failed":
-        say("The machine failed, not your work. This does not count, and your instructor can see it.")
+        say(
+            "The machine failed, not your work. This does not count, and your instructor can"
+            " see it."
+        )
 
 
 def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) -> None:
@@ -174,7 +208,8 @@ def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) ->
         or (bound.learner, bound.submission) != (joined.learner, standing.submission)
     ):
         raise MachineError(
-            "The verdict that arrived is not genuine.", "Ask your instructor to look at this submission."
+            "The verdict that arrived is not genuine.",
+            "Ask your instructor to look at this submission.",
         )
     kept = keep_verdict(joined.cohort, standing.submission, document)
     if not quiet:

@@ -17,10 +17,19 @@ from bottleneck_lab.workspace.folder import Workspace, find_workspace
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DeviceName = Annotated[
     str | None,
-    typer.Option("--device", "-d", metavar="cuda|cpu|virtual", help="Measure on this device.", show_default=False),
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="cuda|cpu|virtual",
+        help="Measure on this device.",
+        show_default=False,
+    ),
 ]
 NoWait = Annotated[
-    bool, typer.Option("--no-wait", help="Do not wait for a check that is already running in this folder.")
+    bool,
+    typer.Option(
+        "--no-wait", help="Do not wait for a check that is already running in this folder."
+    ),
 ]
 
 _STYLES: dict[str, dict[str, Any]] = {
@@ -36,8 +45,9 @@ _STYLES: dict[str, dict[str, Any]] = {
 def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0) -> None:
     """Print sentences literally: file names may hold anything, so nothing is treated as markup.
 
-    Wrapped and styled only for a terminal; `hang` indents what is wrapped by so many columns more than its first line.
-    Rich could do it too, but takes 40 ms to load: half of what `lab list` needs otherwise.
+    Wrapped and styled only for a terminal; `hang` indents what is wrapped by so many columns more
+    than its first line. Rich could do it too, but takes 40 ms to load: half of what `lab list`
+    needs otherwise.
     """
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty():
@@ -48,7 +58,9 @@ def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())] + " " * hang
         for part in textwrap.wrap(line, width, subsequent_indent=indent) or [""]:
-            typer.echo(part if plain or style is None else typer.style(part, **_STYLES[style]), err=err)
+            typer.echo(
+                part if plain or style is None else typer.style(part, **_STYLES[style]), err=err
+            )
 
 
 def note(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.cohort.receipts import verify_receipt
+from bottleneck_lab.cohort.submissions.receipts import verify_receipt
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.grading.attest import Verification, load_public_key, verify_file
@@ -17,11 +17,20 @@ EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A verdict signed by a cohort's runner, or a receipt.")],
-    key: Annotated[Path, typer.Option("--key", "-k", help="The public key to check it with.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A verdict signed by a cohort's runner, or a receipt.")
+    ],
+    key: Annotated[
+        Path,
+        typer.Option("--key", "-k", help="The public key to check it with.", show_default=False),
+    ],
     learner: Annotated[
         str | None,
-        typer.Option("--learner", help="Whose verdict it must be, by their name in the cohort.", show_default=False),
+        typer.Option(
+            "--learner",
+            help="Whose verdict it must be, by their name in the cohort.",
+            show_default=False,
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -32,7 +41,12 @@ def command(
     public_key = load_public_key(key)
     verification = _of(learner, verify_receipt(file, public_key) or verify_file(file, public_key))
     if json:
-        print_json({"file": str(file), **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")}})
+        print_json(
+            {
+                "file": str(file),
+                **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")},
+            }
+        )
     else:
         passed = verification.verdict is None or verification.verdict.outcome == "PASS"
         say(
@@ -41,7 +55,10 @@ def command(
         )
         if verification.verdict:
             verdict = verification.verdict
-            about = f"{verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured {verdict.started_at}"
+            about = (
+                f"{verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured"
+                f" {verdict.started_at}"
+            )
             say(f"  {_one_line(about)}")
             say(f"  {_one_line(_whose(verdict))}")
     if not verification.ok:
@@ -55,17 +72,26 @@ def _of(learner: str | None, verification: Verification) -> Verification:
     if learner is None or verdict is None or not verification.ok or theirs == learner:
         return verification
     whose = f"{theirs}'s" if theirs else "nobody's in particular"
-    return Verification(False, f"The signature is genuine, but the verdict is {whose}, not {learner}'s.", verdict)
+    return Verification(
+        False, f"The signature is genuine, but the verdict is {whose}, not {learner}'s.", verdict
+    )
 
 
 def _whose(verdict: Verdict) -> str:
-    """Learner, cohort and submission that a runner measured: the same PASS is worth nothing in another name."""
+    """Learner, cohort and submission that a runner measured: the same PASS is worth nothing in
+    another name.
+    """
     if verdict.binding is None:
         return "For nobody in particular: it was not measured for a cohort."
     bound = verdict.binding
-    return f"For {bound.learner} in cohort {bound.cohort}, submission {bound.submission}, nonce {bound.nonce}"
+    return (
+        f"For {bound.learner} in cohort {bound.cohort}, submission {bound.submission}, nonce"
+        f" {bound.nonce}"
+    )
 
 
 def _one_line(text: str) -> str:
-    """Text from an unverified file, without control characters, so that it cannot drive the terminal or fake our output."""
+    """Text from an unverified file, without control characters, so that it cannot drive the
+    terminal or fake our output.
+    """
     return "".join(char for char in text if char.isprintable())[:300]

@@ -11,13 +11,14 @@ from bottleneck_lab.commands.check import check_here
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, here, say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.report.console import render_verdict
+from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab watch"
 
 _POLL_S = 0.5
-"""Cheap enough for the handful of files of a lab; an editor's save shows up within half a second."""
+"""Cheap enough for the handful of files of a lab; an editor's save shows up within half a second.
+"""
 
 
 def command(
@@ -55,7 +56,9 @@ def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int]
 
 
 def _check(workspace: Workspace, device: str | None) -> None:
-    """One check. A mistake in the learner's files is printed and watching continues, since the next save may fix it."""
+    """One check. A mistake in the learner's files is printed and watching continues, since the next
+    save may fix it.
+    """
     try:
         render_verdict(check_here(workspace, device).verdict, console())
     except UsageError as error:

@@ -23,9 +23,13 @@ def command() -> None:
         passed = sum(1 for slug in labs if slug in progress.labs and progress.labs[slug].passed)
         say(f"You have passed {passed} of {len(labs)} labs. There is no lab in this folder.")
         for stage in load_course().stages:
-            done = sum(slug in progress.labs and progress.labs[slug].passed is not None for slug in stage.labs)
+            done = sum(
+                slug in progress.labs and progress.labs[slug].passed is not None
+                for slug in stage.labs
+            )
             say(
-                f"  {stage.name:13} {done} of {len(stage.labs)}  {stage.able and f'by the end you can {stage.able}'}".rstrip(),
+                f"  {stage.name:13} {done} of {len(stage.labs)} "
+                f" {stage.able and f'by the end you can {stage.able}'}".rstrip(),
                 hang=22,
             )
         _tell_step(next_lab(labs, progress))
@@ -33,14 +37,21 @@ def command() -> None:
 
 def _describe(workspace: Workspace) -> None:
     lab = workspace.lab
-    say(f"{lab.name}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
+    say(f"{lab.slug}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
     say(lab.spec.symptom)
     attempts = load_attempts(workspace)
     if attempts:
-        say(f"Check {attempts[-1].number}: {attempts[-1].verdict.outcome}. {attempts[-1].verdict.summary}")
+        say(
+            f"Check {attempts[-1].number}: {attempts[-1].verdict.outcome}."
+            f" {attempts[-1].verdict.summary}"
+        )
     change = workspace.changed_lab()
     if change:
-        say(f"{change} `lab reset --update` brings in the new files and leaves your edits as they are.", style="yellow")
+        say(
+            f"{change} `lab reset --update` brings in the new files and leaves your edits as they"
+            " are.",
+            style="yellow",
+        )
 
 
 def tell_next(workspace: Workspace) -> None:

@@ -1,1 +1,3 @@
-"""From samples to a verdict: statistics, the sequential decision, criteria, the conclusion, and its attestation. No NumPy here."""
+"""From samples to a verdict: statistics, the sequential decision, criteria, the conclusion, and its
+attestation. No NumPy here.
+"""

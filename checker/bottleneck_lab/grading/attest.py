@@ -1,8 +1,9 @@
 """Signing a verdict, and verifying offline that a signed one is unchanged.
 
-The signature (Ed25519, RFC 8032) is over canonical bytes: the verdict's JSON with sorted keys, without whitespace and without the
-signature itself, so that re-indented or re-ordered files still verify and any other value does not. The lab's content hash and the
-submission's are inside. A signature says who measured, never that the outcome was a PASS.
+The signature (Ed25519, RFC 8032) is over canonical bytes: the verdict's JSON with sorted keys,
+without whitespace and without the signature itself, so that re-indented or re-ordered files still
+verify and any other value does not. The lab's content hash and the submission's are inside. A
+signature says who measured, never that the outcome was a PASS.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ NAME_A_VERDICT = "Name a verdict file, as `lab check --json` writes it."
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """Whether a file is a verdict signed with the given key; `verdict` is None if the file does not hold one."""
+    """Whether a file is a verdict signed with the given key; `verdict` is None if the file does not
+    hold one.
+    """
 
     ok: bool
     sentence: str
@@ -48,9 +51,11 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def canonical_bytes(verdict: Verdict) -> bytes:
-    """The one form of a verdict's JSON that is signed. Floats are the shortest text that reads back as the same float.
+    """The one form of a verdict's JSON that is signed. Floats are the shortest text that reads back
+    as the same float.
 
-    Raises LabError when the verdict holds something that JSON cannot, such as a value that is not a number.
+    Raises LabError when the verdict holds something that JSON cannot, such as a value that is not a
+    number.
     """
     fields: dict[str, Any] = msgspec.to_builtins(verdict)
     del fields["signature"]
@@ -58,20 +63,24 @@ def canonical_bytes(verdict: Verdict) -> bytes:
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
         raise LabError(
-            f"This verdict cannot be written as JSON: {error}.", "Report this as a bug of `lab check`."
+            f"This verdict cannot be written as JSON: {error}.",
+            "Report this as a bug of `lab check`.",
         ) from error
     return text.encode("ascii")
 
 
 def sign(verdict: Verdict, key: Ed25519PrivateKey) -> Verdict:
-    """The verdict as `verified`, with its signature. Raises LabError when it cannot be written as JSON."""
+    """The verdict as `verified`, with its signature. Raises LabError when it cannot be written as
+    JSON.
+    """
     verified = msgspec.structs.replace(verdict, attestation="verified", signature=None)
     raw = key.sign(CONTEXT + canonical_bytes(verified))
     return msgspec.structs.replace(verified, signature=_write_signature(key.public_key(), raw))
 
 
 def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
-    """Whether `path` holds a verdict signed with the private half of `public_key`. Needs no network.
+    """Whether `path` holds a verdict signed with the private half of `public_key`. Needs no
+    network.
 
     Raises UsageError when the file cannot be read at all.
     """
@@ -81,7 +90,8 @@ def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
 def read_regular(path: Path, remedy: str) -> bytes:
     """What a regular file holds, up to one byte more than MAX_BYTES.
 
-    Raises UsageError, with `remedy`, for a file that cannot be read, or a pipe, which might never end.
+    Raises UsageError, with `remedy`, for a file that cannot be read, or a pipe, which might never
+    end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -105,7 +115,9 @@ def verify_bytes(data: bytes, public_key: Ed25519PublicKey) -> Verification:
 def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
     if verdict.attestation == "self-attested":
         return Verification(
-            False, "self-attested: no signature. It was measured on the learner's own machine.", verdict
+            False,
+            "self-attested: no signature. It was measured on the learner's own machine.",
+            verdict,
         )
     if verdict.signature is None:
         return Verification(False, "It claims to be verified but has no signature.", verdict)
@@ -113,7 +125,9 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
     ours = fingerprint(public_key)
     if signer != ours:
         return Verification(
-            False, f"It was not signed with key {ours}, but with {signer or 'an unreadable signature'}.", verdict
+            False,
+            f"It was not signed with key {ours}, but with {signer or 'an unreadable signature'}.",
+            verdict,
         )
     if not _is_signed(verdict, raw, public_key):
         return Verification(False, f"Its content was changed after key {ours} signed it.", verdict)
@@ -135,12 +149,17 @@ def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bo
 
 
 def _read_verdict(data: bytes) -> Verdict:
-    """Raises ValueError that says what is wrong. Stricter than JSON: no key twice, no unknown field, no NaN."""
+    """Raises ValueError that says what is wrong. Stricter than JSON: no key twice, no unknown
+    field, no NaN.
+    """
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         fields = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite
+            data.decode("utf-8"),
+            object_pairs_hook=_unique_keys,
+            parse_constant=_no_constant,
+            parse_float=_finite,
         )
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {fields.get('schema')!r}, this version reads {SCHEMA}")
@@ -156,9 +175,13 @@ def _read_verdict(data: bytes) -> Verdict:
 
 
 def _whole(fields: Any) -> Verdict:
-    """The verdict that these fields are, to the last one: what is left out, or a number of another kind, is not what was signed."""
+    """The verdict that these fields are, to the last one: what is left out, or a number of another
+    kind, is not what was signed.
+    """
     verdict = msgspec.convert(fields, Verdict)
-    if json.dumps(fields, sort_keys=True) != json.dumps(msgspec.to_builtins(verdict), sort_keys=True):
+    if json.dumps(fields, sort_keys=True) != json.dumps(
+        msgspec.to_builtins(verdict), sort_keys=True
+    ):
         raise ValueError("a field is missing, or is not written as it was signed")
     return verdict
 
@@ -175,7 +198,9 @@ def _finite(text: str) -> float:
     if math.isinf(value := float(text)):
         raise ValueError(f"{text[:20]} is too large a number")
     if text not in (repr(value), msgspec.json.encode(value).decode()):
-        raise ValueError(f"{text[:20]} is not how this number is written")  # it only rounds to the one that was signed
+        raise ValueError(
+            f"{text[:20]} is not how this number is written"
+        )  # it only rounds to the one that was signed
     return value
 
 
@@ -188,7 +213,9 @@ def _write_signature(public_key: Ed25519PublicKey, raw: bytes) -> str:
 
 
 def _read_signature(text: str) -> tuple[str | None, bytes]:
-    """The signer's fingerprint and the raw signature; None unless it is written exactly as we write it."""
+    """The signer's fingerprint and the raw signature; None unless it is written exactly as we write
+    it.
+    """
     kind, _, rest = text.partition(":")
     signer, _, encoded = rest.partition(":")
     try:
@@ -196,17 +223,22 @@ def _read_signature(text: str) -> tuple[str | None, bytes]:
     except (binascii.Error, ValueError):
         return None, b""
     # Base64 has spare bits: two texts can mean the same bytes. Only one of them is ours.
-    exact = kind == "ed25519" and len(raw) == 64 and base64.b64encode(raw).decode("ascii") == encoded
+    exact = (
+        kind == "ed25519" and len(raw) == 64 and base64.b64encode(raw).decode("ascii") == encoded
+    )
     return (signer, raw) if exact else (None, b"")
 
 
 def fingerprint(public_key: Ed25519PublicKey) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of the raw public key: a name for people, not a check."""
+    """The first 16 hexadecimal digits of the SHA-256 of the raw public key: a name for people, not
+    a check.
+    """
     return hashlib.sha256(public_key.public_bytes_raw()).hexdigest()[:16]
 
 
 def generate_key(path: Path) -> Path:
-    """Write a new private key to `path` (PEM, readable by its owner only) and its public key beside it; return that path.
+    """Write a new private key to `path` (PEM, readable by its owner only) and its public key beside
+    it; return that path.
 
     Raises UsageError when either file exists: a key is never overwritten.
     """
@@ -214,9 +246,13 @@ def generate_key(path: Path) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
     if os.path.lexists(public_path):
-        raise UsageError(f"{public_path} already exists.", "Choose another name: a key is never overwritten.")
+        raise UsageError(
+            f"{public_path} already exists.", "Choose another name: a key is never overwritten."
+        )
     _write_new(path, private, 0o600)
     _write_new(public_path, public, 0o644)
     return public_path
@@ -226,10 +262,13 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:
-        raise UsageError(f"{path} already exists.", "Choose another name: a key is never overwritten.") from error
+        raise UsageError(
+            f"{path} already exists.", "Choose another name: a key is never overwritten."
+        ) from error
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}.", "Choose a folder that exists and is yours."
+            f"{path} cannot be written: {error.strerror}.",
+            "Choose a folder that exists and is yours.",
         ) from error
     try:
         with os.fdopen(fd, "wb") as file:
@@ -239,11 +278,15 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             os.fsync(fd)
     except OSError as error:
         path.unlink()  # Half a key is not a key.
-        raise MachineError(f"{path} could not be written: {error.strerror}.", "Make room on the disk.") from error
+        raise MachineError(
+            f"{path} could not be written: {error.strerror}.", "Make room on the disk."
+        ) from error
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """The runner's signing key. Raises UsageError when others could read or replace it, or when it is not an Ed25519 key."""
+    """The runner's signing key. Raises UsageError when others could read or replace it, or when it
+    is not an Ed25519 key.
+    """
     try:
         key = load_pem_private_key(_read_secret(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -256,18 +299,24 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _read_secret(path: Path) -> bytes:
-    """The bytes of a regular file that is ours alone. What is checked is what was opened, so nothing can be swapped between."""
+    """The bytes of a regular file that is ours alone. What is checked is what was opened, so
+    nothing can be swapped between.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read: {error.strerror}.", "Name the private key's own file, not a link to it."
+            f"{path} cannot be read: {error.strerror}.",
+            "Name the private key's own file, not a link to it.",
         ) from error
     try:
         found = os.fstat(fd)
         ours = os.geteuid() in (found.st_uid, 0)  # root may run for the user who has the key
         if not stat.S_ISREG(found.st_mode) or not ours:
-            raise UsageError(f"{path} is not a regular file of yours.", "Keep the private key in a file that you own.")
+            raise UsageError(
+                f"{path} is not a regular file of yours.",
+                "Keep the private key in a file that you own.",
+            )
         if stat.S_IMODE(found.st_mode) & 0o077:
             raise UsageError(
                 f"Others can read or change the private key {path}.",
@@ -290,7 +339,9 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def public_key_of(pem: bytes) -> Ed25519PublicKey:
-    """The key in PEM form. Raises ValueError or UnsupportedAlgorithm where it is none, TypeError for another kind than Ed25519."""
+    """The key in PEM form. Raises ValueError or UnsupportedAlgorithm where it is none, TypeError
+    for another kind than Ed25519.
+    """
     key = load_pem_public_key(pem)
     if not isinstance(key, Ed25519PublicKey):
         raise TypeError("not an Ed25519 key")

@@ -13,7 +13,9 @@ RIGHT = 1.1
 
 
 class PastPrediction(msgspec.Struct, frozen=True):
-    """One lab's prediction and what its last measured check found: speed-ups over the shipped workload."""
+    """One lab's prediction and what its last measured check found: speed-ups over the shipped
+    workload.
+    """
 
     lab: str
     predicted: float
@@ -26,7 +28,9 @@ class PastPrediction(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """`bias` is the median of predicted over measured; `typical` the median factor by which a prediction is off, to whichever side."""
+    """`bias` is the median of predicted over measured; `typical` the median factor by which a
+    prediction is off, to whichever side.
+    """
 
     points: list[PastPrediction]
     bias: float
@@ -35,7 +39,11 @@ class Calibration(msgspec.Struct, frozen=True):
 
 def calibrate(points: Sequence[PastPrediction]) -> Calibration | None:
     """The calibration of these predictions; None without any whose gains are positive numbers."""
-    usable = [point for point in points if 0 < point.predicted < math.inf and 0 < point.measured < math.inf]
+    usable = [
+        point
+        for point in points
+        if 0 < point.predicted < math.inf and 0 < point.measured < math.inf
+    ]
     if not usable:
         return None
     logs = [math.log(point.factor) for point in usable]
@@ -56,6 +64,11 @@ def describe_calibration(found: Calibration) -> str:
     right = sum(describe_point(point) == "right" for point in found.points)
     off = max(found.bias, 1 / found.bias)
     lean = (
-        f"{off:.2f}x too {'much' if found.bias > 1 else 'little'}" if off > RIGHT else "neither too much nor too little"
+        f"{off:.2f}x too {'much' if found.bias > 1 else 'little'}"
+        if off > RIGHT
+        else "neither too much nor too little"
     )
-    return f"{right} of {labs} predicted within 10%. Typically you are off by {found.typical:.2f}x; on the whole you promise {lean}."
+    return (
+        f"{right} of {labs} predicted within 10%. Typically you are off by {found.typical:.2f}x; on"
+        f" the whole you promise {lean}."
+    )

@@ -1,4 +1,6 @@
-"""From measurements to criteria, and from criteria to the outcome: pure functions, with a sentence for each."""
+"""From measurements to criteria, and from criteria to the outcome: pure functions, with a sentence
+for each.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,23 @@ from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialT
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 BUSY_CORES = 0.25
-"""Cores used by other programs above which a check blames them: contention was seen to invert results."""
+"""Cores used by other programs above which a check blames them: contention was seen to invert
+results.
+"""
 
 PRESSURED_SHARE = 0.05
-"""Share of time in which some program waited for a CPU (Linux pressure stall information) that is worth naming."""
+"""Share of time in which some program waited for a CPU (Linux pressure stall information) that is
+worth naming.
+"""
 
 NOISY_SHARE = 0.1
-"""Difference between single measurements, as a share, that is worth naming: ten times that of a quiet machine."""
+"""Difference between single measurements, as a share, that is worth naming: ten times that of a
+quiet machine.
+"""
 
-WHEN_QUIET = "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
+WHEN_QUIET = (
+    "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
+)
 
 NOT_YOURS = "Not your work's fault: "
 """How the summary of an ERROR begins, to a learner."""
@@ -33,59 +43,88 @@ _HOLDS = {State.PASS: True, State.FAIL: False, State.CONTINUE: None, State.INCON
 
 
 def sequential_test(spec: CriterionSpec, plan: Plan = PAIRS) -> SequentialTest:
-    """The sequential test that decides `spec`. Raises LabError when the lab's author gave it no target."""
-    return SequentialTest(target=_target(spec), direction=spec.direction, plan=plan, margin=spec.margin)
+    """The sequential test that decides `spec`. Raises LabError when the lab's author gave it no
+    target.
+    """
+    return SequentialTest(
+        target=_target(spec), direction=spec.direction, plan=plan, margin=spec.margin
+    )
 
 
 def grade_decision(
     spec: CriterionSpec, decision: Decision, things: str = "pairs", overall: float | None = None
 ) -> CriterionResult:
-    """The result of a criterion that was sampled. `things` is what a sample is, in the plural: pairs, blocks.
+    """The result of a criterion that was sampled. `things` is what a sample is, in the plural:
+    pairs, blocks.
 
-    `overall`: the figure over all samples, each weighted by its time, where there is one. An undecided criterion quotes it, since the median of a few
-    scattered samples may be any of them.
+    `overall`: the figure over all samples, each weighted by its time, where there is one. An
+    undecided criterion quotes it, since the median of a few scattered samples may be any of them.
     """
     result = _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
     if overall is None or result.holds is not None:
         return result
-    said = f"{describe_criterion(spec)}: undecided, {_over_all(spec, decision, things, overall)}{_reminder(spec)}."
+    said = (
+        f"{describe_criterion(spec)}: undecided,"
+        f" {_over_all(spec, decision, things, overall)}{_reminder(spec)}."
+    )
     return msgspec.structs.replace(result, value=overall, sentence=said)
 
 
 def _over_all(spec: CriterionSpec, decision: Decision, things: str, overall: float) -> str:
     """Such as `62% over all 8 blocks, whose median lies between 19% and 100%`."""
-    figure = f"{format_figure(overall, spec.unit, spec.target)} over all {_count(decision.samples, things)}"
+    figure = (
+        f"{format_figure(overall, spec.unit, spec.target)} over all"
+        f" {_count(decision.samples, things)}"
+    )
     if not math.isfinite(decision.interval.high):
         return f"{figure}, too few to give an interval"
     low, high = (
-        format_figure(bound, spec.unit, spec.target) for bound in (decision.interval.low, decision.interval.high)
+        format_figure(bound, spec.unit, spec.target)
+        for bound in (decision.interval.low, decision.interval.high)
     )
     return f"{figure}, whose median lies between {low} and {high}"
 
 
-def grade_value(spec: CriterionSpec, value: float, samples: int = 0, things: str = "samples") -> CriterionResult:
-    """The result of a criterion whose value is exact or counted: nothing is sampled, so nothing bounds it.
+def grade_value(
+    spec: CriterionSpec, value: float, samples: int = 0, things: str = "samples"
+) -> CriterionResult:
+    """The result of a criterion whose value is exact or counted: nothing is sampled, so nothing
+    bounds it.
 
-    A value that is not a number cannot decide. Raises LabError when the lab's author gave the criterion no target.
+    A value that is not a number cannot decide. Raises LabError when the lab's author gave the
+    criterion no target.
     """
     bar, exact = sequential_test(spec).bar, Interval(-math.inf, value, math.inf)
     if math.isnan(value):
         return _result(spec, None, exact, samples, things)
-    return _result(spec, value >= bar if spec.direction == "at_least" else value <= bar, exact, samples, things)
+    return _result(
+        spec, value >= bar if spec.direction == "at_least" else value <= bar, exact, samples, things
+    )
 
 
-def grade_check(spec: CriterionSpec, problem: str | None, checked: int, things: str = "answers") -> CriterionResult:
-    """The result of a criterion that is right or wrong. `problem` says what is wrong; None: all `checked` were right.
+def grade_check(
+    spec: CriterionSpec, problem: str | None, checked: int, things: str = "answers"
+) -> CriterionResult:
+    """The result of a criterion that is right or wrong. `problem` says what is wrong; None: all
+    `checked` were right.
 
     With nothing wrong and nothing checked there is no answer: `holds` is None.
     """
     text = describe_criterion(spec)
     if problem is not None:
-        return CriterionResult(spec.id, spec.kind, False, f"{text}: no. {_sentence(problem)}", samples=checked)
+        return CriterionResult(
+            spec.id, spec.kind, False, f"{text}: no. {_sentence(problem)}", samples=checked
+        )
     if checked == 0:
-        return CriterionResult(spec.id, spec.kind, None, f"{text}: not checked, because there was nothing to check.")
+        return CriterionResult(
+            spec.id, spec.kind, None, f"{text}: not checked, because there was nothing to check."
+        )
     return CriterionResult(
-        spec.id, spec.kind, True, f"{text}: yes ({_count(checked, things)} checked).", samples=checked
+        spec.id,
+        spec.kind,
+        True,
+        f"{text}: yes ({_count(checked, things)} checked).",
+        samples=checked,
     )
 
 
@@ -99,20 +138,30 @@ def lies_on_one_side(result: CriterionResult) -> bool:
 def not_held_against(
     result: CriterionResult, other_cores: float, why: str = "", *, rate: bool = False
 ) -> CriterionResult:
-    """A miss that other programs may have caused, by using the machine meanwhile, does not count against the learner: `why` it might not be, if more is
-    known.
+    """A miss that other programs may have caused, by using the machine meanwhile, does not count
+    against the learner: `why` it might not be, if more is known.
 
-    `rate`: the figure is work done over time. It counts where it would be a miss even if the work had stood still whenever another program ran.
+    `rate`: the figure is work done over time. It counts where it would be a miss even if the work
+    had stood still whenever another program ran.
     """
-    if result.holds is not False or other_cores <= BUSY_CORES or (rate and _too_slow_anyway(result, other_cores)):
+    if (
+        result.holds is not False
+        or other_cores <= BUSY_CORES
+        or (rate and _too_slow_anyway(result, other_cores))
+    ):
         return result
-    why = why or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it all"
+    why = (
+        why
+        or f"other programs kept {other_cores:.1f} cores busy meanwhile, which may explain it all"
+    )
     sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
     return msgspec.structs.replace(result, holds=None, sentence=sentence)
 
 
 def _too_slow_anyway(result: CriterionResult, other_cores: float) -> bool:
-    """Whether a rate misses its target even if no work was done in the share of the time, at most `other_cores`, in which others ran."""
+    """Whether a rate misses its target even if no work was done in the share of the time, at most
+    `other_cores`, in which others ran.
+    """
     if result.high is None or result.target is None:
         return False
     return result.high < result.target * (1 - other_cores)
@@ -122,20 +171,30 @@ def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
     """The result of a criterion that was not reached: `why` says in a few words what came before."""
     sentence = f"{describe_criterion(spec)}: not measured, {why}."
     return CriterionResult(
-        spec.id, spec.kind, None, sentence, target=spec.target, direction=spec.direction, unit=spec.unit
+        spec.id,
+        spec.kind,
+        None,
+        sentence,
+        target=spec.target,
+        direction=spec.direction,
+        unit=spec.unit,
     )
 
 
 def worst_case(results: Mapping[str, CriterionResult]) -> CriterionResult:
-    """One result for a criterion that every case must meet on its own, so that no easy case can carry a hard one.
+    """One result for a criterion that every case must meet on its own, so that no easy case can
+    carry a hard one.
 
-    The worst case speaks for all: one that fails before one that is undecided, then the one furthest on the wrong side.
+    The worst case speaks for all: one that fails before one that is undecided, then the one
+    furthest on the wrong side.
     """
     case, worst = min(results.items(), key=lambda item: _goodness(item[1]))
     if len(results) == 1:
         return worst
     label = f"{worst.sentence.rstrip('.')}, in the worst of {len(results)} cases ({case})."
-    return msgspec.structs.replace(worst, sentence=label, samples=sum(result.samples for result in results.values()))
+    return msgspec.structs.replace(
+        worst, sentence=label, samples=sum(result.samples for result in results.values())
+    )
 
 
 def _goodness(result: CriterionResult) -> tuple[int, float]:
@@ -147,18 +206,36 @@ def _goodness(result: CriterionResult) -> tuple[int, float]:
 
 def _target(spec: CriterionSpec) -> float:
     if spec.target is None:
-        raise LabError(f"Criterion '{spec.id}' has no target.", "The lab's author must give it one in lab.toml.")
+        raise LabError(
+            f"Criterion '{spec.id}' has no target.",
+            "The lab's author must give it one in lab.toml.",
+        )
     return spec.target
 
 
-def _result(spec: CriterionSpec, holds: bool | None, interval: Interval, samples: int, things: str) -> CriterionResult:
-    """The verdict's form of an interval: JSON has no infinity, so a missing figure or bound is None."""
+def _result(
+    spec: CriterionSpec, holds: bool | None, interval: Interval, samples: int, things: str
+) -> CriterionResult:
+    """The verdict's form of an interval: JSON has no infinity, so a missing figure or bound is
+    None.
+    """
     low, value, high = (figure if math.isfinite(figure) else None for figure in interval)
     sentence = (
-        f"{describe_criterion(spec)}: {_measured(spec, holds, interval, _count(samples, things))}{_reminder(spec)}."
+        f"{describe_criterion(spec)}:"
+        f" {_measured(spec, holds, interval, _count(samples, things))}{_reminder(spec)}."
     )
     return CriterionResult(
-        spec.id, spec.kind, holds, sentence, value, low, high, _target(spec), spec.direction, spec.unit, samples
+        spec.id,
+        spec.kind,
+        holds,
+        sentence,
+        value,
+        low,
+        high,
+        _target(spec),
+        spec.direction,
+        spec.unit,
+        samples,
     )
 
 
@@ -168,10 +245,16 @@ def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count
     undecided = "undecided, " if holds is None else ""
     if math.isnan(interval.median):
         return f"{undecided}{count} measured"
-    bounds = format_range(interval.low, interval.high, spec.unit, spec.target) if math.isfinite(interval.high) else ""
+    bounds = (
+        format_range(interval.low, interval.high, spec.unit, spec.target)
+        if math.isfinite(interval.high)
+        else ""
+    )
     details = [bounds] if bounds not in ("", value) and holds is not None else []
     details += [] if count.startswith("0 ") else [count]
-    shown = bounds if bounds and holds is None else value  # a middle that decides nothing is no figure to quote
+    shown = (
+        bounds if bounds and holds is None else value
+    )  # a middle that decides nothing is no figure to quote
     return f"{undecided}{shown}{' (' + ', '.join(details) + ')' if details else ''}"
 
 
@@ -183,7 +266,9 @@ def _reminder(spec: CriterionSpec) -> str:
 def _aim(spec: CriterionSpec) -> str:
     words = "at least" if spec.direction == "at_least" else "at most"
     margin = (
-        "" if spec.margin == 1 else f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
+        ""
+        if spec.margin == 1
+        else f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
     )
     return f"{words} {format_figure(_target(spec), spec.unit)}{margin}"
 
@@ -216,9 +301,11 @@ def _suffix(unit: str, number: str) -> str:
 
 
 def format_figure(value: float, unit: str, against: float | None = None) -> str:
-    """A figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to three significant digits.
+    """A figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to three
+    significant digits.
 
-    Digits are added until it reads differently from `against`: nobody shall fail with 80% where 80% is asked for.
+    Digits are added until it reads differently from `against`: nobody shall fail with 80% where 80%
+    is asked for.
     """
     number = _number(value, unit, against)
     return f"{number}{_suffix(unit, number)}" if math.isfinite(value) else number
@@ -258,9 +345,9 @@ class Stopped(NamedTuple):
 class Conditions(msgspec.Struct, frozen=True):
     """What was seen of the machine while it measured; None if it could not be seen.
 
-    `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy by other programs.
-    `waiting`: share of time in which some program waited for a CPU. `doubt`: by how much, a share, the self-test made every
-    target to be cleared.
+    `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy
+    by other programs. `waiting`: share of time in which some program waited for a CPU. `doubt`: by
+    how much, a share, the self-test made every target to be cleared.
     """
 
     noise: float | None = None
@@ -287,23 +374,33 @@ def conclude(
     stopped: Stopped | None = None,
     conditions: Conditions | None = None,
 ) -> Conclusion:
-    """The outcome of a check from all that was found, each criterion of `specs` having exactly one result for a PASS.
+    """The outcome of a check from all that was found, each criterion of `specs` having exactly one
+    result for a PASS.
 
-    `machine` is a fault of the machine or of the checker: it says nothing about the learner's work, so it goes first.
-    Then what surely fails, the gravest reason first; then what is undecided; and only then PASS.
+    `machine` is a fault of the machine or of the checker: it says nothing about the learner's work,
+    so it goes first. Then what surely fails, the gravest reason first; then what is undecided; and
+    only then PASS.
     """
     if isinstance(machine, BusyMachineError):
         return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
     machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
     if machine is not None:
-        return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{_lower(machine.message)}", [machine.remedy])
-    return _failure(results, stopped) or _undecided(results, conditions or Conditions()) or _pass(results)
+        return Conclusion(
+            Outcome.ERROR, None, f"{NOT_YOURS}{_lower(machine.message)}", [machine.remedy]
+        )
+    return (
+        _failure(results, stopped)
+        or _undecided(results, conditions or Conditions())
+        or _pass(results)
+    )
 
 
 def _incomplete(
     results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
 ) -> LabError | None:
-    """A check that skipped a criterion, or judged one twice or as another kind, is broken and must never pass."""
+    """A check that skipped a criterion, or judged one twice or as another kind, is broken and must
+    never pass.
+    """
     wanted = Counter((spec.id, spec.kind) for spec in specs)
     got = Counter((result.id, result.kind) for result in results)
     missing, extra = wanted - got, got - wanted
@@ -324,26 +421,42 @@ _REASONS: dict[CriterionKind, FailReason] = {
 """By kind, gravest first: wrong output outranks slow, and the diagnosis comes last."""
 
 _ADVICE: dict[FailReason, list[str]] = {
-    "wrong output": ["Make it right before making it fast. If it was right before, undo your changes one at a time."],
+    "wrong output": [
+        "Make it right before making it fast. If it was right before, undo your changes one at a"
+        " time."
+    ],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
         "`lab hint` shows the next hint, if one is left.",
     ],
-    "the mechanism is still there": ["The bottleneck that this lab is about is still there: `lab report` shows where."],
-    "wrong diagnosis": ["Read your capture again with `lab report`, then correct the answer with `lab diagnose`."],
+    "the mechanism is still there": [
+        "The bottleneck that this lab is about is still there: `lab report` shows where."
+    ],
+    "wrong diagnosis": [
+        "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
+    ],
     "crashed": ["`lab run` shows the full error."],
-    "timed out": ["`lab run` shows where it hangs; a check allows several times what the shipped code takes."],
+    "timed out": [
+        "`lab run` shows where it hangs; a check allows several times what the shipped code takes."
+    ],
     "does not compile": ["`lab run` compiles it too, and shows the compiler's full output."],
     "forbidden call": ["Write that part yourself: the brief says what you may call."],
-    "tampered": ["Every call must do all of its work, in its own process; `lab reset` restores the shipped files."],
+    "tampered": [
+        "Every call must do all of its work, in its own process; `lab reset` restores the shipped"
+        " files."
+    ],
 }
 
 
 def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Conclusion | None:
     wrong = [result for result in results if result.holds is False]
     failed = sorted(wrong, key=lambda result: list(_REASONS).index(result.kind))
-    if stopped is not None and (stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"):
-        return Conclusion(Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _ADVICE[stopped.reason])
+    if stopped is not None and (
+        stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"
+    ):
+        return Conclusion(
+            Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _ADVICE[stopped.reason]
+        )
     if not failed:
         return None
     reason = _REASONS[failed[0].kind]
@@ -357,14 +470,21 @@ def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Co
     measured = next((result for result in open_ if result.low is not None), None)
     cause, advice = explain_noise(conditions, near_target=measured is not None)
     if conditions.doubt:
-        cause = f"Two runs of the same code differed by {conditions.doubt:.0%} here, so a target must be beaten by {conditions.doubt:.0%}. {cause}"
-    return Conclusion(Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice)
+        cause = (
+            f"Two runs of the same code differed by {conditions.doubt:.0%} here, so a target must"
+            f" be beaten by {conditions.doubt:.0%}. {cause}"
+        )
+    return Conclusion(
+        Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice
+    )
 
 
 def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[str, list[str]]:
-    """Why a measurement could not decide, as one sentence, and what to do about it: the surest cause that was seen.
+    """Why a measurement could not decide, as one sentence, and what to do about it: the surest
+    cause that was seen.
 
-    `near_target` says that there was enough for bounds, and only their distance from the target was too small.
+    `near_target` says that there was enough for bounds, and only their distance from the target was
+    too small.
     """
     again = "Then run `lab check` again."
     if (conditions.other_cores or 0) > BUSY_CORES:
@@ -378,18 +498,33 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
             WHEN_QUIET,
         ]
     if (conditions.noise or 0) > NOISY_SHARE:
-        unseen = "for an unknown reason" if conditions.other_cores is None else "though little else was running"
+        unseen = (
+            "for an unknown reason"
+            if conditions.other_cores is None
+            else "though little else was running"
+        )
         cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."
-        remedy = "Plug the machine in and let it cool. A machine that you share with others may never be steady enough."
+        remedy = (
+            "Plug the machine in and let it cool. A machine that you share with others may never be"
+            " steady enough."
+        )
         return cause, [remedy, again]
     if near_target:
-        return "That is too close to the target to decide.", ["Make it a little faster than required.", again]
-    return "Time ran out before there were enough measurements.", ["Make single calls faster.", again]
+        return "That is too close to the target to decide.", [
+            "Make it a little faster than required.",
+            again,
+        ]
+    return "Time ran out before there were enough measurements.", [
+        "Make single calls faster.",
+        again,
+    ]
 
 
 def _pass(results: Sequence[CriterionResult]) -> Conclusion:
     main = next((result for result in results if result.kind == "target"), results[0])
-    count = "The only criterion is met" if len(results) == 1 else f"All {len(results)} criteria are met"
+    count = (
+        "The only criterion is met" if len(results) == 1 else f"All {len(results)} criteria are met"
+    )
     return Conclusion(Outcome.PASS, None, f"{count}. {main.sentence}", [])
 
 

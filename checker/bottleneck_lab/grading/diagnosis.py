@@ -1,7 +1,9 @@
-"""Grading a learner's diagnosis: the cause, the evidence measured in a capture, and the gain expected from a fix.
+"""Grading a learner's diagnosis: the cause, the evidence measured in a capture, and the gain
+expected from a fix.
 
-Pure: answers, the solution's answers and the learner's capture go in, criteria come out. The sentence about a wrong answer names the rule that it breaks,
-never the right answer: the question is still open.
+Pure: answers, the solution's answers and the learner's capture go in, criteria come out. The
+sentence about a wrong answer names the rule that it breaks, never the right answer: the question is
+still open.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.gaps import OUTSIDE, Cause
+from bottleneck_lab.analysis.device.gaps import OUTSIDE, Cause
 from bottleneck_lab.analysis.selection import parse_stretch
-from bottleneck_lab.analysis.window import Window
+from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction
 
 if TYPE_CHECKING:
-    from bottleneck_lab.analysis.device import DeviceUse
+    from bottleneck_lab.analysis.device.use import DeviceUse
     from bottleneck_lab.analysis.summary import Summary
 
 LEAST_STRETCH = 0.002
@@ -32,7 +34,9 @@ BEYOND_AMDAHL = 1.1
 
 _SIGNS_OF = {
     "input-bound": "the main thread waiting in its loading range while the device is idle",
-    "launch-bound": "many short kernels in every step, with gaps between them as long as the kernels",
+    "launch-bound": (
+        "many short kernels in every step, with gaps between them as long as the kernels"
+    ),
     "synchronisation-bound": "a gap on the device after each of many waiting calls of the host",
     "copy-bound": "copies on the device with no computation in parallel",
     "communication-bound": "collectives on the device with no computation in parallel",
@@ -53,7 +57,15 @@ _OTHER_FIGURES = {
 }
 
 
-_PARTS = ("busy", "idle", "compute", "communication", "copy", "exposed_communication", "exposed_copy")
+_PARTS = (
+    "busy",
+    "idle",
+    "compute",
+    "communication",
+    "copy",
+    "exposed_communication",
+    "exposed_copy",
+)
 
 FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
@@ -62,11 +74,15 @@ FIGURES = (
     "memory_growth_ratio",
     "unpaused_images_per_s",
 )
-"""Every name that `figures_of` may give, but for `<range>_share` of the ranges that a workload marks."""
+"""Every name that `figures_of` may give, but for `<range>_share` of the ranges that a workload
+marks.
+"""
 
 
 class CaptureFigures(NamedTuple):
-    """The learner's capture, for checking answers: its figures, its length, and the figures of any stretch of it."""
+    """The learner's capture, for checking answers: its figures, its length, and the figures of any
+    stretch of it.
+    """
 
     figures: Mapping[str, float]
     span_ns: int
@@ -74,36 +90,48 @@ class CaptureFigures(NamedTuple):
 
 
 def grade_diagnosis(
-    questions: list[QuestionSpec], answers: Mapping[str, Any], solution: Mapping[str, Any], seen: CaptureFigures | None
+    questions: list[QuestionSpec],
+    answers: Mapping[str, Any],
+    solution: Mapping[str, Any],
+    seen: CaptureFigures | None,
 ) -> tuple[list[CriterionResult], Prediction | None]:
     """One result for each question, and the prediction if a usable one was made.
 
-    `solution` holds the right choices; `seen` is the learner's own capture, None without one. A number that is asked for
-    without `from_capture`, and a choice that the solution does not answer, only has to be given: the measurement judges it.
+    `solution` holds the right choices; `seen` is the learner's own capture, None without one. A
+    number that is asked for without `from_capture`, and a choice that the solution does not answer,
+    only has to be given: the measurement judges it.
     """
     results = [_grade(question, answers, solution.get(question.id), seen) for question in questions]
     return results, _prediction(questions, answers)
 
 
-def for_check(criteria: list[CriterionSpec], results: list[CriterionResult]) -> list[CriterionResult]:
-    """The results that a check takes over: none where the lab's own criteria judge the diagnosis against the verifier's captures."""
+def for_check(
+    criteria: list[CriterionSpec], results: list[CriterionResult]
+) -> list[CriterionResult]:
+    """The results that a check takes over: none where the lab's own criteria judge the diagnosis
+    against the verifier's captures.
+    """
     return [] if any(criterion.kind == "diagnosis" for criterion in criteria) else results
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
-    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the wall time (0–1; from the first work
-    to the last where no steps are marked) and one ratio.
+    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the
+    wall time (0–1; from the first work to the last where no steps are marked) and one ratio.
 
-    `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all devices together `busy_share`,
-    `idle_share`, `compute_share`, `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
-    `overlap_share` and `idle_<cause>_share`; `top_operator_share`; `largest_gain_ratio`, the most that removing the
-    costliest finding can bring; `memory_growth_ratio`, how many times less a device's peak would be without what each step but the last adds; and
-    `unpaused_images_per_s`, what a server's device would answer if it never paused between batches.
+    `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all
+    devices together `busy_share`, `idle_share`, `compute_share`, `communication_share`,
+    `copy_share`, `exposed_communication_share`, `exposed_copy_share`, `overlap_share` and
+    `idle_<cause>_share`; `top_operator_share`; `largest_gain_ratio`, the most that removing the
+    costliest finding can bring; `memory_growth_ratio`, how many times less a device's peak would be
+    without what each step but the last adds; and `unpaused_images_per_s`, what a server's device
+    would answer if it never paused between batches.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
     waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
     gains = [finding.expected_gain_ratio for finding in summary.findings]
-    grown = [(use.peak_bytes, use.growth_bytes_per_step * (use.steps - 1)) for use in summary.memory]
+    grown = [
+        (use.peak_bytes, use.growth_bytes_per_step * (use.steps - 1)) for use in summary.memory
+    ]
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {
         **ranges,
@@ -111,8 +139,16 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **_device_figures(summary.devices),
         **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
         **({"largest_gain_ratio": max(gains)} if gains else {}),
-        **({"memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown)} if grown else {}),
-        **({"unpaused_images_per_s": summary.serving.unpaused_images_per_s} if summary.serving else {}),
+        **(
+            {"memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown)}
+            if grown
+            else {}
+        ),
+        **(
+            {"unpaused_images_per_s": summary.serving.unpaused_images_per_s}
+            if summary.serving
+            else {}
+        ),
     }
 
 
@@ -121,9 +157,14 @@ def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
     if not time:
         return {}
     outside = sum(use.wall_ns for use in devices) - time
-    shares = {f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / time for part in _PARTS}
+    shares = {
+        f"{part}_share": sum(getattr(use, f"{part}_ns") for use in devices) / time
+        for part in _PARTS
+    }
     shares["idle_share"] -= outside / time
-    for cause in (cause for use in devices for cause in use.gap_causes if cause.cause not in OUTSIDE):
+    for cause in (
+        cause for use in devices for cause in use.gap_causes if cause.cause not in OUTSIDE
+    ):
         key = f"idle_{cause.cause}_share"
         shares[key] = shares.get(key, 0.0) + cause.idle_ns / time
     sent, exposed = shares["communication_share"], shares["exposed_communication_share"]
@@ -144,7 +185,11 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
         return None if isinstance(answer, str) else "Write a text, in quotes."
     if question.type == "interval":
         good = isinstance(answer, str) and parse_stretch(answer)
-        return None if good else "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
+        return (
+            None
+            if good
+            else "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
+        )
     return _number_problem(question, answer)
 
 
@@ -160,12 +205,18 @@ def needs_capture(questions: list[QuestionSpec]) -> bool:
 
 
 def _number_problem(question: QuestionSpec, answer: object) -> str | None:
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not abs(answer) <= sys.float_info.max:
+    if (
+        isinstance(answer, bool)
+        or not isinstance(answer, int | float)
+        or not abs(answer) <= sys.float_info.max
+    ):
         return "Write a plain number, without quotes or units."
     if question.type == "share" and not 0 <= answer <= 1:
         return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
     if question.type == "ratio" and answer < 1:
-        return f"A speed-up is at least 1: write 2.5 for two and a half times as fast, not {answer:g}."
+        return (
+            f"A speed-up is at least 1: write 2.5 for two and a half times as fast, not {answer:g}."
+        )
     if question.type == "number" and answer <= 0:
         return f"Write a number above 0, not {answer:g}."
     return None
@@ -176,9 +227,13 @@ def _grade(
 ) -> CriterionResult:
     answer = answers.get(question.id)
     wrong = problem(question, answer) or _broken_rule(question, answers, right, seen)
-    number = float(answer) if isinstance(answer, int | float) and not problem(question, answer) else None
+    number = (
+        float(answer) if isinstance(answer, int | float) and not problem(question, answer) else None
+    )
     sentence = wrong or _praise(question, answer)
-    return CriterionResult(id=question.id, kind="diagnosis", holds=wrong is None, sentence=sentence, value=number)
+    return CriterionResult(
+        id=question.id, kind="diagnosis", holds=wrong is None, sentence=sentence, value=number
+    )
 
 
 def _broken_rule(
@@ -190,7 +245,9 @@ def _broken_rule(
         return None if right is None or answer == right else _unlike(question, answer)
     if question.type == "text":
         return (
-            None if question.accepts(answer) else f"That is not what the question asks for. {question.measure}".rstrip()
+            None
+            if question.accepts(answer)
+            else f"That is not what the question asks for. {question.measure}".rstrip()
         )
     if question.type == "interval" and question.shows:
         return _stretch_problem(question, answer, seen)
@@ -206,7 +263,9 @@ def _broken_rule(
 
 
 def _unlike(question: QuestionSpec, answer: str) -> str:
-    """What a capture would have to show for a wrong choice: the lab's own words, or the common ones."""
+    """What a capture would have to show for a wrong choice: the lab's own words, or the common
+    ones.
+    """
     if answer in question.rules:
         return f"'{answer}' does not fit. {question.rules[answer]}"
     if answer in _SIGNS_OF:
@@ -215,7 +274,9 @@ def _unlike(question: QuestionSpec, answer: str) -> str:
 
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
-    """Why a stretch cannot be judged at all, whatever it shows: it lies outside the capture, or is too short to see anything in."""
+    """Why a stretch cannot be judged at all, whatever it shows: it lies outside the capture, or is
+    too short to see anything in.
+    """
     stretch = parse_stretch(answer)
     if stretch is None:
         return None
@@ -223,14 +284,19 @@ def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
         return "That stretch ends after your capture does: times count from the capture's start."
     least_ns = LEAST_STRETCH * seen.span_ns
     if stretch.length < least_ns:
-        return f"That stretch is too short ({stretch.length / 1e6:.3g} ms): mark at least {least_ns / 1e6:.2g} ms."
+        return (
+            f"That stretch is too short ({stretch.length / 1e6:.3g} ms): mark at least"
+            f" {least_ns / 1e6:.2g} ms."
+        )
     return None
 
 
 _NO_CAPTURE = "You have no capture to check this against: `lab profile` makes one."
 
 
-def _stretch_problem(question: QuestionSpec, answer: str, seen: CaptureFigures | None) -> str | None:
+def _stretch_problem(
+    question: QuestionSpec, answer: str, seen: CaptureFigures | None
+) -> str | None:
     stretch = parse_stretch(answer)
     if seen is None or stretch is None or question.shows is None:
         return _NO_CAPTURE
@@ -238,11 +304,18 @@ def _stretch_problem(question: QuestionSpec, answer: str, seen: CaptureFigures |
         return misplaced
     if seen.within(stretch).get(question.shows, 0.0) >= question.least:
         return None
-    return f"Less than {question.least:.0%} of that stretch is what the question asks for. {question.measure}".rstrip()
+    return (
+        f"Less than {question.least:.0%} of that stretch is what the question asks for."
+        f" {question.measure}".rstrip()
+    )
 
 
-def _figure_problem(question: QuestionSpec, answer: float, seen: CaptureFigures | None) -> str | None:
-    """Why a number does not agree with the learner's capture; where it is another figure of it, which one."""
+def _figure_problem(
+    question: QuestionSpec, answer: float, seen: CaptureFigures | None
+) -> str | None:
+    """Why a number does not agree with the learner's capture; where it is another figure of it,
+    which one.
+    """
     asked = question.from_capture or ""
     if seen is None:
         return _NO_CAPTURE
@@ -253,7 +326,9 @@ def _figure_problem(question: QuestionSpec, answer: float, seen: CaptureFigures 
     near = (
         f"That is {said}; the question asks for a different figure."
         for name, said in _OTHER_FIGURES.items()
-        if question.type == "share" and name != asked and abs(seen.figures.get(name, 9.0) - answer) <= NEAR
+        if question.type == "share"
+        and name != asked
+        and abs(seen.figures.get(name, 9.0) - answer) <= NEAR
     )
     return f"{next(near, 'The capture shows a different figure.')} {question.measure}".rstrip()
 
@@ -265,11 +340,16 @@ def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str |
         return None
     if float(answers[question.id]) <= BEYOND_AMDAHL * ceiling(float(share)):
         return None
-    return f"That is more than Amdahl's law allows: removing a share of {share:.0%} entirely gains at most 1 / (1 - share)."
+    return (
+        f"That is more than Amdahl's law allows: removing a share of {share:.0%} entirely gains at"
+        " most 1 / (1 - share)."
+    )
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
-    """A share may be off by `tolerance` itself, a ratio or a plain number by that part of what is seen."""
+    """A share may be off by `tolerance` itself, a ratio or a plain number by that part of what is
+    seen.
+    """
     allowed = question.tolerance * (1.0 if question.type == "share" else abs(seen))
     return abs(answer - seen) <= allowed + 1e-9
 
@@ -283,23 +363,36 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
     return f"{answer:.2f}x" if question.type == "ratio" else f"{100 * answer:.3g}%"
 
 
-def describe_reading(question: QuestionSpec, answers: Mapping[str, Any], seen: CaptureFigures | None) -> str:
-    """What the tool read off the capture to a question, as one sentence; empty when it has no figure of its own. Only for whoever has committed."""
+def describe_reading(
+    question: QuestionSpec, answers: Mapping[str, Any], seen: CaptureFigures | None
+) -> str:
+    """What the tool read off the capture to a question, as one sentence; empty when it has no
+    figure of its own. Only for whoever has committed.
+    """
     if seen is None:
         return ""
     if question.from_capture is not None and question.from_capture in seen.figures:
         return f"The tool: {format_answer(question, seen.figures[question.from_capture])}."
     stretch = parse_stretch(str(answers.get(question.id))) if question.shows else None
     if stretch and stretch.end <= seen.span_ns:
-        return f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch does."
+        return (
+            f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch"
+            " does."
+        )
     if question.predicts_gain and "largest_gain_ratio" in seen.figures:
-        return f"The tool: without the costliest finding it would be about {seen.figures['largest_gain_ratio']:.2f} times as fast."
+        return (
+            "The tool: without the costliest finding it would be about"
+            f" {seen.figures['largest_gain_ratio']:.2f} times as fast."
+        )
     return ""
 
 
 def _praise(question: QuestionSpec, answer: Any) -> str:
     if question.predicts_gain:
-        return f"You predicted {format_answer(question, answer)}; each check compares that with the measured gain."
+        return (
+            f"You predicted {format_answer(question, answer)}; each check compares that with the"
+            " measured gain."
+        )
     if question.from_capture or question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
     return (
@@ -312,6 +405,10 @@ def _praise(question: QuestionSpec, answer: Any) -> str:
 def _prediction(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> Prediction | None:
     for question in questions:
         answer = answers.get(question.id)
-        if question.predicts_gain and problem(question, answer) is None and isinstance(answer, int | float):
+        if (
+            question.predicts_gain
+            and problem(question, answer) is None
+            and isinstance(answer, int | float)
+        ):
             return Prediction(predicted=float(answer), measured=None)
     return None

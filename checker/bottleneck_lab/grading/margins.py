@@ -1,6 +1,8 @@
-"""How far measured work is from a lab's targets, and whether a target is safe on all machines it was tried on.
+"""How far measured work is from a lab's targets, and whether a target is safe on all machines it
+was tried on.
 
-Pure: verdicts go in, distances come out. A distance is how many times as good as the target asks: 1 is the target itself.
+Pure: verdicts go in, distances come out. A distance is how many times as good as the target asks: 1
+is the target itself.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from bottleneck_lab.catalog import CriterionSpec, Device
 from bottleneck_lab.grading.verdict import Verdict
 
 CLEAR, SHORT = 1.1, 0.9
-"""Correct work must be above the first, slow work below the second: there a verdict is as reliable as docs/statistics.md states. A count is sure at its
-target.
+"""Correct work must be above the first, slow work below the second: there a verdict is as reliable
+as docs/statistics.md states. A count is sure at its target.
 """
 
 Part = Literal["starter", "capture", "solution", "variants", "mutants"]
@@ -23,7 +25,9 @@ Part = Literal["starter", "capture", "solution", "variants", "mutants"]
 
 
 class Margin(msgspec.Struct, frozen=True):
-    """One measured criterion. `bar` is the target, or the share of it that `margin` asks for; `low` and `high` bound the value, which may be `exact`."""
+    """One measured criterion. `bar` is the target, or the share of it that `margin` asks for; `low`
+    and `high` bound the value, which may be `exact`.
+    """
 
     criterion: str
     value: float
@@ -51,7 +55,9 @@ def _distance(good: float, asked: float) -> float:
 
 
 def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Margin]:
-    """The criteria of a verdict that have a target and were measured. An exact value is its own bounds."""
+    """The criteria of a verdict that have a target and were measured. An exact value is its own
+    bounds.
+    """
     bars = {spec.id: spec.target * spec.margin for spec in criteria if spec.target is not None}
     return [
         Margin(
@@ -70,7 +76,9 @@ def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Marg
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with those of the targets that it must miss."""
+    """One thing of a lab that was measured: right work, with all its margins, or wrong work, with
+    those of the targets that it must miss.
+    """
 
     part: Part
     name: str
@@ -91,7 +99,9 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TargetSafety(msgspec.Struct, frozen=True):
-    """What the machines say of one target. `problems` is empty if it is safe; `safe_from` to `safe_to` are the targets that would be, if any are."""
+    """What the machines say of one target. `problems` is empty if it is safe; `safe_from` to
+    `safe_to` are the targets that would be, if any are.
+    """
 
     lab: str
     device: str
@@ -107,12 +117,16 @@ class TargetSafety(msgspec.Struct, frozen=True):
 
 
 def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
-    """Every target in the rows, by lab, device and criterion, compared with all work that was to meet it and all that was to miss it."""
+    """Every target in the rows, by lab, device and criterion, compared with all work that was to
+    meet it and all that was to miss it.
+    """
     found: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
     for row in rows:
         for margin in row.proof.margins if row.proof else []:
             assert row.proof is not None
-            found.setdefault((row.lab, row.proof.device, margin.criterion), []).append((row, row.proof, margin))
+            found.setdefault((row.lab, row.proof.device, margin.criterion), []).append(
+                (row, row.proof, margin)
+            )
     return [_safety(key, group) for key, group in sorted(found.items())]
 
 
@@ -149,12 +163,18 @@ def _unsafe(
     if nearest is None:
         found.append("no correct solution was measured.")
     elif nearest[0] < clear:
-        found.append(f"right work is {nearest[0]:.2f} times as good as required; {clear:g} is safe ({nearest[1]}).")
+        found.append(
+            f"right work is {nearest[0]:.2f} times as good as required; {clear:g} is safe"
+            f" ({nearest[1]})."
+        )
     if fastest is None:
         found.append("nothing was measured that should miss it.")
     elif fastest[0] > short or fastest[0] >= 1:
         safe = f"{short:g}" if short < 1 else "less than 1"
-        found.append(f"slow work is {fastest[0]:.2f} times as good as required; {safe} is safe ({fastest[1]}).")
+        found.append(
+            f"slow work is {fastest[0]:.2f} times as good as required; {safe} is safe"
+            f" ({fastest[1]})."
+        )
     return found
 
 
@@ -166,7 +186,9 @@ def _safe_targets(
     clear: float,
     short: float,
 ) -> tuple[float | None, float | None]:
-    """The lowest and the highest target that leave both sides clear; None for both where there is none."""
+    """The lowest and the highest target that leave both sides clear; None for both where there is
+    none.
+    """
     if nearest is None or fastest is None or fastest[0] / short > nearest[0] / clear:
         return None, None
     factors = (fastest[0] / short, nearest[0] / clear)

@@ -1,9 +1,9 @@
 """When to stop measuring and what to conclude: a sequential test whose error is known exactly.
 
-The samples are looked at after each group. At a look, the median's interval (order statistics) is compared with the
-target. Looking several times makes an error likelier, so each look is held to a stricter level: the loosest at which
-the chance of *ever* erring, counted over all paths of a fair coin, stays within the plan's `error`. docs/statistics.md
-shows why a fair coin.
+The samples are looked at after each group. At a look, the median's interval (order statistics) is
+compared with the target. Looking several times makes an error likelier, so each look is held to a
+stricter level: the loosest at which the chance of *ever* erring, counted over all paths of a fair
+coin, stays within the plan's `error`. docs/statistics.md shows why a fair coin.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ Side = Literal["reference", "learner"]
 SELF_TEST_CONFIDENCE = 0.95
 
 SELF_TEST_PAIRS = (12, 24, 48)
-"""Pairs of an A/A test: if one number is too few, measure up to the next before giving up on the machine."""
+"""Pairs of an A/A test: if one number is too few, measure up to the next before giving up on the
+machine.
+"""
 
 SELF_TEST_MARGIN = 0.2
-"""A lab's slow and fixed code are at least 1.5x apart; with the target between them, each is about 1.2x from it."""
+"""A lab's slow and fixed code are at least 1.5x apart; with the target between them, each is about
+1.2x from it.
+"""
 
 SELF_TEST_LIMIT = 0.5
-"""Less equal than this, and hardly any honest work would clear a target by as much: the machine is unfit."""
+"""Less equal than this, and hardly any honest work would clear a target by as much: the machine is
+unfit.
+"""
 
 
 class State(StrEnum):
@@ -47,11 +53,13 @@ class State(StrEnum):
 
 @lru_cache(maxsize=64)
 def look_ranks(looks: tuple[int, ...], error: float) -> tuple[int, ...]:
-    """The order statistic to use at each look, at the loosest level common to all looks that keeps to `error` in total.
+    """The order statistic to use at each look, at the loosest level common to all looks that keeps
+    to `error` in total.
 
-    Bonferroni (error / looks) is always good enough and is where the search starts; looks share samples, so there is
-    room above it. 0 at a look that has too few samples. The cost grows with the cube of the last look: plans are small.
-    Source: Pocock, Biometrika 64 (1977), with the exact distribution of the sign test in place of the normal one.
+    Bonferroni (error / looks) is always good enough and is where the search starts; looks share
+    samples, so there is room above it. 0 at a look that has too few samples. The cost grows with
+    the cube of the last look: plans are small. Source: Pocock, Biometrika 64 (1977), with the exact
+    distribution of the sign test in place of the normal one.
     """
     allowed = Fraction(str(error))
     safe, unsafe = allowed / len(looks), allowed
@@ -71,10 +79,12 @@ def _ranks_at(looks: tuple[int, ...], level: Fraction) -> tuple[int, ...]:
 
 
 def ever_missed(looks: Sequence[int], ranks: Sequence[int]) -> Fraction:
-    """Exact chance that at some look the lower bound lies above the true median (the upper bound below it: the same).
+    """Exact chance that at some look the lower bound lies above the true median (the upper bound
+    below it: the same).
 
-    Each sample falls below the median like a fair coin, and a look errs when fewer than `rank` have. `alive` counts, by
-    number of samples below, the paths of coin tosses that have not erred yet.
+    Each sample falls below the median like a fair coin, and a look errs when fewer than `rank`
+    have. `alive` counts, by number of samples below, the paths of coin tosses that have not erred
+    yet.
     """
     alive, tossed = {0: 1}, 0
     for look, rank in zip(looks, ranks, strict=True):
@@ -94,21 +104,29 @@ def _toss(alive: dict[int, int], coins: int) -> dict[int, int]:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """After how many samples to look, and the chance `error` that a bound ever lies on the wrong side of the median.
+    """After how many samples to look, and the chance `error` that a bound ever lies on the wrong
+    side of the median.
 
-    The last look is the cap. Raises ValueError unless the looks increase and some look can bear a bound.
+    The last look is the cap. Raises ValueError unless the looks increase and some look can bear a
+    bound.
     """
 
     looks: tuple[int, ...] = (12, 16, 24, 32, 48, 64, 96, 128, 192)
     error: float = 0.001
 
     def __post_init__(self) -> None:
-        if not self.looks or self.looks[0] < 1 or any(b <= a for a, b in zip(self.looks, self.looks[1:], strict=False)):
+        if (
+            not self.looks
+            or self.looks[0] < 1
+            or any(b <= a for a, b in zip(self.looks, self.looks[1:], strict=False))
+        ):
             raise ValueError(f"looks must increase from at least 1: {self.looks}")
         if not 0 < self.error < 0.5:
             raise ValueError(f"an error lies between 0 and ½, not at {self.error}")
         if look_ranks(self.looks, self.error)[-1] == 0:
-            raise ValueError(f"{self.looks[-1]} samples cannot bear a bound with an error of {self.error}")
+            raise ValueError(
+                f"{self.looks[-1]} samples cannot bear a bound with an error of {self.error}"
+            )
 
     @property
     def confidence(self) -> float:
@@ -117,19 +135,25 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """For each look, which order statistic bounds the median; 0 where there are too few samples."""
+        """For each look, which order statistic bounds the median; 0 where there are too few
+        samples.
+        """
         return look_ranks(self.looks, self.error)
 
 
 PAIRS = Plan()
-"""For pairs of calls: many and cheap. The first looks are for quiet machines; pairs that differ by 20% need all 192 to tell 1.1x from 1x."""
+"""For pairs of calls: many and cheap. The first looks are for quiet machines; pairs that differ by
+20% need all 192 to tell 1.1x from 1x.
+"""
 
 BLOCKS = Plan(looks=(8, 12, 16, 24), error=0.01)
 """For blocks of seconds each: fewer, so a looser level; docs/statistics.md has what it costs."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a test says. `samples` is how many were looked at, `wanted` how many more to measure before asking again."""
+    """What a test says. `samples` is how many were looked at, `wanted` how many more to measure
+    before asking again.
+    """
 
     state: State
     interval: Interval
@@ -138,11 +162,13 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class SequentialTest(msgspec.Struct, frozen=True):
-    """Whether the median of samples reaches a target, in the samples' own unit (a ratio, a share, milliseconds).
+    """Whether the median of samples reaches a target, in the samples' own unit (a ratio, a share,
+    milliseconds).
 
-    `margin` makes it a non-inferiority test: the bound needs to reach only `margin` × target (÷ for `at_most`).
-    `doubt` is how far, as a share, this machine may favour one side: a bound must clear the bar by as much either way.
-    A pure function of the samples in the order they were measured: it keeps nothing between calls.
+    `margin` makes it a non-inferiority test: the bound needs to reach only `margin` × target (÷ for
+    `at_most`). `doubt` is how far, as a share, this machine may favour one side: a bound must clear
+    the bar by as much either way. A pure function of the samples in the order they were measured:
+    it keeps nothing between calls.
     """
 
     target: float
@@ -153,20 +179,26 @@ class SequentialTest(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.target) and 0 < self.margin <= 1):
-            raise ValueError(f"target {self.target} must be finite and margin {self.margin} in (0, 1]")
+            raise ValueError(
+                f"target {self.target} must be finite and margin {self.margin} in (0, 1]"
+            )
         if not 0 <= self.doubt < math.inf:
             raise ValueError(f"a doubt is a share of at least 0, not {self.doubt}")
 
     @property
     def bar(self) -> float:
         """The value that the bound must reach."""
-        return self.target * self.margin if self.direction == "at_least" else self.target / self.margin
+        return (
+            self.target * self.margin if self.direction == "at_least" else self.target / self.margin
+        )
 
     def decide(self, samples: Sequence[float], *, exhausted: bool = False) -> Decision:
-        """The first decision that any look so far has reached, so that further samples never turn it.
+        """The first decision that any look so far has reached, so that further samples never turn
+        it.
 
-        `exhausted` says that no more samples can come (the time is up): CONTINUE becomes INCONCLUSIVE.
-        Samples beyond the last look that was reached are not used. Raises ValueError on samples that are not numbers.
+        `exhausted` says that no more samples can come (the time is up): CONTINUE becomes
+        INCONCLUSIVE. Samples beyond the last look that was reached are not used. Raises ValueError
+        on samples that are not numbers.
         """
         interval, seen = Interval(-math.inf, math.nan, math.inf), 0
         for look, rank in zip(self.plan.looks, self.plan.ranks, strict=True):
@@ -191,9 +223,11 @@ def _undecided(interval: Interval, samples: int, wanted: int) -> Decision:
 
 
 class SelfTest(msgspec.Struct, frozen=True):
-    """How the reference compared with itself. `spread` is how far from equal, as a share, it may have come out.
+    """How the reference compared with itself. `spread` is how far from equal, as a share, it may
+    have come out.
 
-    `doubt` is what a test must allow for: nothing on a quiet machine, the spread on another. Not `fit`: judge nobody here.
+    `doubt` is what a test must allow for: nothing on a quiet machine, the spread on another. Not
+    `fit`: judge nobody here.
     """
 
     quiet: bool
@@ -208,10 +242,11 @@ class SelfTest(msgspec.Struct, frozen=True):
 
 
 def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> SelfTest:
-    """The A/A test: does the reference, measured against itself, come out equal to within `margin` (0.2 is 20%)?
+    """The A/A test: does the reference, measured against itself, come out equal to within `margin`
+    (0.2 is 20%)?
 
-    Where it does not, the machine is noisy, or favours one side, and it cannot be told which: the spread is held to be favour.
-    Raises ValueError with fewer than 6 pairs, which bound nothing.
+    Where it does not, the machine is noisy, or favours one side, and it cannot be told which: the
+    spread is held to be favour. Raises ValueError with fewer than 6 pairs, which bound nothing.
     """
     interval = median_interval(log_ratios, SELF_TEST_CONFIDENCE)
     if math.isinf(interval.high):
@@ -225,13 +260,22 @@ def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> 
         need = f"a target counts as met or missed only if the result clears it by {spread:.0%}"
         return SelfTest(False, True, spread, f"This machine is not quiet: {seen}; so {need}.")
     limit = max(margin, SELF_TEST_LIMIT)
-    return SelfTest(False, False, spread, f"This machine is too busy: {seen}; they must be within {limit:.0%} of 1x.")
+    return SelfTest(
+        False,
+        False,
+        spread,
+        f"This machine is too busy: {seen}; they must be within {limit:.0%} of 1x.",
+    )
 
 
 def shuffled_order(rng: random.Random, n: int) -> list[tuple[Side, Side]]:
     """Which side goes first in each of `n` pairs: a fair coin a pair, independent of all others.
 
-    Independence is what makes the interval exact on a drifting machine (docs/statistics.md), so the order is not
-    balanced. Use a generator that the measured code cannot predict, such as `random.SystemRandom`.
+    Independence is what makes the interval exact on a drifting machine (docs/statistics.md), so the
+    order is not balanced. Use a generator that the measured code cannot predict, such as
+    `random.SystemRandom`.
     """
-    return [("reference", "learner") if rng.getrandbits(1) else ("learner", "reference") for _ in range(n)]
+    return [
+        ("reference", "learner") if rng.getrandbits(1) else ("learner", "reference")
+        for _ in range(n)
+    ]

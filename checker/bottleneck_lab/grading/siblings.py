@@ -24,7 +24,11 @@ CAUSES = (
 )
 """The possible causes of a sibling: the same for all labs, so the choices reveal nothing."""
 
-FINDING_OF = {"straggler": "straggler", "compute-bound": "tensor-cores-unused", "memory-growth": "memory-growth"}
+FINDING_OF = {
+    "straggler": "straggler",
+    "compute-bound": "tensor-cores-unused",
+    "memory-growth": "memory-growth",
+}
 """The finding that shows a cause, if it has a different name from the cause."""
 
 LEAST_GAIN = 1.1
@@ -37,30 +41,43 @@ QUESTIONS = [
         choices=list(CAUSES),
         rules={
             "straggler": "One rank's own work would take longer than the others', step after step.",
-            "memory-growth": "More memory would be allocated at the end of each step than at the end of the one before.",
+            "memory-growth": (
+                "More memory would be allocated at the end of each step than at the end of the one"
+                " before."
+            ),
         },
     ),
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast would it be with that removed entirely? If it is memory: by what factor would peak memory drop?",
-        measure="Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 - share). For "
-        "memory, divide the peak by what it would be without what earlier steps left allocated.",
+        "How many times as fast would it be with that removed entirely? If it is memory: by what"
+        " factor would peak memory drop?",
+        measure=(
+            "Find the share of the time that the cause takes, then use Amdahl's law: 1 / (1 -"
+            " share). For memory, divide the peak by what it would be without what earlier steps"
+            " left allocated."
+        ),
         from_capture="gain",
         tolerance=0.25,
     ),
 ]
 
 
-def grade_sibling(spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary) -> list[CriterionResult]:
-    """One result for each of `QUESTIONS`: the cause against the truth, the gain against the capture, within a quarter."""
+def grade_sibling(
+    spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary
+) -> list[CriterionResult]:
+    """One result for each of `QUESTIONS`: the cause against the truth, the gain against the
+    capture, within a quarter.
+    """
     seen = CaptureFigures({"gain": true_gain(spec, summary)}, summary.wall_ns, lambda _stretch: {})
     results, _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
     return results
 
 
 def true_gain(spec: SiblingSpec, summary: Summary) -> float:
-    """The most that removing the cause can bring: Amdahl's law for a share, or the ratio that the capture shows."""
+    """The most that removing the cause can bring: Amdahl's law for a share, or the ratio that the
+    capture shows.
+    """
     figure = figures_of(summary).get(spec.gain_from, 0.0)
     return ceiling(min(figure, 1.0)) if spec.gain_from.endswith("_share") else max(figure, 1.0)
 
@@ -68,7 +85,10 @@ def true_gain(spec: SiblingSpec, summary: Summary) -> float:
 def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
     """What a case's capture shows otherwise than the lab says, as a sentence; "" where nothing."""
     first = summary.findings[0] if summary.findings else None
-    shown = first and {first.cause, *(cause for cause, id_ in FINDING_OF.items() if id_ == first.id)}
+    shown = first and {
+        first.cause,
+        *(cause for cause, id_ in FINDING_OF.items() if id_ == first.id),
+    }
     if spec.cause not in (shown or {"compute-bound"}):
         said = (
             f"`{first.id}`, which is {first.cause}"
@@ -77,5 +97,8 @@ def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
         )
         return f"the costliest finding of its capture is {said}, not {spec.cause}."
     if true_gain(spec, summary) <= LEAST_GAIN:
-        return f"its capture shows no gain worth predicting from `{spec.gain_from}` ({true_gain(spec, summary):.2f}x)."
+        return (
+            f"its capture shows no gain worth predicting from `{spec.gain_from}`"
+            f" ({true_gain(spec, summary):.2f}x)."
+        )
     return ""

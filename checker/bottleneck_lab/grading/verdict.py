@@ -39,7 +39,8 @@ _EXIT_CODES = {
 class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was found for one criterion.
 
-    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the verdict's confidence; both None if nothing is sampled.
+    `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the
+    verdict's confidence; both None if nothing is sampled.
     """
 
     id: str
@@ -56,18 +57,22 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The gain that a learner predicted, and the measured one. Both are speed-ups over the shipped workload."""
+    """The gain that a learner predicted, and the measured one. Both are speed-ups over the shipped
+    workload.
+    """
 
     predicted: float
     measured: float | None
 
 
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a learner's diagnosis is worth: the one that was committed first, before anything was told.
+    """What a learner's diagnosis is worth: the one that was committed first, before anything was
+    told.
 
-    `named`: its cause and its evidence were right, and nothing had told them; None if that is not known. `corrections`
-    counts later commitments; `hints` those taken before the first; `told` is what gave the cause away before it. `copied`: the
-    reference solution had been taken before this check, or stands in it: it never counts as solved.
+    `named`: its cause and its evidence were right, and nothing had told them; None if that is not
+    known. `corrections` counts later commitments; `hints` those taken before the first; `told` is
+    what gave the cause away before it. `copied`: the reference solution had been taken before this
+    check, or stands in it: it never counts as solved.
     """
 
     named: bool | None
@@ -78,7 +83,9 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose work a cohort's runner measured, and the nonce that only this measurement had: a signed verdict is nobody else's and of no other attempt."""
+    """Whose work a cohort's runner measured, and the nonce that only this measurement had: a signed
+    verdict is nobody else's and of no other attempt.
+    """
 
     cohort: str
     learner: str
@@ -87,7 +94,9 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The complete result of one check. `attestation` is `self-attested` on the learner's own machine, `verified` when a runner measured and signed."""
+    """The complete result of one check. `attestation` is `self-attested` on the learner's own
+    machine, `verified` when a runner measured and signed.
+    """
 
     outcome: Outcome
     reason: FailReason | None
@@ -113,7 +122,9 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def finite(figures: Any) -> Any:
-    """Figures as JSON has them: None in place of numbers that are none, which a learner's parameters can make of any sum."""
+    """Figures as JSON has them: None in place of numbers that are none, which a learner's
+    parameters can make of any sum.
+    """
     if isinstance(figures, dict):
         return {name: finite(value) for name, value in figures.items()}
     if isinstance(figures, list):

@@ -1,7 +1,9 @@
-"""A device's ceilings, measured: bandwidth by copying, at every level of the cache and in memory; arithmetic by matrix products.
+"""A device's ceilings, measured: bandwidth by copying, at every level of the cache and in memory;
+arithmetic by matrix products.
 
-A copy of n bytes moves 2n: n are read and n written. A ceiling is the most that can be had, so each figure is the best of
-many repetitions, as in STREAM (McCalpin 1995); times in a verdict are never taken so. The CUDA side has never run on a GPU.
+A copy of n bytes moves 2n: n are read and n written. A ceiling is the most that can be had, so each
+figure is the best of many repetitions, as in STREAM (McCalpin 1995); times in a verdict are never
+taken so. The CUDA side has never run on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from bottleneck_lab.analysis.roofline import CacheLevel, Machine
+from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.measure.machine import cpu_model, installed_version
@@ -37,28 +39,38 @@ OnStep = Callable[[str, float], None]
 
 REPEATS = 8
 REPEAT_S = 0.02
-"""Each figure is the best of so many repetitions; a repetition of copies takes at least so many seconds."""
+"""Each figure is the best of so many repetitions; a repetition of copies takes at least so many
+seconds.
+"""
 CALL_BYTES = 4 * 2**20
 MOST_ROWS = 32
-"""An in-cache copy goes over its window again and again until one call of NumPy's has copied about so much."""
+"""An in-cache copy goes over its window again and again until one call of NumPy's has copied about
+so much.
+"""
 MATRIX = 2048
 """Side of the square matrices on a CPU: 17 GFLOP a product, 16 MB each."""
 GPU_MATRIX = 8192
 LINE = 64
 """Bytes of a cache line: how far the window of an in-cache copy moves."""
 LARGEST_BYTES = 2**31
-"""Working set in memory: four times the last cache, but never more than this, nor than a quarter of the free memory."""
+"""Working set in memory: four times the last cache, but never more than this, nor than a quarter of
+the free memory.
+"""
 
 
 class Cache(NamedTuple):
-    """One level of a CPU's data cache, and the bytes of it that each of the threads measured has for itself."""
+    """One level of a CPU's data cache, and the bytes of it that each of the threads measured has
+    for itself.
+    """
 
     name: str
     thread_bytes: int
 
 
 def ceilings_of(device: CeilingDevice, on_step: OnStep, *, again: bool = False) -> Machine:
-    """The stored ceilings of this machine, or freshly measured ones, which are then stored. Raises MachineError if `device` cannot be measured."""
+    """The stored ceilings of this machine, or freshly measured ones, which are then stored. Raises
+    MachineError if `device` cannot be measured.
+    """
     found = None if again else stored_ceilings(device)
     if found is None:
         found = measure_ceilings(device, on_step)
@@ -68,7 +80,9 @@ def ceilings_of(device: CeilingDevice, on_step: OnStep, *, again: bool = False) 
 
 
 def stored_ceilings(device: CeilingDevice) -> Machine | None:
-    """What was measured here before; None if nothing was, or by an older form of this module. Imports no torch."""
+    """What was measured here before; None if nothing was, or by an older form of this module.
+    Imports no torch.
+    """
     try:
         return msgspec.json.decode(_file(device).read_bytes(), type=Machine)
     except (OSError, msgspec.MsgspecError):
@@ -88,18 +102,23 @@ def _usable_cores() -> int:
 
 
 def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
-    """Bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the first GPU; about ten seconds.
+    """Bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the first GPU;
+    about ten seconds.
 
     Raises MachineError if there is no torch, or no GPU.
     """
     try:
         import torch
     except ImportError as error:
-        raise MachineError("PyTorch is not installed.", "Install it: `lab doctor` shows how.") from error
+        raise MachineError(
+            "PyTorch is not installed.", "Install it: `lab doctor` shows how."
+        ) from error
     if device == "cpu":
         return _cpu_ceilings(on_step)
     if not torch.cuda.is_available():
-        raise MachineError("This process cannot use any CUDA device.", "Measure the CPU: `--device cpu`.")
+        raise MachineError(
+            "This process cannot use any CUDA device.", "Measure the CPU: `--device cpu`."
+        )
     return _gpu_ceilings(on_step)
 
 
@@ -118,13 +137,16 @@ def _cpu_ceilings(on_step: OnStep) -> Machine:
     return Machine(cpu_model(), flops, memory, levels, threads, date.today().isoformat())
 
 
-def read_caches(threads: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[Cache]:
+def read_caches(
+    threads: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")
+) -> list[Cache]:
     """The data caches of a core, innermost first, as Linux describes them; empty if it does not."""
     found = []
     for folder in root.glob("index*"):
         try:
             kind, level, size, sharing = (
-                (folder / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
+                (folder / name).read_text().strip()
+                for name in ("type", "level", "size", "shared_cpu_list")
             )
             thread_bytes = int(size.removesuffix("K")) * 1024 // min(threads, _count(sharing))
         except (OSError, ValueError):
@@ -141,8 +163,14 @@ def _count(listed: str) -> int:
 
 
 def working_set_in(cache: Cache, inner: Cache | None) -> int:
-    """Bytes a thread that surely lie in this cache: half of the innermost; of an outer one, the geometric mean of its size and the inner one's."""
-    return cache.thread_bytes // 2 if inner is None else int(sqrt(cache.thread_bytes * inner.thread_bytes))
+    """Bytes a thread that surely lie in this cache: half of the innermost; of an outer one, the
+    geometric mean of its size and the inner one's.
+    """
+    return (
+        cache.thread_bytes // 2
+        if inner is None
+        else int(sqrt(cache.thread_bytes * inner.thread_bytes))
+    )
 
 
 def _memory_working_set(caches: list[Cache], threads: int) -> int:
@@ -154,9 +182,11 @@ def _memory_working_set(caches: list[Cache], threads: int) -> int:
 
 
 def copy_rate(thread_bytes: int, threads: int) -> float:
-    """Bytes/s that `threads` threads read and write together while each copies one half of its `thread_bytes` to the other.
+    """Bytes/s that `threads` threads read and write together while each copies one half of its
+    `thread_bytes` to the other.
 
-    NumPy lets go of the interpreter's lock while it copies, and makes many passes over a small window in one call.
+    NumPy lets go of the interpreter's lock while it copies, and makes many passes over a small
+    window in one call.
     """
     barrier = threading.Barrier(threads, timeout=60)
     times = np.zeros((REPEATS, threads, 2))
@@ -182,7 +212,8 @@ def copy_rate(thread_bytes: int, threads: int) -> float:
 
 
 def sliding_window(size_bytes: int) -> np.ndarray[Any, Any]:
-    """A view of fresh float32 memory that a copy passes over many times: rows that begin a cache line after one another, and end within `size_bytes`.
+    """A view of fresh float32 memory that a copy passes over many times: rows that begin a cache
+    line after one another, and end within `size_bytes`.
 
     So many rows that NumPy's own time for a call does not count; a single one where that is enough.
     """
@@ -212,7 +243,9 @@ def _best_s(call: Callable[[], object]) -> float:
 
 
 def _cpu_flops(threads: int) -> float:
-    """FLOP/s of a product of float32 matrices, a multiply-add counted as two, as in trace/shapes.py."""
+    """FLOP/s of a product of float32 matrices, a multiply-add counted as two, as in
+    trace/shapes.py.
+    """
     import torch
 
     before = torch.get_num_threads()

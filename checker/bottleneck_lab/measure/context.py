@@ -25,7 +25,9 @@ S_co = TypeVar("S_co", bound=Settings, covariant=True)
 
 @dataclass
 class Context(Generic[S_co]):
-    """One check: the lab with its settings on this device, the submission in its fresh folder, and where secrets come from."""
+    """One check: the lab with its settings on this device, the submission in its fresh folder, and
+    where secrets come from.
+    """
 
     lab: Lab
     device: Device
@@ -42,7 +44,9 @@ class Context(Generic[S_co]):
 
     def criterion(self, id_: str) -> CriterionSpec | None:
         """The lab's criterion with that id on this device, if it has one."""
-        return next((spec for spec in self.lab.spec.devices[self.device].criteria if spec.id == id_), None)
+        return next(
+            (spec for spec in self.lab.spec.devices[self.device].criteria if spec.id == id_), None
+        )
 
     def required(self, id_: str) -> CriterionSpec:
         """The same, where the kind of measurement cannot do without it. Raises LabError."""
@@ -89,7 +93,9 @@ WorkerContext = Context[WorkerSettings]
 
 @dataclass
 class Measured:
-    """The result of a measurement. `speedup` is over the shipped workload, for comparison with the prediction."""
+    """The result of a measurement. `speedup` is over the shipped workload, for comparison with the
+    prediction.
+    """
 
     results: list[CriterionResult]
     details: dict[str, Any] = field(default_factory=dict)

@@ -8,7 +8,9 @@ from typing import Any
 def emulated_row(
     category: str, name: str, start_us: float, end_us: float, pid: int, tid: int | str, **about: Any
 ) -> dict[str, Any]:
-    """A span of `category` (Kineto's `cat`) from `start_us` to `end_us`, to the nanosecond; `about` are further `args` of it."""
+    """A span of `category` (Kineto's `cat`) from `start_us` to `end_us`, to the nanosecond; `about`
+    are further `args` of it.
+    """
     return {
         "ph": "X",
         "cat": category,

@@ -7,7 +7,9 @@ from bottleneck_lab.errors import MachineError
 
 
 class LearnerFault(Exception):  # noqa: N818 - says who or what, as `raise` reads
-    """The learner's code did this: the verdict is FAIL with `reason`. `detail` is what they are told."""
+    """The learner's code did this: the verdict is FAIL with `reason`. `detail` is what they are
+    told.
+    """
 
     def __init__(self, reason: FailReason, detail: str) -> None:
         super().__init__(detail)
@@ -19,6 +21,8 @@ class VerifierFault(MachineError):  # noqa: N818 - likewise
     """The machine or the checker failed: the verdict is ERROR, and it is not the learner's fault."""
 
     def __init__(
-        self, message: str, remedy: str = "Try again; if it happens again, report it with the verdict file."
+        self,
+        message: str,
+        remedy: str = "Try again; if it happens again, report it with the verdict file.",
     ) -> None:
         super().__init__(message, remedy)

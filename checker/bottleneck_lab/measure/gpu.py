@@ -12,15 +12,18 @@ from bottleneck_lab.measure.rehearsal import NAME as REHEARSAL
 from bottleneck_lab.measure.rehearsal import rehearsing
 
 _PROHIBITED, _EXCLUSIVE = 2, 3
-"""NVML's compute modes in which a check cannot hold its two contexts, the learner's and the reference's, on one GPU."""
+"""NVML's compute modes in which a check cannot hold its two contexts, the learner's and the
+reference's, on one GPU.
+"""
 
 
 @dataclass(frozen=True)
 class GpuState:
     """One GPU as NVML sees it.
 
-    `mode` is its compute mode by NVML's number, `others` how many other processes compute on it, `busy` the share of the last moments
-    (0-1) in which a kernel ran; None if the driver does not say, as on a slice. A clock of 0 is one that it does not say.
+    `mode` is its compute mode by NVML's number, `others` how many other processes compute on it,
+    `busy` the share of the last moments (0-1) in which a kernel ran; None if the driver does not
+    say, as on a slice. A clock of 0 is one that it does not say.
     """
 
     name: str
@@ -43,14 +46,19 @@ class GpuState:
     def refusal(self) -> str:
         """Why no check can run on it, as a sentence; empty if one can."""
         if self.mode == _EXCLUSIVE:
-            return "The GPU allows one process at a time (compute mode EXCLUSIVE_PROCESS), but a check runs your code and the reference side by side."
+            return (
+                "The GPU allows one process at a time (compute mode EXCLUSIVE_PROCESS), but a check"
+                " runs your code and the reference side by side."
+            )
         if self.mode == _PROHIBITED:
             return "The GPU allows no computation (compute mode PROHIBITED)."
         return ""
 
 
 def cuda_devices() -> list[tuple[str, str]]:
-    """Name and PCI address of the CUDA devices that this process may use, in their order; asked of the driver itself."""
+    """Name and PCI address of the CUDA devices that this process may use, in their order; asked of
+    the driver itself.
+    """
     if rehearsing():
         return [(REHEARSAL, "")] * REHEARSED
     try:
@@ -69,9 +77,13 @@ def cuda_devices() -> list[tuple[str, str]]:
 
 
 def gpu_states() -> list[GpuState]:
-    """The same devices as NVML describes them; none without NVML, a driver or a GPU. NVML itself counts all of the machine's."""
+    """The same devices as NVML describes them; none without NVML, a driver or a GPU. NVML itself
+    counts all of the machine's.
+    """
     if rehearsing():
-        return [GpuState(REHEARSAL, "none", sm_clock_mhz=0, mode=0, sliced=False, others=0, busy=None)] * REHEARSED
+        return [
+            GpuState(REHEARSAL, "none", sm_clock_mhz=0, mode=0, sliced=False, others=0, busy=None)
+        ] * REHEARSED
     try:
         import pynvml
 
@@ -83,14 +95,18 @@ def gpu_states() -> list[GpuState]:
 
 def _state(nvml: Any, name: str, address: str) -> GpuState:
     handle = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-    running = [process.pid for process in _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, [])]
+    running = [
+        process.pid
+        for process in _answer(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, [])
+    ]
     rates = _answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle, None)
     return GpuState(
         name=str(nvml.nvmlDeviceGetName(handle)),
         driver=str(nvml.nvmlSystemGetDriverVersion()),
         sm_clock_mhz=int(_answer(nvml, nvml.nvmlDeviceGetClockInfo, handle, 0, nvml.NVML_CLOCK_SM)),
         mode=int(_answer(nvml, nvml.nvmlDeviceGetComputeMode, handle, 0)),
-        sliced=" MIG " in f"{name} " or _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, [0])[0] == 1,
+        sliced=" MIG " in f"{name} "
+        or _answer(nvml, nvml.nvmlDeviceGetMigMode, handle, [0])[0] == 1,
         others=sum(pid != os.getpid() for pid in running),
         busy=None if rates is None else rates.gpu / 100,
     )

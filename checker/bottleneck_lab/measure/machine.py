@@ -22,7 +22,9 @@ def _busy_s() -> float:
 
 
 class LoadMeter:
-    """How many cores programs other than ours keep busy. `own_s` gives the CPU seconds our own processes have used so far."""
+    """How many cores programs other than ours keep busy. `own_s` gives the CPU seconds our own
+    processes have used so far.
+    """
 
     def __init__(self, own_s: Callable[[], float]) -> None:
         self._own_s = own_s
@@ -35,7 +37,9 @@ class LoadMeter:
     def cores(self) -> float:
         """Cores kept busy by others since the window began."""
         elapsed = time.monotonic() - self._start[0]
-        return max(0.0, (_busy_s() - self._start[1]) - (self._own_s() - self._start[2])) / max(elapsed, 1e-3)
+        return max(0.0, (_busy_s() - self._start[1]) - (self._own_s() - self._start[2])) / max(
+            elapsed, 1e-3
+        )
 
 
 def own_cpu_s() -> float:
@@ -64,7 +68,9 @@ def _first(path: str, key: str | None = None) -> str:
         return "unknown"
     if key is None:
         return lines[0] if lines else "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith(key)), "unknown"
+    )
 
 
 def cpu_model() -> str:
@@ -73,7 +79,9 @@ def cpu_model() -> str:
 
 
 def fingerprint() -> dict[str, str]:
-    """The environment of a measurement, as text a verdict keeps: CPU, cores, governor, load, versions, GPU and driver. No host name."""
+    """The environment of a measurement, as text a verdict keeps: CPU, cores, governor, load,
+    versions, GPU and driver. No host name.
+    """
     governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     found = {
         "cpu": cpu_model(),
@@ -82,7 +90,10 @@ def fingerprint() -> dict[str, str]:
         "load": f"{os.getloadavg()[0]:.2f}",
         "kernel": platform.release(),
         "python": platform.python_version(),
-        **{package: installed_version(package) for package in ("torch", "torchvision", "numpy", dali_build())},
+        **{
+            package: installed_version(package)
+            for package in ("torch", "torchvision", "numpy", dali_build())
+        },
     }
     state = gpu_states()
     return found | (state[0].fingerprint() if state else {"gpu": "none"})

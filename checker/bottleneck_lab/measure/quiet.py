@@ -22,9 +22,11 @@ def wait_until_quiet(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once other programs have left the machine alone for some seconds. `tell` is called at each sample with how many cores they keep busy.
+    """Return once other programs have left the machine alone for some seconds. `tell` is called at
+    each sample with how many cores they keep busy.
 
-    Raises MachineError after `limit_s` seconds. `busy_cores` is called at the end of each look and answers for it.
+    Raises MachineError after `limit_s` seconds. `busy_cores` is called at the end of each look and
+    answers for it.
     """
     meter = LoadMeter(own_cpu_s)
     look = busy_cores or meter.cores
@@ -32,8 +34,10 @@ def wait_until_quiet(
     while quiet < QUIET_LOOKS:
         if clock() - began > limit_s:
             raise MachineError(
-                f"The machine was still busy after {limit_s / 60:.0f} minutes; nothing was measured.",
-                "Close other programs (`top` shows them), or wait longer: `lab check --when-quiet 30`.",
+                f"The machine was still busy after {limit_s / 60:.0f} minutes; nothing was"
+                " measured.",
+                "Close other programs (`top` shows them), or wait longer: `lab check --when-quiet"
+                " 30`.",
             )
         meter.restart()
         sleep(LOOK_S)

@@ -1,8 +1,9 @@
 """A CUDA device that is not there, to rehearse on: `BOTTLENECK_LAB_REHEARSAL=1`.
 
-What a program asks of `cuda` is done on the host, in order, on a queue whose time is modelled: operators are queued for a while each, and who waits for
-the device waits that long. So labs, checks and captures run from start to end on a machine without a GPU. No figure of it means anything:
-a check on it ends INCONCLUSIVE and keeps none, `make gpu` records nothing.
+What a program asks of `cuda` is done on the host, in order, on a queue whose time is modelled:
+operators are queued for a while each, and who waits for the device waits that long. So labs, checks
+and captures run from start to end on a machine without a GPU. No figure of it means anything: a
+check on it ends INCONCLUSIVE and keeps none, `make gpu` records nothing.
 """
 
 from __future__ import annotations
@@ -28,5 +29,7 @@ STAND_IN = "stand_in.py"
 
 def python(device: str) -> tuple[str, ...]:
     """The interpreter for a script of the learner's that is run as it stands on `device`."""
-    stood_in = ("-m", "bottleneck_lab.measure.rehearsed") if device == "cuda" and rehearsing() else ()
+    stood_in = (
+        ("-m", "bottleneck_lab.measure.rehearsed") if device == "cuda" and rehearsing() else ()
+    )
     return (sys.executable, "-u", *stood_in)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _python_dispatch, _pytree  # noqa: PLC2701 - torch has no public name for seeing operators below autograd
+from torch.utils import _python_dispatch, _pytree  # noqa: PLC2701 - torch has no public names
 
 from bottleneck_lab.measure.rehearsal import GPUS, NAME
 
@@ -20,17 +20,23 @@ OPERATOR_S = 20e-6
 MEMORY_BYTES = 8 << 30
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
 MOST_FLOP = 1e11
-"""Of one product of matrices. A larger one, made to see how fast a GPU can be, is left out: its result is all zeros."""
+"""Of one product of matrices. A larger one, made to see how fast a GPU can be, is left out: its
+result is all zeros.
+"""
 
 
 class Queue:
-    """Work that the host has handed over, as the moment at which it will be done, seconds of the monotonic clock."""
+    """Work that the host has handed over, as the moment at which it will be done, seconds of the
+    monotonic clock.
+    """
 
     def __init__(self) -> None:
         self.done_at = 0.0
 
     def launch(self, seconds: float = OPERATOR_S, held_s: float = 0.0) -> None:
-        """One more operator, after those before it and no sooner than now; up to `held_s` late, it still ends as if it had followed them at once."""
+        """One more operator, after those before it and no sooner than now; up to `held_s` late, it
+        still ends as if it had followed them at once.
+        """
         now = time.monotonic()
         self.done_at = (self.done_at if now <= self.done_at + held_s else now) + seconds
 
@@ -105,10 +111,14 @@ def here(value: Any) -> Any:
 
 
 class OnTheHost(TorchFunctionMode):
-    """Operators for `cuda` run on the CPU; what goes to the device or comes back is a copy, as it would be there."""
+    """Operators for `cuda` run on the CPU; what goes to the device or comes back is a copy, as it
+    would be there.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = {name: here(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+        kwargs = {
+            name: here(value) for name, value in (kwargs or {}).items() if name != "pin_memory"
+        }
         if func in (torch.Tensor.cuda, torch.Tensor.cpu):
             QUEUE.launch()
             QUEUE.wait()
@@ -130,7 +140,9 @@ def _is_too_large(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 class Graph:
-    """torch.cuda.CUDAGraph: the operators that ran while it recorded, run again on the tensors that they had."""
+    """torch.cuda.CUDAGraph: the operators that ran while it recorded, run again on the tensors that
+    they had.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any, Any, list[Any]]] = []
@@ -139,7 +151,9 @@ class Graph:
         """Runs them again; results go where they went when they were recorded."""
         QUEUE.launch()
         for func, args, kwargs, results in self.calls:
-            for before, after in zip(results, _pytree.tree_leaves(func(*args, **kwargs)), strict=True):
+            for before, after in zip(
+                results, _pytree.tree_leaves(func(*args, **kwargs)), strict=True
+            ):
                 if isinstance(before, torch.Tensor) and before.data_ptr() != after.data_ptr():
                     before.copy_(after)
 
@@ -162,7 +176,9 @@ def stream(_stream: Any) -> Iterator[None]:
     yield
 
 
-PROPERTIES = SimpleNamespace(name=NAME, major=9, minor=0, total_memory=MEMORY_BYTES, multi_processor_count=1)
+PROPERTIES = SimpleNamespace(
+    name=NAME, major=9, minor=0, total_memory=MEMORY_BYTES, multi_processor_count=1
+)
 SURFACE: dict[str, Any] = {
     "is_available": lambda: True,
     "is_initialized": lambda: True,
@@ -205,7 +221,9 @@ ACCELERATOR: dict[str, Any] = {
 
 
 class Profile(torch.profiler.profile):
-    """torch.profiler.profile of the host alone. Without a driver the device's part raises and catches an error at each end of every operator."""
+    """torch.profiler.profile of the host alone. Without a driver the device's part raises and
+    catches an error at each end of every operator.
+    """
 
     def __init__(self, *, activities: Any = None, **more: Any) -> None:  # noqa: ARG002 - what was asked for
         super().__init__(activities=[torch.profiler.ProfilerActivity.CPU], **more)
@@ -223,6 +241,8 @@ def give() -> None:
             run(thread)
 
     torch.profiler.profile = Profile  # type: ignore[misc]  # a class is put in another's place
-    torch.distributed.init_process_group = lambda _backend, **more: init_process_group("gloo", **more)
+    torch.distributed.init_process_group = lambda _backend, **more: init_process_group(
+        "gloo", **more
+    )
     setattr(threading.Thread, "run", run_there)  # noqa: B010 - a method that takes the thread by position
     OnTheHost().__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it; until the process ends

@@ -1,4 +1,6 @@
-"""A process whose CUDA device is not there; as a program, a script as it stands in such a process: `python -m bottleneck_lab.measure.rehearsed SCRIPT …`."""
+"""A process whose CUDA device is not there; as a program, a script as it stands in such a process:
+`python -m bottleneck_lab.measure.rehearsed SCRIPT …`.
+"""
 
 from __future__ import annotations
 

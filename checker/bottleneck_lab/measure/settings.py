@@ -1,4 +1,6 @@
-"""What a device's `settings` in lab.toml may hold: here for every kind of lab; each kind adds its own and may change a default."""
+"""What a device's `settings` in lab.toml may hold: here for every kind of lab; each kind adds its
+own and may change a default.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import msgspec
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For every lab.
 
-    tools: programs that this machine must have. sources: the editable files that are used on this device; None means all of them.
-    judge: handed to the functions of the lab's judge.py as `settings`; nothing else reads it. rehearsal: what of that is put in its place where there
-    is no device, so that the host can do the work in its stead.
+    tools: programs that this machine must have. sources: the editable files that are used on this
+    device; None means all of them. judge: handed to the functions of the lab's judge.py as
+    `settings`; nothing else reads it. rehearsal: what of that is put in its place where there is no
+    device, so that the host can do the work in its stead.
     """
 
     tools: list[str] = []
@@ -24,8 +27,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class WorkerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For the kinds that run workers.
 
-    start_s, call_s: longest time to load the code, and to answer. threads: of OpenMP; with `bind_threads` each has a core.
-    arena_mb: shared memory for the arrays of a call. hidden: packages that the learner's worker does not find. threads_only: it can start no process.
+    start_s, call_s: longest time to load the code, and to answer. threads: of OpenMP; with
+    `bind_threads` each has a core. arena_mb: shared memory for the arrays of a call. hidden:
+    packages that the learner's worker does not find. threads_only: it can start no process.
     """
 
     start_s: float = 120.0

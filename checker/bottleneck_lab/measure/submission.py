@@ -1,4 +1,6 @@
-"""What is graded: the learner's editable files and pristine copies of everything else, in a fresh folder."""
+"""What is graded: the learner's editable files and pristine copies of everything else, in a fresh
+folder.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def collect(lab: Lab, workspace: Path, folder: Path) -> str:
-    """Copies the lab's files into `folder`, the editable ones from `workspace`, and returns the submission's hash.
+    """Copies the lab's files into `folder`, the editable ones from `workspace`, and returns the
+    submission's hash.
 
-    Nothing else in the workspace is taken, so nothing there can stand in for a module, a test or the checker.
-    Raises LearnerFault for an editable file that is missing, is a link, or is larger than 1 MiB.
+    Nothing else in the workspace is taken, so nothing there can stand in for a module, a test or
+    the checker. Raises LearnerFault for an editable file that is missing, is a link, or is larger
+    than 1 MiB.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in lab.spec.files:
@@ -30,7 +34,9 @@ def collect(lab: Lab, workspace: Path, folder: Path) -> str:
 
 
 def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> str:
-    """The same with the shipped files, or those of `overlay` (a solution or variant) where it has them."""
+    """The same with the shipped files, or those of `overlay` (a solution or variant) where it has
+    them.
+    """
     shutil.copytree(lab.path, folder, dirs_exist_ok=True)
     for name in lab.spec.editable:
         if overlay is not None and (overlay / name).is_file():
@@ -42,8 +48,15 @@ def _refuse(source: Path, name: str) -> None:
     try:
         status = source.lstat()
     except OSError as error:
-        raise LearnerFault("crashed", f"{name} is missing from the workspace; `lab reset` restores it.") from error
+        raise LearnerFault(
+            "crashed", f"{name} is missing from the workspace; `lab reset` restores it."
+        ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise LearnerFault("tampered", f"{name} is not a plain file; links and devices are not graded.")
+        raise LearnerFault(
+            "tampered", f"{name} is not a plain file; links and devices are not graded."
+        )
     if status.st_size > MAX_FILE_BYTES:
-        raise LearnerFault("tampered", f"{name} has {status.st_size} bytes; an edited file may have {MAX_FILE_BYTES}.")
+        raise LearnerFault(
+            "tampered",
+            f"{name} has {status.st_size} bytes; an edited file may have {MAX_FILE_BYTES}.",
+        )

@@ -1,4 +1,6 @@
-"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens, the result is a verdict."""
+"""A check from start to verdict: collect the submission, measure it, conclude. Whatever happens,
+the result is a verdict.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,10 @@ def check_lab(
 ) -> Verdict:
     """Measures the workspace's editable files and returns the verdict.
 
-    `diagnosis` holds one result per question of the lab. They join the others once the work was measured: of work that ends a check at once
-    nobody learns which answers are right. With `sandbox_required`, as is right for
-    code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR. Whatever the learner's code does is in the verdict;
+    `diagnosis` holds one result per question of the lab. They join the others once the work was
+    measured: of work that ends a check at once nobody learns which answers are right. With
+    `sandbox_required`, as is right for code that may do harm, nothing runs where bubblewrap does
+    not work: that is an ERROR. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.
     """
     started, began = datetime.now(UTC), time.monotonic()
@@ -69,10 +72,16 @@ def check_lab(
     specs = [*lab.spec.devices[device].criteria, *asked]
     ended = _Ended()
     with Janitor() as janitor:
-        _measure_into(ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required)
+        _measure_into(
+            ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required
+        )
     measured, stopped = ended.measured, ended.stopped
-    results = _complete([*measured.results, *_graded(diagnosis or [], ended)], specs, stopped is not None)
-    conclusion = conclude(results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions)
+    results = _complete(
+        [*measured.results, *_graded(diagnosis or [], ended)], specs, stopped is not None
+    )
+    conclusion = conclude(
+        results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions
+    )
     if device == "cuda" and rehearsing() and conclusion.outcome is not Outcome.ERROR:
         measured, prediction = Measured([]), None
         conclusion = _rehearsed(conclusion)
@@ -98,7 +107,9 @@ def check_lab(
 
 
 def _rehearsed(conclusion: Conclusion) -> Conclusion:
-    """Of a check on a device that is not there: no verdict, and no figure; what went wrong whatever the times are is told."""
+    """Of a check on a device that is not there: no verdict, and no figure; what went wrong whatever
+    the times are is told.
+    """
     of_times = ("correct but slow", "wrong diagnosis", "the mechanism is still there")
     wrong = conclusion.outcome is Outcome.FAIL and conclusion.reason not in of_times
     summary = f"{REHEARSED} {f'It ended early: {conclusion.summary}' if wrong else ''}".strip()
@@ -106,15 +117,23 @@ def _rehearsed(conclusion: Conclusion) -> Conclusion:
 
 
 def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
-    """The verdict as learners get it: where the lab's own criteria judge the diagnosis, what a check measured answers it, and is told only with a PASS."""
-    judged = any(criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria)
+    """The verdict as learners get it: where the lab's own criteria judge the diagnosis, what a
+    check measured answers it, and is told only with a PASS.
+    """
+    judged = any(
+        criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria
+    )
     told = not judged or verdict.outcome is Outcome.PASS
     return verdict if told else msgspec.structs.replace(verdict, measurement={})
 
 
 def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
-    """The answers' results, or that there are none: what crashed, broke a rule or was wrong has not been measured."""
-    wrong = any(result.kind == "correctness" and result.holds is False for result in ended.measured.results)
+    """The answers' results, or that there are none: what crashed, broke a rule or was wrong has not
+    been measured.
+    """
+    wrong = any(
+        result.kind == "correctness" and result.holds is False for result in ended.measured.results
+    )
     if ended.measured.results and not (wrong or ended.stopped or ended.machine):
         return diagnosis
     return [
@@ -138,7 +157,9 @@ def _measure_into(
     progress: Progress,
     sandbox_required: bool,
 ) -> None:
-    """Measures with the lab's kind, and notes in `ended` how it ended; no exception but KeyboardInterrupt leaves it."""
+    """Measures with the lab's kind, and notes in `ended` how it ended; no exception but
+    KeyboardInterrupt leaves it.
+    """
     room_bytes = shutil.disk_usage(janitor.folder).free
     try:
         kind = kind_of(lab)
@@ -164,30 +185,42 @@ def _measure_into(
         ended.stopped, ended.measured = _blame(fault, specs)
     except LabError as error:
         ended.machine = error
-    except Exception as error:  # ours, whatever it is; the learner's only where its files filled the disk
+    except (
+        Exception
+    ) as error:  # ours, whatever it is; the learner's only where its files filled the disk
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             ended.stopped, ended.machine = _of_a_full_disk(janitor, room_bytes)
             return
         ended.machine = _of_the_lab(lab, error) or LabError(
-            f"The checker itself failed: {type(error).__name__}: {error}", "Report this with the verdict file."
+            f"The checker itself failed: {type(error).__name__}: {error}",
+            "Report this with the verdict file.",
         )
         ended.measured = Measured([], details={"traceback": traceback.format_exc()})
 
 
 def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
-    """The fault of a file of the lab that the verifier runs, such as judge.py, with the line that raised it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == lab.path]
+    """The fault of a file of the lab that the verifier runs, such as judge.py, with the line that
+    raised it.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).parent == lab.path
+    ]
     if not frames:
         return None
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     return LabError(
-        f"The lab's own {Path(frames[-1].filename).name} failed: {type(error).__name__}: {error} ({where}).",
+        f"The lab's own {Path(frames[-1].filename).name} failed: {type(error).__name__}: {error}"
+        f" ({where}).",
         "The lab's author must correct it; the traceback is in the verdict file.",
     )
 
 
 def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
-    """Whose fault it is that the verifier could not write: the learner's where the check's files fill half of a disk that had room, otherwise nobody's."""
+    """Whose fault it is that the verifier could not write: the learner's where the check's files
+    fill half of a disk that had room, otherwise nobody's.
+    """
     litter = too_much_below(janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
     if litter:
         return Stopped("crashed", f"The disk is full: your code wrote {litter}."), None
@@ -208,8 +241,12 @@ def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | N
     return None, Measured([grade_check(spec, fault.detail, 1)])
 
 
-def _complete(results: list[CriterionResult], specs: list[CriterionSpec], stopped: bool) -> list[CriterionResult]:
-    """The results in the lab's order; a criterion that an earlier failure kept from being reached says so."""
+def _complete(
+    results: list[CriterionResult], specs: list[CriterionSpec], stopped: bool
+) -> list[CriterionResult]:
+    """The results in the lab's order; a criterion that an earlier failure kept from being reached
+    says so.
+    """
     found = {result.id: result for result in results}
     failed = stopped or any(result.holds is False for result in results)
     ordered = []

@@ -1,7 +1,9 @@
-"""A worker process that answers calls: loads the code under test and does what the verifier asks. The reference's and the learner's are the same program.
+"""A worker process that answers calls: loads the code under test and does what the verifier asks.
+The reference's and the learner's are the same program.
 
-Nothing secret is ever in here: the learner's code shares this process and may read, patch or replace all of it. What it can gain by that is only
-to send other bytes, and every answer is checked, and timed, by the verifier.
+Nothing secret is ever in here: the learner's code shares this process and may read, patch or
+replace all of it. What it can gain by that is only to send other bytes, and every answer is
+checked, and timed, by the verifier.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ from bottleneck_lab.measure.rehearsal import STAND_IN, rehearsing
 from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
-NO_NETWORK = "There is no network in a check: use the Unix sockets that your code is given, or makes."
+NO_NETWORK = (
+    "There is no network in a check: use the Unix sockets that your code is given, or makes."
+)
 
 
 def load_module(path: Path) -> ModuleType:
-    """The file as a module, its folder last on the search path so that it shadows nothing. Raises ImportError, and whatever the file raises."""
+    """The file as a module, its folder last on the search path so that it shadows nothing. Raises
+    ImportError, and whatever the file raises.
+    """
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -43,7 +49,9 @@ def load_module(path: Path) -> ModuleType:
 
 
 def load_entry(entry: Path, beside: Path | None) -> ModuleType:
-    """The entry file as a module; in a rehearsal with what the lab's own stand-in, where there is one, changes of it. Raises as `load_module` does."""
+    """The entry file as a module; in a rehearsal with what the lab's own stand-in, where there is
+    one, changes of it. Raises as `load_module` does.
+    """
     module = load_module(entry)
     if rehearsing() and beside is not None and beside.is_file():
         load_module(beside).stand_in(module)
@@ -51,7 +59,9 @@ def load_entry(entry: Path, beside: Path | None) -> ModuleType:
 
 
 def as_values(answer: Any) -> list[Value]:
-    """An answer (one array, number or text, or a tuple of them; NumPy or torch) in the form that can be sent."""
+    """An answer (one array, number or text, or a tuple of them; NumPy or torch) in the form that
+    can be sent.
+    """
     parts = answer if isinstance(answer, tuple | list) else (answer,)
     return [_as_value(part) for part in parts]
 
@@ -69,16 +79,22 @@ def _as_value(part: Any) -> Value:
 
 
 def explain(root: Path) -> str:
-    """The current exception as the learner should see it: their own frames and the message; of a lab's own refusals (`reason`) the message alone."""
+    """The current exception as the learner should see it: their own frames and the message; of a
+    lab's own refusals (`reason`) the message alone.
+    """
     kind, error, trace = sys.exc_info()
     if isinstance(getattr(kind, "reason", None), str):
         return str(error)[:4000]
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).parent == root]
     place = "".join(
-        f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}\n" for frame in frames[-4:]
+        f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}\n"
+        for frame in frames[-4:]
     )
     if isinstance(error, SyntaxError):
-        place = f"{Path(error.filename or '?').name}, line {error.lineno}: {(error.text or '').strip()}\n"
+        place = (
+            f"{Path(error.filename or '?').name}, line {error.lineno}:"
+            f" {(error.text or '').strip()}\n"
+        )
     remedy = f". {NO_NETWORK}" if getattr(error, "errno", None) == errno.EAFNOSUPPORT else ""
     return f"{place}{kind.__name__ if kind else 'Error'}: {error}{remedy}"[:4000]
 
@@ -86,7 +102,8 @@ def explain(root: Path) -> str:
 def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: bool) -> None:
     """Loads the entry file once, then answers every call until the verifier closes the channel.
 
-    With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the learner's, no process can be started any more.
+    With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the
+    learner's, no process can be started any more.
     """
     module = load_entry(entry, entry.with_name(STAND_IN))
     if threads_only:
@@ -107,7 +124,9 @@ def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
 
 
 def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
-    """Does the work and ends this process; what it raises is reported over the channel, as an error of the learner's files in `folder`."""
+    """Does the work and ends this process; what it raises is reported over the channel, as an error
+    of the learner's files in `folder`.
+    """
     try:
         work()
     except BaseException as error:  # the learner's own, whatever it is; told apart by the verifier
@@ -129,11 +148,15 @@ def main() -> None:
     parser.add_argument("--threads-only", action="store_true")
     options = parser.parse_args()
     stand_in(options.device)
-    channel = Channel(socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0)
+    channel = Channel(
+        socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0
+    )
     serve(
         channel,
         options.entry.parent,
-        lambda: serve_calls(channel, options.entry, options.device, threads_only=options.threads_only),
+        lambda: serve_calls(
+            channel, options.entry, options.device, threads_only=options.threads_only
+        ),
     )
 
 

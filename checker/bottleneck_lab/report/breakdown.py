@@ -1,4 +1,6 @@
-"""Where the wall time went, as parts that add up to it: what the terminal and the page draw as bars."""
+"""Where the wall time went, as parts that add up to it: what the terminal and the page draw as
+bars.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bottleneck_lab.analysis.device import DeviceUse
-from bottleneck_lab.analysis.gaps import SAID, SAID_ON_CPU
-from bottleneck_lab.analysis.host import COLLECTIVE_RANGE
-from bottleneck_lab.analysis.operators import OperatorRow
+from bottleneck_lab.analysis.device.gaps import SAID, SAID_ON_CPU
+from bottleneck_lab.analysis.device.transfers import CollectiveRow
+from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.host.operators import OperatorRow
+from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
 from bottleneck_lab.analysis.summary import Summary
-from bottleneck_lab.analysis.transfers import CollectiveRow
 from bottleneck_lab.report import words
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the wall time of all devices together. `share` is 0–1; `colour` is a class of page.css."""
+    """One part of the wall time of all devices together. `share` is 0–1; `colour` is a class of
+    page.css.
+    """
 
     key: str
     label: str
@@ -56,14 +60,24 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
 
 
 _COMPUTE = ("compute", "computing", "cat-kernel", "the device was working: see the list below")
-_COMPUTE_ON_CPU = ("compute", "running operators", "cat-kernel", "operators were running: see the list below")
+_COMPUTE_ON_CPU = (
+    "compute",
+    "running operators",
+    "cat-kernel",
+    "operators were running: see the list below",
+)
 _COMMUNICATION = (
     "communication",
     "communicating only",
     "cat-communication",
     "the device only communicated, with no computation in parallel",
 )
-_COPY = ("copy", "copying only", "cat-copy", "the device only copied, with no computation in parallel")
+_COPY = (
+    "copy",
+    "copying only",
+    "cat-copy",
+    "the device only copied, with no computation in parallel",
+)
 
 
 _PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
@@ -78,7 +92,11 @@ def _idle(cause: str, *, on_cpu: bool) -> PartKind:
     return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), said
 
 
-_ON_CPU = {"launch": "between operators", "input": "preparing input", "python": "no operator for long"}
+_ON_CPU = {
+    "launch": "between operators",
+    "input": "preparing input",
+    "python": "no operator for long",
+}
 _LABELS = {
     "between_steps": "between steps",
     "host": "work on the host",
@@ -100,13 +118,19 @@ def gap_label(cause: str) -> str:
 
 
 def gap_colour(cause: str) -> str:
-    """The class of page.css that draws a cause of idle time. Related causes share one: a page has no room for fifteen."""
+    """The class of page.css that draws a cause of idle time. Related causes share one: a page has
+    no room for fifteen.
+    """
     return _COLOURS.get(cause, f"gap-{cause}")
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
     """A device's label, with its rank if there are several."""
-    name = "CPU" if use.is_cpu else " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
+    name = (
+        "CPU"
+        if use.is_cpu
+        else " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
+    )
     emulated = "emulated" if use.emulated and "emulated" not in name else ""
     return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, emulated]))
 
@@ -121,21 +145,32 @@ def describe_capture(summary: Summary) -> str:
     if count == 1:
         return f"{span}: 1 step, {events}"
     ranks = f" on each of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
-    each = f"{words.format_duration(summary.step_mean_ns)} each (spread {words.format_share(summary.step_spread)})"
+    each = (
+        f"{words.format_duration(summary.step_mean_ns)} each (spread"
+        f" {words.format_share(summary.step_spread)})"
+    )
     return f"{span}: {count} steps of {each}{ranks}, {events}"
 
 
 def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
-    """(what ranks sent each other, how much and how often; its summed time, ns), longest first. On a CPU the ranges that its library marks."""
+    """(what ranks sent each other, how much and how often; its summed time, ns), longest first. On
+    a CPU the ranges that its library marks.
+    """
     if summary.cpu_only:
-        return [(row.name, row.total_ns) for row in summary.ranges if COLLECTIVE_RANGE.match(row.name)]
+        return [
+            (row.name, row.total_ns) for row in summary.ranges if COLLECTIVE_RANGE.match(row.name)
+        ]
     return [(_collective(row), row.total_ns) for row in summary.collectives]
 
 
 def _collective(row: CollectiveRow) -> str:
     size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
     often = f", {row.calls_per_step:.3g} per step"
-    buffers = " (DDP's buffers: broadcast_buffers)" if row.collective == "broadcast" and row.calls_per_step >= 1 else ""
+    buffers = (
+        " (DDP's buffers: broadcast_buffers)"
+        if row.collective == "broadcast" and row.calls_per_step >= 1
+        else ""
+    )
     return f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
 
 
@@ -146,7 +181,9 @@ def describe_lines(summary: Summary) -> str:
 
 
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
-    """(operators by self time, costliest first; whether that is device time). Those below 0.1% of the wall time are left out."""
+    """(operators by self time, costliest first; whether that is device time). Those below 0.1% of
+    the wall time are left out.
+    """
     on_device = any(row.device_self_ns for row in summary.operators)
     timed = [(row.device_self_ns if on_device else row.self_ns, row) for row in summary.operators]
     costly = [(own, row) for own, row in timed if own > summary.wall_ns / 1000]
@@ -154,7 +191,9 @@ def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
 
 
 def short_name(name: str) -> str:
-    """A C++ kernel name without return type, template arguments and parameters; any other name unchanged."""
+    """A C++ kernel name without return type, template arguments and parameters; any other name
+    unchanged.
+    """
     if "::" not in name and not name.startswith("void "):
         return name
     cut = name.removeprefix("void ").replace("(anonymous namespace)", "anonymous")

@@ -25,7 +25,9 @@ _LABELS = {
 }
 
 ALWAYS = ("step", "device", "gap", "range")
-"""Groups whose figures are all shown; of the others only those that changed, or may have changed by much."""
+"""Groups whose figures are all shown; of the others only those that changed, or may have changed by
+much.
+"""
 
 TOP = 8
 _MUCH = 1.25
@@ -48,13 +50,19 @@ def describe_speedup(comparison: Comparison) -> str:
 def describe_samples(comparison: Comparison) -> list[str]:
     """What the comparison is based on, and what it cannot show."""
     if comparison.pairs > 1:
-        told = f"{comparison.pairs} captures of each version, compared in pairs; times are for the median step."
+        told = (
+            f"{comparison.pairs} captures of each version, compared in pairs; times are for the"
+            " median step."
+        )
     else:
         old, new = comparison.steps
         told = f"Times are for the median step: {old} steps before, {new} after."
     lines = [told]
     if comparison.few:
-        lines.append("Too few for an interval: record at least 7 steps, or at least 16 captures of each, alternating.")
+        lines.append(
+            "Too few for an interval: record at least 7 steps, or at least 16 captures of each,"
+            " alternating."
+        )
     elif comparison.pairs == 1:
         lines.append("One capture of each: the interval does not include run-to-run variation.")
     if comparison.control is not None:
@@ -64,11 +72,20 @@ def describe_samples(comparison: Comparison) -> list[str]:
 
 def _describe_control(control: Control) -> str:
     if control.outcome in ("better", "worse"):
-        return f"The same code against itself came out at {control.ratio:.2f}x: the machine or the order favours one side, so nothing can be concluded."
+        return (
+            f"The same code against itself came out at {control.ratio:.2f}x: the machine or the"
+            " order favours one side, so nothing can be concluded."
+        )
     if control.moved:
         named = ", ".join(short_name(what) for _, what in control.moved[:TOP])
-        return f"The same code against itself differs in {named}, so nothing can be concluded about that."
-    return f"The same code against itself came out at {control.ratio:.2f}x, with no part of it changed."
+        return (
+            f"The same code against itself differs in {named}, so nothing can be concluded about"
+            " that."
+        )
+    return (
+        f"The same code against itself came out at {control.ratio:.2f}x, with no part of it"
+        " changed."
+    )
 
 
 def format_interval(low: float | None, high: float | None) -> str:

@@ -7,20 +7,28 @@ from typing import Any
 
 import msgspec
 
-from bottleneck_lab.analysis.kernel_counters import KernelFigures, Pair
+from bottleneck_lab.analysis.counters.kernel_counters import KernelFigures, Pair
 from bottleneck_lab.analysis.summary import Summary
 
 
 def evidence_only(summary: Summary) -> Summary:
-    """`summary` without causes of idle time, findings and ceilings; every renderer accepts it like any other."""
+    """`summary` without causes of idle time, findings and ceilings; every renderer accepts it like
+    any other.
+    """
     replace: Any = msgspec.structs.replace
     devices = [
-        replace(use, gap_causes=[], largest_gaps=[replace(gap, cause=None) for gap in use.largest_gaps])
+        replace(
+            use, gap_causes=[], largest_gaps=[replace(gap, cause=None) for gap in use.largest_gaps]
+        )
         for use in summary.devices
     ]
     rows: Sequence[Any] = summary.roofline.rows
-    roofline = replace(summary.roofline, rows=[replace(row, bound="unknown", ceiling_share=-1.0) for row in rows])
-    return msgspec.structs.replace(summary, devices=devices, findings=[], withheld=[], roofline=roofline, blind=True)
+    roofline = replace(
+        summary.roofline, rows=[replace(row, bound="unknown", ceiling_share=-1.0) for row in rows]
+    )
+    return msgspec.structs.replace(
+        summary, devices=devices, findings=[], withheld=[], roofline=roofline, blind=True
+    )
 
 
 def counters_only(pairs: list[Pair]) -> list[Pair]:
@@ -32,7 +40,10 @@ def counters_only(pairs: list[Pair]) -> list[Pair]:
 
     return [
         msgspec.structs.replace(
-            pair, own=plain(pair.own), library=plain(pair.library) if pair.library else None, targets=[]
+            pair,
+            own=plain(pair.own),
+            library=plain(pair.library) if pair.library else None,
+            targets=[],
         )
         for pair in pairs
     ]

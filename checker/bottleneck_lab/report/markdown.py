@@ -15,7 +15,10 @@ def render_verdict(verdict: Verdict) -> str:
     """The verdict as GitHub-flavoured Markdown. No text of a lab or a learner becomes markup."""
     parts = [
         f"## {verdict.outcome}: {_plain(words.headline(verdict))}",
-        f"**{_plain(verdict.lab)}** on {words.DEVICE_NAMES[verdict.device]}. {_plain(verdict.summary)}",
+        (
+            f"**{_plain(verdict.lab)}** on {words.DEVICE_NAMES[verdict.device]}."
+            f" {_plain(verdict.summary)}"
+        ),
         _criteria_table(verdict.criteria),
         words.describe_prediction(verdict),
         _list("What to do next", verdict.advice),
@@ -56,4 +59,6 @@ def _list(title: str, items: list[str]) -> str:
 
 def _plain(text: str) -> str:
     """`text` on one line, with everything that Markdown or HTML would read as markup escaped."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")
+    return (
+        _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")
+    )

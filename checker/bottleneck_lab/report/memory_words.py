@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.device_memory import DeviceMemory, FailedAllocation, Holder
+from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation, Holder
 from bottleneck_lab.report import words
 
 COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
@@ -13,21 +13,26 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     unused = memory.reserved_bytes - memory.held_bytes
     share = unused / memory.reserved_bytes if memory.reserved_bytes else 0.0
     told = [
-        f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,} blocks, "
-        f"{words.format_bytes(memory.rounding_bytes)} of it from rounding up.",
-        f"{words.format_bytes(memory.reserved_bytes)} is reserved: {words.format_bytes(unused)} ({words.format_share(share)}) of it is cached and free, "
-        f"in pieces of at most {words.format_bytes(memory.largest_free_bytes)}.",
+        (
+            f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,}"
+            f" blocks, {words.format_bytes(memory.rounding_bytes)} of it from rounding up."
+        ),
+        (
+            f"{words.format_bytes(memory.reserved_bytes)} is reserved: {words.format_bytes(unused)}"
+            f" ({words.format_share(share)}) of it is cached and free, in pieces of at most"
+            f" {words.format_bytes(memory.largest_free_bytes)}."
+        ),
     ]
     if memory.events:
         told.append(
-            f"The peak was {words.format_bytes(memory.peak_bytes)} allocated, with at most "
-            f"{words.format_bytes(memory.peak_reserved_bytes)} reserved, in {memory.events:,} events over "
-            f"{words.format_duration(memory.recorded_us * 1000)}."
+            f"The peak was {words.format_bytes(memory.peak_bytes)} allocated, with at most"
+            f" {words.format_bytes(memory.peak_reserved_bytes)} reserved, in {memory.events:,}"
+            f" events over {words.format_duration(memory.recorded_us * 1000)}."
         )
     if memory.steps:
         told.append(
-            f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step "
-            f"(median of {memory.steps:,} steps, without the first quarter)."
+            f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step"
+            f" (median of {memory.steps:,} steps, without the first quarter)."
         )
     return told
 

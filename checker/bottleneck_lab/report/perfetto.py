@@ -1,7 +1,8 @@
 """A trace handed to Perfetto's web interface from this machine, without uploading it anywhere.
 
-The interface takes `#!/?url=` and fetches the trace itself (https://perfetto.dev/docs/visualization/deep-linking-to-perfetto-ui);
-its own content policy lets it fetch from 127.0.0.1 on port 9001 and from no other port of this machine.
+The interface takes `#!/?url=` and fetches the trace itself
+(https://perfetto.dev/docs/visualization/deep-linking-to-perfetto-ui); its own content policy lets
+it fetch from 127.0.0.1 on port 9001 and from no other port of this machine.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from bottleneck_lab.errors import CaptureError, MachineError
 ORIGIN = "https://ui.perfetto.dev"
 PORT = 9001
 PERMISSION = (
-    "If the browser asks whether ui.perfetto.dev may reach this device, allow it: Perfetto fetches the trace from here."
+    "If the browser asks whether ui.perfetto.dev may reach this device, allow it: Perfetto fetches"
+    " the trace from here."
 )
-"""Since version 142, Chrome asks before a public page may reach this machine (Local Network Access)."""
+"""Since version 142, Chrome asks before a public page may reach this machine (Local Network
+Access).
+"""
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,16 @@ class Served:
 def serve_trace(trace: Path, *, port: int = PORT) -> Iterator[Served]:
     """Serve `trace`, and nothing else, on loopback until the block ends.
 
-    The address holds a random part, only Perfetto's origin may read the answer, and a foreign Host is refused: no other page can reach the trace.
-    Raises MachineError when the port is taken, CaptureError when the file cannot be read.
+    The address holds a random part, only Perfetto's origin may read the answer, and a foreign Host
+    is refused: no other page can reach the trace. Raises MachineError when the port is taken,
+    CaptureError when the file cannot be read.
     """
     path = f"/{secrets.token_urlsafe(16)}/{quote(trace.name)}"
     fetched = threading.Event()
     server = _bind(_handler(trace, path, fetched), port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}{path}"
     try:
@@ -63,7 +70,10 @@ def serve_trace(trace: Path, *, port: int = PORT) -> Iterator[Served]:
 def explain_by_hand(trace: Path) -> list[str]:
     """How to look at a trace without this server: what to open, and which file to choose there."""
     return [
-        f"Open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this machine.",
+        (
+            f"Open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this"
+            " machine."
+        ),
         f"Or open chrome://tracing in Chrome or Chromium, press 'Load' and select {trace}.",
     ]
 
@@ -72,8 +82,13 @@ def _bind(handler: type[BaseHTTPRequestHandler], port: int) -> ThreadingHTTPServ
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        remedy = "Stop the program that uses it, or load the trace by hand: `lab report --open` shows how."
-        raise MachineError(f"Port {port} on this machine is taken ({error.strerror}).", remedy) from error
+        remedy = (
+            "Stop the program that uses it, or load the trace by hand: `lab report --open` shows"
+            " how."
+        )
+        raise MachineError(
+            f"Port {port} on this machine is taken ({error.strerror}).", remedy
+        ) from error
 
 
 def _handler(trace: Path, path: str, fetched: threading.Event) -> type[BaseHTTPRequestHandler]:

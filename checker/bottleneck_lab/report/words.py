@@ -6,10 +6,10 @@ import math
 import re
 from dataclasses import dataclass
 
+from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
-from bottleneck_lab.analysis.roofline import Machine
-from bottleneck_lab.analysis.serving import ServingUse
-from bottleneck_lab.analysis.syncs import SyncRow
+from bottleneck_lab.analysis.host.syncs import SyncRow
+from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure, format_range
@@ -29,11 +29,13 @@ ATTESTATION_MEANS = {
     "verified": "Verified: measured and signed by a cohort's runner.",
 }
 
-EMULATED = "The accelerator is emulated: its device times are modelled; the work on the host is real."
+EMULATED = (
+    "The accelerator is emulated: its device times are modelled; the work on the host is real."
+)
 
 BLIND = (
-    "This is the evidence. Causes, findings and the largest possible gain appear once you commit a diagnosis "
-    "with `lab diagnose`. `lab hint` helps on the way."
+    "This is the evidence. Causes, findings and the largest possible gain appear once you commit a"
+    " diagnosis with `lab diagnose`. `lab hint` helps on the way."
 )
 """Shown with every capture of a lab that has not been diagnosed."""
 
@@ -73,9 +75,9 @@ def format_serving(use: ServingUse) -> str:
     least, most = use.sizes[0][0], use.sizes[-1][0]
     sizes = f"{least}" if least == most else f"{use.mean_images:.1f} ({least} to {most})"
     return (
-        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device takes "
-        f"{format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)} between batches, and "
-        f"is idle {format_share(use.idle_share)} of the time"
+        f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device"
+        f" takes {format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)}"
+        f" between batches, and is idle {format_share(use.idle_share)} of the time"
     )
 
 
@@ -85,16 +87,24 @@ def format_flops(rate: float) -> str:
 
 
 def describe_ceilings(machine: Machine) -> list[str]:
-    """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they balance."""
+    """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they
+    balance.
+    """
     threads = f", {machine.threads} threads" if machine.threads else ""
     rates = [
-        f"  {precision:7} {format_flops(rate)} at most, in matrix products" for precision, rate in machine.flops.items()
+        f"  {precision:7} {format_flops(rate)} at most, in matrix products"
+        for precision, rate in machine.flops.items()
     ]
-    levels = [("memory", machine.bytes_per_s), *((cache.name, cache.bytes_per_s) for cache in machine.caches)]
-    copies = [f"  {name:7} {rate / 1e9:,.1f} GB/s, reads plus writes, in copies" for name, rate in levels]
+    levels = [
+        ("memory", machine.bytes_per_s),
+        *((cache.name, cache.bytes_per_s) for cache in machine.caches),
+    ]
+    copies = [
+        f"  {name:7} {rate / 1e9:,.1f} GB/s, reads plus writes, in copies" for name, rate in levels
+    ]
     balance = [
-        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f} FLOP/byte: below that an operator is memory-bound, "
-        "above it compute-bound."
+        f"  {precision} arithmetic and memory balance at {machine.balance(precision):,.1f}"
+        " FLOP/byte: below that an operator is memory-bound, above it compute-bound."
         for precision in machine.flops
     ]
     return [f"{machine.name}{threads}, measured on {machine.measured}", *rates, *copies, *balance]
@@ -109,7 +119,9 @@ def format_bytes(size: float) -> str:
 
 
 def format_measured(criterion: CriterionResult) -> str:
-    """The value, with as many digits as it takes to tell it from the target; what bounds it while it is open; empty if the criterion has none."""
+    """The value, with as many digits as it takes to tell it from the target; what bounds it while
+    it is open; empty if the criterion has none.
+    """
     if criterion.value is None:
         return ""
     if criterion.holds is None and criterion.low is not None and criterion.high is not None:
@@ -126,12 +138,15 @@ def format_target(criterion: CriterionResult) -> str:
 
 
 def format_interval(criterion: CriterionResult) -> str:
-    """The interval and the number of samples behind it; empty if nothing was sampled. An open end is stated as such."""
+    """The interval and the number of samples behind it; empty if nothing was sampled. An open end
+    is stated as such.
+    """
     low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
     if low is not None and high is not None:
         parts.append(
-            f"between {format_figure(low, criterion.unit, criterion.target)} and {format_figure(high, criterion.unit, criterion.target)}"
+            f"between {format_figure(low, criterion.unit, criterion.target)} and"
+            f" {format_figure(high, criterion.unit, criterion.target)}"
         )
     elif low is not None:
         parts.append(f"at least {format_figure(low, criterion.unit, criterion.target)}")
@@ -154,14 +169,18 @@ class Gauge:
 
 
 def gauge(criterion: CriterionResult) -> Gauge | None:
-    """The bar's figures; None without a number and a target. An open end of the interval is drawn at the value.
+    """The bar's figures; None without a number and a target. An open end of the interval is drawn
+    at the value.
 
     The bar ends at 1 for a share, otherwise a fifth beyond the largest figure on it.
     """
     value, target = _finite(criterion.value), _finite(criterion.target)
     if value is None or target is None:
         return None
-    low, high = (value if _finite(bound) is None else float(bound or 0) for bound in (criterion.low, criterion.high))
+    low, high = (
+        value if _finite(bound) is None else float(bound or 0)
+        for bound in (criterion.low, criterion.high)
+    )
     end = 1.0 if criterion.unit == "share" else max(value, high, target) * 1.2
     return Gauge(value, low, high, target, end if end > 0 else 1.0)
 
@@ -176,7 +195,9 @@ def format_moment(moment: str) -> str:
 
 
 def describe_prediction(verdict: Verdict) -> str:
-    """Predicted and measured gain: how far apart they are once the check passes, the progress before that; empty without a prediction."""
+    """Predicted and measured gain: how far apart they are once the check passes, the progress
+    before that; empty without a prediction.
+    """
     if verdict.prediction is None:
         return ""
     predicted, measured = verdict.prediction.predicted, verdict.prediction.measured
@@ -185,7 +206,11 @@ def describe_prediction(verdict: Verdict) -> str:
     if verdict.outcome is not Outcome.PASS:
         return f"You predicted {predicted:.2f}x; this attempt ran {measured:.2f}x as fast."
     off = predicted / measured - 1 if measured > 0 else math.inf
-    near = "right on the mark" if abs(off) < 0.1 else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
+    near = (
+        "right on the mark"
+        if abs(off) < 0.1
+        else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
+    )
     return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
 
 
@@ -214,12 +239,18 @@ def describe_standing(standing: Standing | None) -> str:
         return ""
     if standing.copied:
         return "the reference solution, which does not count as solved"
-    told = {"hints": "all hints taken", "revealed": "causes revealed", "solution": "solution seen"}.get(standing.told)
+    told = {
+        "hints": "all hints taken",
+        "revealed": "causes revealed",
+        "solution": "solution seen",
+    }.get(standing.told)
     if told:
         return f"cause not named by you ({told})"
     hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}" if standing.hints else ""
     corrected = (
-        f", corrected {standing.corrections} time{'s' * (standing.corrections != 1)}" if standing.corrections else ""
+        f", corrected {standing.corrections} time{'s' * (standing.corrections != 1)}"
+        if standing.corrections
+        else ""
     )
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
@@ -233,7 +264,7 @@ def describe_standing(standing: Standing | None) -> str:
 def lab_name(slug: str) -> str:
     """The lab's name for learners; the slug if this installation does not have the lab."""
     try:
-        return load_labs()[slug].name
+        return load_labs()[slug].slug
     except (LabError, KeyError):
         return slug
 

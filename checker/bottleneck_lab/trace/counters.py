@@ -6,7 +6,9 @@ import msgspec
 
 
 class KernelCounters(msgspec.Struct, frozen=True):
-    """One profiled launch. `metrics` are in base units (ns, bytes, %, per second), by ncu's own names."""
+    """One profiled launch. `metrics` are in base units (ns, bytes, %, per second), by ncu's own
+    names.
+    """
 
     name: str
     device: int

@@ -1,4 +1,6 @@
-"""Joins device activities to the calls that launched them. Correlation numbers are unique within a rank only."""
+"""Joins device activities to the calls that launched them. Correlation numbers are unique within a
+rank only.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 
 
-def join_rows(keys: Ints, ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts) -> NDArray[np.intp]:
-    """For each wanted (rank, key) the index of a row that has it, -1 where none has. Keys below 1 join nothing."""
+def join_rows(
+    keys: Ints, ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts
+) -> NDArray[np.intp]:
+    """For each wanted (rank, key) the index of a row that has it, -1 where none has. Keys below 1
+    join nothing.
+    """
     rows = np.flatnonzero(keys > 0)
     if not len(rows):
         return np.full(len(wanted), -1)

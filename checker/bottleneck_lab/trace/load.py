@@ -19,7 +19,7 @@ from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
-from bottleneck_lab.trace.kineto import read_kineto
+from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
 
 Result = TypeVar("Result")
@@ -34,8 +34,9 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 
 def load(path: Path | str) -> Timeline:
-    """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also gzipped), an nsys report or its SQLite
-    export (also gzipped), ncu's CSV or report; or a folder: a capture of `lab profile`, or one trace per rank, which are merged.
+    """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also
+    gzipped), an nsys report or its SQLite export (also gzipped), ncu's CSV or report; or a folder:
+    a capture of `lab profile`, or one trace per rank, which are merged.
 
     Raises CaptureError with what to do when it cannot be read.
     """
@@ -51,8 +52,9 @@ ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
 
 
 def find_traces(folder: Path) -> list[Path]:
-    """The traces of one capture: those that its capture.json names, or one a rank, in the order of the numbers in their names; of a report and its
-    export, the export. Raises CaptureError if there is none.
+    """The traces of one capture: those that its capture.json names, or one a rank, in the order of
+    the numbers in their names; of a report and its export, the export. Raises CaptureError if there
+    is none.
     """
     described = folder / "capture.json"
     if described.is_file():
@@ -66,7 +68,8 @@ def find_traces(folder: Path) -> list[Path]:
     if not files:
         raise CaptureError(
             f"{folder} holds no trace.",
-            "Put one .sqlite, .nsys-rep or .json(.gz) file per rank into it, or name one trace file.",
+            "Put one .sqlite, .nsys-rep or .json(.gz) file per rank into it, or name one trace"
+            " file.",
         )
     return files
 
@@ -76,7 +79,7 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
     if start.startswith(GZIP_MAGIC):
         return _load_gzip
     if path.suffix == ".nsys-rep" or start.startswith(SQLITE_MAGIC):
-        from bottleneck_lab.trace import nsys
+        from bottleneck_lab.trace.nsys import reader as nsys
 
         return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
     if start[:1] == b"\x80":
@@ -98,7 +101,9 @@ def _first_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(32)
     except FileNotFoundError:
-        raise CaptureError(f"{path} does not exist.", "Record a capture with `lab profile`.") from None
+        raise CaptureError(
+            f"{path} does not exist.", "Record a capture with `lab profile`."
+        ) from None
     except OSError as error:
         raise CaptureError(
             f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
@@ -107,7 +112,7 @@ def _first_bytes(path: Path) -> bytes:
 
 def _load_plain(path: Path) -> Timeline:
     if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-        from bottleneck_lab.trace.kineto_parallel import load_in_parallel
+        from bottleneck_lab.trace.fast.kineto_parallel import load_in_parallel
 
         return load_in_parallel(path)
     with path.open("rb") as file:
@@ -122,7 +127,7 @@ def _load_gzip(path: Path) -> Timeline:
 
 def _unpacked(file: IO[bytes], path: Path) -> Timeline:
     """SQLite needs a file that it can seek in."""
-    from bottleneck_lab.trace.nsys import load_nsys_sqlite
+    from bottleneck_lab.trace.nsys.reader import load_nsys_sqlite
 
     with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
         target = Path(folder) / "export.sqlite"
@@ -137,24 +142,34 @@ def _guarded(path: Path, read: Callable[[], Result]) -> Result:
         return read()
     except _GZIP_ERRORS as error:
         raise CaptureError(
-            f"{path.name} is a damaged or truncated gzip file ({error}).", "Copy it again, or capture again."
+            f"{path.name} is a damaged or truncated gzip file ({error}).",
+            "Copy it again, or capture again.",
         ) from error
     except OSError as error:
-        raise CaptureError(f"{path.name} cannot be read: {error}.", "Copy it again, or capture again.") from error
+        raise CaptureError(
+            f"{path.name} cannot be read: {error}.", "Copy it again, or capture again."
+        ) from error
 
 
 def by_number(name: str) -> tuple[list[int], str]:
-    """What the files of several ranks are sorted by: the numbers in their names, so that the tenth comes after the second."""
+    """What the files of several ranks are sorted by: the numbers in their names, so that the tenth
+    comes after the second.
+    """
     return [int(number) for number in re.findall(r"\d+", name)], name
 
 
-NO_COMMON_CLOCK = "rank {rank}: the report does not record when it began, so the ranks share no clock and there is no telling which was late"
+NO_COMMON_CLOCK = (
+    "rank {rank}: the report does not record when it began, so the ranks share no clock and there"
+    " is no telling which was late"
+)
 
 
 def merge_ranks(timelines: list[Timeline]) -> Timeline:
-    """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are numbered in the order given.
+    """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are
+    numbered in the order given.
 
-    If one of them does not say when its clock began, each keeps its own: an old Kineto trace has the time of day, an nsys report counts from its own start.
+    If one of them does not say when its clock began, each keeps its own: an old Kineto trace has
+    the time of day, an nsys report counts from its own start.
     """
     if len(timelines) == 1:
         return timelines[0]
@@ -162,12 +177,18 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     if len(set(ranks)) < len(ranks):
         ranks = list(range(len(timelines)))
     bases = [_base_ns(t) for t in timelines]
-    lost = [rank for t, rank, base in zip(timelines, ranks, bases, strict=True) if t.format == "nsys" and not base]
+    lost = [
+        rank
+        for t, rank, base in zip(timelines, ranks, bases, strict=True)
+        if t.format == "nsys" and not base
+    ]
     strings: dict[str, int] = {}
     threads: list[tl.Thread] = []
     parts = []
     for timeline, rank, base in zip(timelines, ranks, bases, strict=True):
-        parts.append(_moved(timeline, rank, base - min(bases) if all(bases) else 0, strings, len(threads)))
+        parts.append(
+            _moved(timeline, rank, base - min(bases) if all(bases) else 0, strings, len(threads))
+        )
         threads.extend(replace(thread, rank=rank) for thread in timeline.threads)
     return replace(
         parts[0],
@@ -177,12 +198,19 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
         devices=tuple(device for part in parts for device in part.devices),
         emulated=any(t.emulated for t in timelines),
         notes=(
-            *(f"rank {rank}: {note}" for t, rank in zip(timelines, ranks, strict=True) for note in t.notes),
+            *(
+                f"rank {rank}: {note}"
+                for t, rank in zip(timelines, ranks, strict=True)
+                for note in t.notes
+            ),
             *(NO_COMMON_CLOCK.format(rank=rank) for rank in lost),
         ),
         **{name: tl.concatenate([getattr(part, name) for part in parts]) for name in TABLES},
         work=tl.WorkTable(
-            **{c.name: np.concatenate([getattr(part.work, c.name) for part in parts]) for c in fields(tl.WorkTable)}
+            **{
+                c.name: np.concatenate([getattr(part.work, c.name) for part in parts])
+                for c in fields(tl.WorkTable)
+            }
         ),
     )
 
@@ -195,15 +223,25 @@ def _base_ns(timeline: Timeline) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _moved(timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int], first_thread: int) -> Timeline:
+def _moved(
+    timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int], first_thread: int
+) -> Timeline:
     """The timeline on the common clock, with names and threads numbered in common."""
-    numbers = np.array([strings.setdefault(name, len(strings)) for name in timeline.strings], dtype=np.int32)
+    numbers = np.array(
+        [strings.setdefault(name, len(strings)) for name in timeline.strings], dtype=np.int32
+    )
     moved = {}
     for name in TABLES:
         table = getattr(timeline, name)
-        changes = {"start": table.start + shift_ns, "rank": np.full(len(table), rank, dtype=np.int32)}
+        changes = {
+            "start": table.start + shift_ns,
+            "rank": np.full(len(table), rank, dtype=np.int32),
+        }
         if hasattr(table, "end"):
-            changes |= {"end": table.end + shift_ns, "name": numbers[table.name] if len(table) else table.name}
+            changes |= {
+                "end": table.end + shift_ns,
+                "name": numbers[table.name] if len(table) else table.name,
+            }
         if hasattr(table, "thread"):
             changes["thread"] = table.thread + np.int32(first_thread)
         moved[name] = replace(table, **changes)
@@ -212,4 +250,6 @@ def _moved(timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int]
         name=numbers[timeline.work.name] if len(timeline.work) else timeline.work.name,
         rank=np.full(len(timeline.work), rank, dtype=np.int32),
     )
-    return replace(timeline, work=work, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved)
+    return replace(
+        timeline, work=work, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved
+    )

@@ -1,4 +1,6 @@
-"""What names say: which kernels communicate, which way a copy goes, which operators are really ranges. One place for all readers."""
+"""What names say: which kernels communicate, which way a copy goes, which operators are really
+ranges. One place for all readers.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,15 @@ import re
 from bottleneck_lab.trace.timeline import Direction, HostMemory
 
 _COMMUNICATION = re.compile(
-    r"^(?:void )?(?:[\w:]*::)?(?:nccl(?:DevKernel|Kernel|_)?|rccl|msccl|oneccl|nvshmem|cross_device_reduce)"
-    r"|^emulated: (?:nccl|comm|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|broadcast|all[_-]?to[_-]?all|send|recv)",
+    r"^(?:void"
+    r" )?(?:[\w:]*::)?(?:nccl(?:DevKernel|Kernel|_)?|rccl|msccl|oneccl|nvshmem|cross_device_reduce)"
+    r"|^emulated:"
+    r" (?:nccl|comm|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|broadcast|all[_-]?to[_-]?all|send|recv)",
     re.IGNORECASE,
 )
-_RANGE = re.compile(r"^(?:ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|DataParallel\.|## )")
+_RANGE = re.compile(
+    r"^(?:ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|DataParallel\.|## )"
+)
 _WAYS = (
     (re.compile(r"HtoD|HostToDevice", re.IGNORECASE), Direction.H2D),
     (re.compile(r"DtoH|DeviceToHost", re.IGNORECASE), Direction.D2H),
@@ -22,7 +28,19 @@ _WAYS = (
 _EMULATED_WAYS = {"h2d": Direction.H2D, "d2h": Direction.D2H}
 
 
-DTYPES = ("", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "float8")
+DTYPES = (
+    "",
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int8",
+    "uint8",
+    "bool",
+    "float8",
+)
 """What a collective sends, as `DeviceTable.dtype` counts it."""
 DTYPE_BYTES = (0, 8, 4, 2, 2, 8, 4, 1, 1, 1, 1)
 _DTYPES = {
@@ -46,7 +64,9 @@ def dtype_of(name: str | None) -> int:
 
 
 LINES_OF = "lines of "
-"""How the track of a thread's lines of Python is called in captures that `lab profile --stack` made, before the thread's own number."""
+"""How the track of a thread's lines of Python is called in captures that `lab profile --stack`
+made, before the thread's own number.
+"""
 
 
 def is_communication(name: str) -> bool:
@@ -71,7 +91,9 @@ def collective_of(name: str) -> str:
 
 
 def is_range(name: str) -> bool:
-    """Whether a row recorded as an operator is a range that a program or torch put around operators."""
+    """Whether a row recorded as an operator is a range that a program or torch put around
+    operators.
+    """
     return bool(_RANGE.match(name))
 
 

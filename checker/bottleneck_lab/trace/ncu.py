@@ -30,12 +30,33 @@ from bottleneck_lab.trace.timeline import (
 SIZE_LIMIT_BYTES = 512 << 20
 ROW_LIMIT = 1_000_000
 _HEADER = re.compile(r'^"?ID"?,"?Process ID"?,', re.MULTILINE)
-_SCALES = {"nsecond": 1, "ns": 1, "usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9}
-_SCALES |= {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "hz": 1, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9}
+_SCALES = {
+    "nsecond": 1,
+    "ns": 1,
+    "usecond": 1e3,
+    "us": 1e3,
+    "msecond": 1e6,
+    "ms": 1e6,
+    "second": 1e9,
+    "s": 1e9,
+}
+_SCALES |= {
+    "byte": 1,
+    "Kbyte": 1e3,
+    "Mbyte": 1e6,
+    "Gbyte": 1e9,
+    "hz": 1,
+    "Khz": 1e3,
+    "Mhz": 1e6,
+    "Ghz": 1e9,
+}
 _SYNTHETIC = "==PROF== synthetic"
-"""How a report of made-up figures begins, among what ncu says before its table (datasets/captures/make.py)."""
+"""How a report of made-up figures begins, among what ncu says before its table
+(datasets/captures/make.py).
+"""
 _ONE_BY_ONE = (
-    "ncu runs kernels one at a time: their order and durations are real, the time between them is not recorded"
+    "ncu runs kernels one at a time: their order and durations are real, the time between them is"
+    " not recorded"
 )
 _FIXED = (
     "ID",
@@ -54,7 +75,9 @@ _FIXED = (
 
 
 def is_ncu_csv(start: bytes) -> bool:
-    """Whether a file that starts like this may be ncu's CSV: its header, or ncu's own messages before it."""
+    """Whether a file that starts like this may be ncu's CSV: its header, or ncu's own messages
+    before it.
+    """
     text = start.decode("utf-8", "replace")
     return text.startswith("==PROF==") or bool(_HEADER.match(text))
 
@@ -68,23 +91,30 @@ def load_ncu_csv(path: Path) -> Timeline:
         )
     text = path.read_text(encoding="utf-8", errors="replace")
     made_up = tuple(
-        line[len(_SYNTHETIC) - len("synthetic") :] for line in text[:2000].splitlines() if line.startswith(_SYNTHETIC)
+        line[len(_SYNTHETIC) - len("synthetic") :]
+        for line in text[:2000].splitlines()
+        if line.startswith(_SYNTHETIC)
     )
     return as_timeline(parse_csv(text, path), path, made_up)
 
 
 def load_ncu_report(path: Path) -> Timeline:
-    """From a .ncu-rep, at full precision with the ncu-report package, or through the ncu tool where only that is installed."""
+    """From a .ncu-rep, at full precision with the ncu-report package, or through the ncu tool where
+    only that is installed.
+    """
     if importlib.util.find_spec("ncu_report") is not None:
         return as_timeline(_read_report(path), path)
     tool = find_program("ncu")
     if tool is None:
         raise CaptureError(
             f"{path.name} needs NVIDIA's reader.",
-            f"Run `{install_command('ncu')}`, or export with `ncu --import FILE --csv --page raw --print-units base`.",
+            f"Run `{install_command('ncu')}`, or export with `ncu --import FILE --csv --page raw"
+            " --print-units base`.",
         )
     text = run_tool(
-        [str(tool), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"], path, limit_s=120
+        [str(tool), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"],
+        path,
+        limit_s=120,
     )
     return as_timeline(parse_csv(text, path), path)
 
@@ -99,7 +129,8 @@ def _read_report(path: Path) -> list[KernelCounters]:
         raise
     except Exception as error:  # the package raises whatever its C++ does
         raise CaptureError(
-            f"{path.name} is not a readable ncu report: {error}.", "Capture again with ncu, or update ncu-report."
+            f"{path.name} is not a readable ncu report: {error}.",
+            "Capture again with ncu, or update ncu-report.",
         ) from error
 
 
@@ -110,7 +141,10 @@ def _action(action: Any) -> KernelCounters:
         if isinstance(value, (int, float)):
             metrics[name] = float(value)
     capability = f"{metrics.get('device__attribute_compute_capability_major', 0):.0f}.{metrics.get('device__attribute_compute_capability_minor', 0):.0f}"
-    sizes = [tuple(int(metrics.get(f"launch__{kind}_dim_{axis}", 1)) for axis in "xyz") for kind in ("grid", "block")]
+    sizes = [
+        tuple(int(metrics.get(f"launch__{kind}_dim_{axis}", 1)) for axis in "xyz")
+        for kind in ("grid", "block")
+    ]
     return KernelCounters(str(action.name()), 0, capability, sizes[0], sizes[1], metrics)
 
 
@@ -130,7 +164,8 @@ def parse_csv(text: str, path: Path) -> list[KernelCounters]:
         raise CaptureError(f"{path.name} is damaged: {error}.", "Export it again.") from error
     if not found:
         raise CaptureError(
-            f"{path.name} holds no kernel.", "Check --kernel-name and --launch-count: ncu may have matched nothing."
+            f"{path.name} holds no kernel.",
+            "Check --kernel-name and --launch-count: ncu may have matched nothing.",
         )
     return found
 
@@ -138,7 +173,9 @@ def parse_csv(text: str, path: Path) -> list[KernelCounters]:
 def _limited(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
     for count, row in enumerate(rows):
         if count >= ROW_LIMIT:
-            raise CaptureError(f"The file has more than {ROW_LIMIT} rows.", "Export fewer kernels or metrics.")
+            raise CaptureError(
+                f"The file has more than {ROW_LIMIT} rows.", "Export fewer kernels or metrics."
+            )
         yield row
 
 
@@ -215,7 +252,10 @@ def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...
         device=[k.device for k in kernels],
         grid=[int(np.prod(k.grid, dtype=np.float64)) for k in kernels],
         block=[min(int(np.prod(k.block, dtype=np.float64)), 2**31 - 1) for k in kernels],
-        occupancy=[k.metrics.get("sm__warps_active.avg.pct_of_peak_sustained_active", np.nan) for k in kernels],
+        occupancy=[
+            k.metrics.get("sm__warps_active.avg.pct_of_peak_sustained_active", np.nan)
+            for k in kernels
+        ],
     )
     host = make_table(HostTable)
     capabilities = {k.device: k.compute_capability for k in kernels}
@@ -229,7 +269,10 @@ def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...
         host,
         host,
         make_table(MemoryTable),
-        devices=tuple(DeviceInfo(0, device, compute_capability=cc) for device, cc in sorted(capabilities.items())),
+        devices=tuple(
+            DeviceInfo(0, device, compute_capability=cc)
+            for device, cc in sorted(capabilities.items())
+        ),
         notes=notes or (_ONE_BY_ONE,),
         counters=tuple(kernels),
     )

@@ -1,7 +1,7 @@
 """What operators had to compute and to move at least, from the shapes of their inputs.
 
-FLOP count a multiplication and an addition each, and any other function of a number as one. Bytes are every input and the output once: what a cache
-of any size cannot save.
+FLOP count a multiplication and an addition each, and any other function of a number as one. Bytes
+are every input and the output once: what a cache of any size cannot save.
 """
 
 from __future__ import annotations
@@ -37,20 +37,28 @@ def _product(a: Shape, b: Shape) -> Counted:
     return 2.0 * many * m * k * n, float(prod(a) + prod(b) + many * m * n)
 
 
-def _convolution(values: Shape, weight: Shape, padding: Shape, stride: Shape, dilation: Shape) -> Counted:
+def _convolution(
+    values: Shape, weight: Shape, padding: Shape, stride: Shape, dilation: Shape
+) -> Counted:
     """Values [n, c, …], weight [o, c / groups, …]; also for fewer or more than two dimensions."""
     out = [
         (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
-        for size, kernel, pad, step, spread in zip(values[2:], weight[2:], padding, stride, dilation, strict=True)
+        for size, kernel, pad, step, spread in zip(
+            values[2:], weight[2:], padding, stride, dilation, strict=True
+        )
     ]
     made = values[0] * weight[0] * prod(out)
     return 2.0 * made * prod(weight[1:]), float(prod(values) + prod(weight) + made)
 
 
 def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
-    """[b, heads, length, dim]: two products, queries with keys and weights with values. A causal mask halves this where the kernel uses it."""
+    """[b, heads, length, dim]: two products, queries with keys and weights with values. A causal
+    mask halves this where the kernel uses it.
+    """
     *many, length, dim = query
-    return 2.0 * prod(many) * length * key[-2] * (dim + value[-1]), float(2 * prod(query) + prod(key) + prod(value))
+    return 2.0 * prod(many) * length * key[-2] * (dim + value[-1]), float(
+        2 * prod(query) + prod(key) + prod(value)
+    )
 
 
 def _matrix_vector(shapes: list[Shape], _: list[Shape]) -> Counted:
@@ -60,7 +68,9 @@ def _matrix_vector(shapes: list[Shape], _: list[Shape]) -> Counted:
 
 
 def _elementwise(flop: int, inputs: int) -> _Count:
-    """`flop` operations for each number that comes out; the first `inputs` arguments are tensors or numbers, and may be broadcast."""
+    """`flop` operations for each number that comes out; the first `inputs` arguments are tensors or
+    numbers, and may be broadcast.
+    """
 
     def count(shapes: list[Shape], _: list[Shape]) -> Counted:
         out = prod(_broadcast(shapes[:inputs]))
@@ -83,7 +93,9 @@ def _reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
 _Count = Callable[[list[Shape], list[Shape]], Counted]
 _COUNTS: dict[str, _Count] = {
     **dict.fromkeys(("aten::mm", "aten::bmm"), lambda shapes, _: _product(shapes[0], shapes[1])),
-    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), lambda shapes, _: _product(shapes[1], shapes[2])),
+    **dict.fromkeys(
+        ("aten::addmm", "aten::baddbmm"), lambda shapes, _: _product(shapes[1], shapes[2])
+    ),
     "aten::addmv_": _matrix_vector,
     **{
         name + ending: _elementwise(1, 2)
@@ -107,11 +119,19 @@ _COUNTS: dict[str, _Count] = {
         )
         for ending in ("", "_")
     },
-    **{name + ending: _elementwise(3, 3) for name in ("aten::addcdiv", "aten::addcmul") for ending in ("", "_")},
+    **{
+        name + ending: _elementwise(3, 3)
+        for name in ("aten::addcdiv", "aten::addcmul")
+        for ending in ("", "_")
+    },
     **{name + ending: _elementwise(3, 2) for name in ("aten::lerp",) for ending in ("", "_")},
     **dict.fromkeys(("aten::sum", "aten::amax", "aten::amin"), _reduction),
-    "aten::cudnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[2:5]),
-    "aten::mkldnn_convolution": lambda shapes, values: _convolution(shapes[0], shapes[1], *values[3:6]),
+    "aten::cudnn_convolution": lambda shapes, values: _convolution(
+        shapes[0], shapes[1], *values[2:5]
+    ),
+    "aten::mkldnn_convolution": lambda shapes, values: _convolution(
+        shapes[0], shapes[1], *values[3:6]
+    ),
     "aten::_slow_conv2d_forward": lambda shapes, values: _convolution(
         shapes[0], shapes[1], values[5], values[4], (1,) * len(values[4])
     ),
@@ -130,13 +150,23 @@ COUNTED = frozenset(_COUNTS)
 
 
 def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
-    """One call's work, from the JSON of "Input Dims", "Input type" and "Concrete Inputs"; None when they do not tell."""
+    """One call's work, from the JSON of "Input Dims", "Input type" and "Concrete Inputs"; None when
+    they do not tell.
+    """
     try:
         shapes, kinds = msgspec.json.decode(dims), msgspec.json.decode(types)
         given = [_numbers(text) for text in msgspec.json.decode(values)] if values else []
         flop, elements = _COUNTS[name](shapes, given)
         precision, size = _TYPES[next(kind for kind in kinds if kind in _TYPES)]
-    except (msgspec.DecodeError, ValueError, TypeError, IndexError, KeyError, StopIteration, AttributeError):
+    except (
+        msgspec.DecodeError,
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        StopIteration,
+        AttributeError,
+    ):
         return None
     return Work(flop, elements * size, precision) if flop > 0 and elements > 0 else None
 
@@ -145,4 +175,6 @@ def _numbers(text: Any) -> Shape:
     """ "[1, 2]" → (1, 2); empty for anything that is not a list of numbers."""
     if not isinstance(text, str) or not text.startswith("["):
         return ()
-    return tuple(int(part) for part in text.strip("[]").split(",") if part.strip().lstrip("-").isdecimal())
+    return tuple(
+        int(part) for part in text.strip("[]").split(",") if part.strip().lstrip("-").isdecimal()
+    )

@@ -1,6 +1,8 @@
-"""What a memory snapshot of PyTorch's allocator holds: events in columns, and the blocks that were there when it was taken.
+"""What a memory snapshot of PyTorch's allocator holds: events in columns, and the blocks that were
+there when it was taken.
 
-The format is that of `torch.cuda.memory._snapshot()` (torch/csrc/cuda/Module.cpp, THCPModule_memorySnapshot).
+The format is that of `torch.cuda.memory._snapshot()` (torch/csrc/cuda/Module.cpp,
+THCPModule_memorySnapshot).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ NO_STACK = -1
 
 
 class Action(IntEnum):
-    """What the allocator did. What it says beyond these concerns neither allocated nor reserved bytes."""
+    """What the allocator did. What it says beyond these concerns neither allocated nor reserved
+    bytes.
+    """
 
     OTHER = 0
     ALLOC = 1
@@ -45,7 +49,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvents:
-    """What one device's allocator did, oldest first. An OOM's `address` is what the device had free; `stack` indexes `Snapshot.stacks`, or is NO_STACK."""
+    """What one device's allocator did, oldest first. An OOM's `address` is what the device had
+    free; `stack` indexes `Snapshot.stacks`, or is NO_STACK.
+    """
 
     action: TinyInts
     time_us: Ints
@@ -59,7 +65,9 @@ class AllocatorEvents:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of a segment: held by the program (`active`) or kept for later. `requested` is what was asked for, before rounding."""
+    """A piece of a segment: held by the program (`active`) or kept for later. `requested` is what
+    was asked for, before rounding.
+    """
 
     address: int
     bytes: int
@@ -117,11 +125,13 @@ def is_snapshot(path: Path) -> bool:
 
 
 def load_snapshot(path: Path) -> Snapshot:
-    """The snapshot in a pickle of `torch.cuda.memory._dump_snapshot`. Nothing in the file is executed, and no object of its choosing is made.
+    """The snapshot in a pickle of `torch.cuda.memory._dump_snapshot`. Nothing in the file is
+    executed, and no object of its choosing is made.
 
-    Raises CaptureError for a file that is damaged, or holds anything else than such a snapshot does.
+    Raises CaptureError for a file that is damaged, or holds anything else than such a snapshot
+    does.
     """
-    from bottleneck_lab.trace.snapshot_pickle import SnapshotReader, UnusualPickleError
+    from bottleneck_lab.trace.fast.snapshot_pickle import SnapshotReader, UnusualPickleError
 
     try:
         with path.open("rb") as file:
@@ -129,7 +139,8 @@ def load_snapshot(path: Path) -> Snapshot:
     except UnusualPickleError as error:
         raise CaptureError(
             f"{path.name} is not a memory snapshot: {error}. Nothing in it was executed.",
-            "Record one with `lab profile --tool memory -- python PROGRAM`, or with torch.cuda.memory._dump_snapshot.",
+            "Record one with `lab profile --tool memory -- python PROGRAM`, or with"
+            " torch.cuda.memory._dump_snapshot.",
         ) from error
     except OSError as error:
         raise CaptureError(

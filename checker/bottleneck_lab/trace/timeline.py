@@ -1,7 +1,8 @@
 """One columnar timeline, the same whatever tool recorded it.
 
-Every time is an integer number of nanoseconds on the clock of its capture. Names are indices into one table of strings.
-Rows of every table are sorted by start, and the longer row comes first where two start together, so that a parent stands before its children.
+Every time is an integer number of nanoseconds on the clock of its capture. Names are indices into
+one table of strings. Rows of every table are sorted by start, and the longer row comes first where
+two start together, so that a parent stands before its children.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Floats64 = NDArray[np.float64]
 
 
 class ActivityKind(IntEnum):
-    """What a device row is. A SYNC row is a wait that the tool draws on a stream: the device does nothing in it, so it is never busy time."""
+    """What a device row is. A SYNC row is a wait that the tool draws on a stream: the device does
+    nothing in it, so it is never busy time.
+    """
 
     KERNEL = 0
     COPY = 1
@@ -46,7 +49,9 @@ class Direction(IntEnum):
 
 
 class HostMemory(IntEnum):
-    """The memory on the host's side of a copy. Only pinned memory can be copied while the host runs on."""
+    """The memory on the host's side of a copy. Only pinned memory can be copied while the host runs
+    on.
+    """
 
     UNKNOWN = 0
     PAGEABLE = 1
@@ -55,9 +60,11 @@ class HostMemory(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """What the accelerators did: one row an activity. `correlation` joins it to the runtime call that launched it (-1: none recorded).
+    """What the accelerators did: one row an activity. `correlation` joins it to the runtime call
+    that launched it (-1: none recorded).
 
-    `bytes` are those of a copy, or of a collective's larger side, whose `dtype` is an index into names.DTYPES; 0 when it was not recorded.
+    `bytes` are those of a copy, or of a collective's larger side, whose `dtype` is an index into
+    names.DTYPES; 0 when it was not recorded.
     """
 
     start: Ints
@@ -83,9 +90,11 @@ class DeviceTable:
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """What a host thread did: runtime calls, operators, ranges or Python frames. `thread` is an index into `Timeline.threads`, where every rank has its own.
+    """What a host thread did: runtime calls, operators, ranges or Python frames. `thread` is an
+    index into `Timeline.threads`, where every rank has its own.
 
-    `correlation` joins a runtime call to `DeviceTable.correlation`, and an operator or range to `DeviceTable.external` (-1: to nothing).
+    `correlation` joins a runtime call to `DeviceTable.correlation`, and an operator or range to
+    `DeviceTable.external` (-1: to nothing).
     """
 
     start: Ints
@@ -101,9 +110,11 @@ class HostTable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
-    """Allocations (`bytes` > 0) and frees (< 0) as the framework saw them; `allocated` is the total after it (-1: not recorded), `device` -1 is the host.
+    """Allocations (`bytes` > 0) and frees (< 0) as the framework saw them; `allocated` is the total
+    after it (-1: not recorded), `device` -1 is the host.
 
-    `address` joins a free to its allocation (-1: not recorded)."""
+    `address` joins a free to its allocation (-1: not recorded).
+    """
 
     start: Ints
     bytes: Ints
@@ -120,9 +131,12 @@ class MemoryTable:
 
 @dataclass(frozen=True, slots=True)
 class WorkTable:
-    """Calls of operators, matrix ones and others, whose work the recorded shapes tell: FLOP, and the bytes that had to be moved at least.
+    """Calls of operators, matrix ones and others, whose work the recorded shapes tell: FLOP, and
+    the bytes that had to be moved at least.
 
-    `external` joins them to `DeviceTable.external` and to `HostTable.correlation` of operators; `precision` is an index into shapes.PRECISIONS. In no order."""
+    `external` joins them to `DeviceTable.external` and to `HostTable.correlation` of operators;
+    `precision` is an index into shapes.PRECISIONS. In no order.
+    """
 
     external: Ints
     rank: SmallInts
@@ -169,7 +183,9 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A whole capture. `notes` are sentences about what the reader had to drop or doubt; `emulated` must be shown wherever figures are."""
+    """A whole capture. `notes` are sentences about what the reader had to drop or doubt; `emulated`
+    must be shown wherever figures are.
+    """
 
     source: str
     format: str
@@ -200,7 +216,11 @@ class Timeline:
     @cached_property
     def extent(self) -> tuple[int, int]:
         """First start and last end of anything that was recorded, ns; (0, 0) when there is nothing."""
-        tables = [t for t in (self.device, self.runtime, self.operators, self.ranges, self.python) if len(t)]
+        tables = [
+            t
+            for t in (self.device, self.runtime, self.operators, self.ranges, self.python)
+            if len(t)
+        ]
         if not tables:
             return 0, 0
         return min(int(t.start[0]) for t in tables), max(int(t.end.max()) for t in tables)
@@ -209,11 +229,15 @@ class Timeline:
     def launched_by(self) -> SmallInts:
         """For every device row, the runtime call that launched it; -1 where none was recorded."""
         calls, work = self.runtime, self.device
-        return join_rows(calls.correlation, calls.rank, work.correlation, work.rank).astype(np.int32)
+        return join_rows(calls.correlation, calls.rank, work.correlation, work.rank).astype(
+            np.int32
+        )
 
     @cached_property
     def launching(self) -> NDArray[np.bool_]:
-        """Whether a runtime call has work on a device. Of several calls with one number `launched_by` holds only the first."""
+        """Whether a runtime call has work on a device. Of several calls with one number
+        `launched_by` holds only the first.
+        """
         found = np.zeros(len(self.runtime), dtype=bool)
         found[self.launched_by[self.launched_by >= 0]] = True
         rest = np.flatnonzero(~found & (self.runtime.correlation > 0))
@@ -224,7 +248,17 @@ class Timeline:
     @property
     def events(self) -> int:
         """Rows in all tables."""
-        return sum(len(t) for t in (self.device, self.runtime, self.operators, self.ranges, self.python, self.memory))
+        return sum(
+            len(t)
+            for t in (
+                self.device,
+                self.runtime,
+                self.operators,
+                self.ranges,
+                self.python,
+                self.memory,
+            )
+        )
 
     def names(self, table: DeviceTable | HostTable) -> list[str]:
         """The names of a table's rows."""
@@ -235,7 +269,18 @@ Table = TypeVar("Table", DeviceTable, HostTable, MemoryTable)
 
 DTYPES: dict[str, Any] = {
     **dict.fromkeys(
-        ("start", "end", "stream", "correlation", "external", "bytes", "allocated", "reserved", "address", "grid"),
+        (
+            "start",
+            "end",
+            "stream",
+            "correlation",
+            "external",
+            "bytes",
+            "allocated",
+            "reserved",
+            "address",
+            "grid",
+        ),
         np.int64,
     ),
     **dict.fromkeys(("name", "rank", "device", "thread", "block"), np.int32),
@@ -253,13 +298,17 @@ DEFAULTS: dict[str, float] = {
 
 
 def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
-    """A table from the columns given; what is not given is filled with its default. Rows are put in order."""
+    """A table from the columns given; what is not given is filled with its default. Rows are put in
+    order.
+    """
     values = {}
     for column in fields(kind):
         dtype = DTYPES[column.name]
         given = columns.pop(column.name, None)
         if given is None:
-            given = np.broadcast_to(np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length)  # takes no memory
+            given = np.broadcast_to(
+                np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length
+            )  # takes no memory
         values[column.name] = np.asarray(given, dtype=dtype)
     if columns:
         raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")
@@ -267,7 +316,9 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
 
 
 FEW_SHARE = 4
-"""Where no more than one row in so many is out of place, only those are sorted: tools write their rows nearly in order."""
+"""Where no more than one row in so many is out of place, only those are sorted: tools write their
+rows nearly in order.
+"""
 
 
 def sort_table(table: Table) -> Table:
@@ -277,13 +328,22 @@ def sort_table(table: Table) -> Table:
     if len(start) < 2:
         return table
     if _in_order(start, end):  # a column of a larger record must not keep all of it alive
-        return type(table)(**{column.name: _alone(getattr(table, column.name)) for column in fields(table)})
+        return type(table)(
+            **{column.name: _alone(getattr(table, column.name)) for column in fields(table)}
+        )
     rows = _out_of_place(start)
     if FEW_SHARE * len(rows) > len(start):
-        return take(table, np.argsort(start, kind="stable") if end is None else order_of(start, end))
-    moved = rows[np.argsort(start[rows], kind="stable") if end is None else order_of(start[rows], end[rows])]
+        return take(
+            table, np.argsort(start, kind="stable") if end is None else order_of(start, end)
+        )
+    moved = rows[
+        np.argsort(start[rows], kind="stable") if end is None else order_of(start[rows], end[rows])
+    ]
     return type(table)(
-        **{column.name: _exchanged(getattr(table, column.name), rows, moved) for column in fields(table)}
+        **{
+            column.name: _exchanged(getattr(table, column.name), rows, moved)
+            for column in fields(table)
+        }
     )
 
 
@@ -291,8 +351,12 @@ def _alone(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.strides == (0,) else np.ascontiguousarray(values)
 
 
-def _exchanged(values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp]) -> NDArray[Any]:
-    """With the values of the rows `moved` in the places of `rows`. Most columns are the same there, and need no copy."""
+def _exchanged(
+    values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp]
+) -> NDArray[Any]:
+    """With the values of the rows `moved` in the places of `rows`. Most columns are the same there,
+    and need no copy.
+    """
     new = values[moved]
     if values.strides == (0,) or (values[rows] == new).all():
         return _alone(values)
@@ -302,7 +366,9 @@ def _exchanged(values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.i
 
 
 def _out_of_place(start: Ints) -> NDArray[np.intp]:
-    """Rows that do not start later than all before them and earlier than all behind them. The others stand where any sort leaves them."""
+    """Rows that do not start later than all before them and earlier than all behind them. The
+    others stand where any sort leaves them.
+    """
     stay = np.ones(len(start), dtype=bool)
     stay[1:] = start[1:] > np.maximum.accumulate(start[:-1])
     stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
@@ -318,8 +384,10 @@ def _in_order(start: Ints, end: Ints | None) -> bool:
 
 
 def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
-    """What puts rows in order: by start, then longer first. Captures are sorted runs nearly everywhere, which a stable sort only merges; only rows that
-    start together are compared by their end."""
+    """What puts rows in order: by start, then longer first. Captures are sorted runs nearly
+    everywhere, which a stable sort only merges; only rows that start together are compared by their
+    end.
+    """
     order = np.argsort(start, kind="stable")
     if len(order) < 2:
         return order
@@ -333,13 +401,17 @@ def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
 
 
 def take(table: Table, rows: Any) -> Table:
-    """The table of the given rows: indices, a slice or a mask. Where the mask leaves nothing out, it is the table itself."""
+    """The table of the given rows: indices, a slice or a mask. Where the mask leaves nothing out,
+    it is the table itself.
+    """
     if getattr(rows, "dtype", None) == np.bool_ and rows.all():
         return table
     length = len(table.start[rows])
     return type(table)(
         **{
-            column.name: np.broadcast_to(values[:1], length) if values.strides == (0,) else values[rows]
+            column.name: (
+                np.broadcast_to(values[:1], length) if values.strides == (0,) else values[rows]
+            )
             for column in fields(table)
             for values in [getattr(table, column.name)]
         }
@@ -349,12 +421,16 @@ def take(table: Table, rows: Any) -> Table:
 def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, int]]:
     """The (rank, device) pairs that the rows have (all rows, when not given), ascending."""
     low, high = int(table.device.min(initial=0)), int(table.device.max(initial=0))
-    pairs = different(table.rank[rows].astype(np.int64) * (high - low + 1) + table.device[rows] - low)
+    pairs = different(
+        table.rank[rows].astype(np.int64) * (high - low + 1) + table.device[rows] - low
+    )
     return [(pair // (high - low + 1), pair % (high - low + 1) + low) for pair in pairs.tolist()]
 
 
 def different(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values among whole numbers, ascending: np.unique, but many times as fast for millions of numbers that lie close together."""
+    """The distinct values among whole numbers, ascending: np.unique, but many times as fast for
+    millions of numbers that lie close together.
+    """
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -371,11 +447,18 @@ def concatenate(tables: list[Table]) -> Table:
     filled = [table for table in tables if len(table)] or tables[:1]
     if len(filled) == 1:
         return filled[0]
-    return sort_table(kind(**{c.name: _end_to_end([getattr(t, c.name) for t in filled]) for c in fields(kind)}))
+    return sort_table(
+        kind(**{c.name: _end_to_end([getattr(t, c.name) for t in filled]) for c in fields(kind)})
+    )
 
 
 def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """One column of several. Where all hold a single value, as columns that were not recorded do, the result does too and takes no memory."""
-    if all(part.strides == (0,) for part in parts) and len({part[:1].tobytes() for part in parts}) == 1:
+    """One column of several. Where all hold a single value, as columns that were not recorded do,
+    the result does too and takes no memory.
+    """
+    if (
+        all(part.strides == (0,) for part in parts)
+        and len({part[:1].tobytes() for part in parts}) == 1
+    ):
         return np.broadcast_to(parts[0][:1], sum(map(len, parts)))
     return np.concatenate(parts)

@@ -49,7 +49,9 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: a rename is only safe from a power cut once its folder is synced."""
+    """Make the names in `folder` durable: a rename is only safe from a power cut once its folder is
+    synced.
+    """
     if sys.platform == "win32":  # a folder cannot be opened there
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -68,7 +70,9 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Gives the file its name unless that is taken. On a file system without hard links (exFAT, some shared folders) only the lock says who writes."""
+    """Gives the file its name unless that is taken. On a file system without hard links (exFAT,
+    some shared folders) only the lock says who writes.
+    """
     try:
         os.link(temporary, path)
     except OSError as error:
@@ -77,11 +81,14 @@ def _link(temporary: Path, path: Path) -> None:
         temporary.rename(path)
 
 
-def write_bytes(path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True) -> None:
+def write_bytes(
+    path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True
+) -> None:
     """Put `data` at `path`, whole and durable, or leave what was there.
 
-    The temporary file stands in `scratch` (default: beside `path`; it must be on the same file system). With `replace`
-    False an existing `path` is never touched. Raises MachineError when it cannot be written.
+    The temporary file stands in `scratch` (default: beside `path`; it must be on the same file
+    system). With `replace` False an existing `path` is never touched. Raises MachineError when it
+    cannot be written.
     """
     temporary = (scratch or path.parent) / f"{TEMPORARY}{path.name}-{os.getpid()}"
     with explained(path):
@@ -99,7 +106,9 @@ def write_bytes(path: Path, data: bytes, *, scratch: Path | None = None, replace
 
 
 def publish(folder: Path, final: Path) -> None:
-    """Give a finished `folder` its `final` name, after its files have reached the disk. `final` must not exist."""
+    """Give a finished `folder` its `final` name, after its files have reached the disk. `final`
+    must not exist.
+    """
     with explained(final):
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():

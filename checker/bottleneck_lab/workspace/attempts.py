@@ -1,4 +1,6 @@
-"""Attempts: every verdict, with the files that it is about, numbered without gaps and never overwritten."""
+"""Attempts: every verdict, with the files that it is about, numbered without gaps and never
+overwritten.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Attempt(msgspec.Struct, frozen=True):
 def _read_submitted(path: Path) -> bytes:
     """The bytes of one regular file; a pipe or a device in its place would block or never end.
 
-    A link is not followed: whoever checks somebody else's workspace would hand out a copy of what only they may read.
+    A link is not followed: whoever checks somebody else's workspace would hand out a copy of what
+    only they may read.
     """
     remedy = f"Put a regular file there; `lab reset` restores the original {path.name}."
     try:
@@ -49,13 +52,17 @@ def _read_submitted(path: Path) -> bytes:
 
 @contextmanager
 def submission(workspace: Workspace, lab: Lab) -> Iterator[Path]:
-    """A folder with a copy of what is submitted, as it is now: an edit made while a check runs cannot change what was
-    checked.
+    """A folder with a copy of what is submitted, as it is now: an edit made while a check runs
+    cannot change what was checked.
 
-    Call it inside `workspace.working()`. The folder goes away at the end unless `record` has taken it.
+    Call it inside `workspace.working()`. The folder goes away at the end unless `record` has taken
+    it.
     """
     folder = workspace.attempts / f"{UNFINISHED}submission"
-    names = [*lab.spec.editable, *(["diagnosis.toml"] if (workspace.root / "diagnosis.toml").exists() else [])]
+    names = [
+        *lab.spec.editable,
+        *(["diagnosis.toml"] if (workspace.root / "diagnosis.toml").exists() else []),
+    ]
     with explained(folder):
         remove(folder)
         folder.mkdir(parents=True)
@@ -73,19 +80,26 @@ def submission(workspace: Workspace, lab: Lab) -> Iterator[Path]:
 def record(workspace: Workspace, verdict: Verdict, submitted: Path) -> Attempt:
     """Record `verdict` and move the `submitted` folder beside it, under the next number.
 
-    The folder gets its name first, the verdict last: an attempt exists once its verdict does, and a number whose
-    verdict never came is taken again. Raises MachineError when it cannot be written; nothing recorded before is
-    touched.
+    The folder gets its name first, the verdict last: an attempt exists once its verdict does, and a
+    number whose verdict never came is taken again. Raises MachineError when it cannot be written;
+    nothing recorded before is touched.
     """
     with workspace.writing("lab check"):
-        number = 1 + max((taken for taken, path in numbered(workspace.attempts) if path.suffix == ".json"), default=0)
+        number = 1 + max(
+            (taken for taken, path in numbered(workspace.attempts) if path.suffix == ".json"),
+            default=0,
+        )
         folder = workspace.attempts / f"{number:04}"
         if folder.exists():
             leftover = folder.with_name(f"{TEMPORARY}{number:04}")
             folder.rename(leftover)
             remove(leftover)
         publish(submitted, folder)
-        workspace.write(folder.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(verdict)), replace=False)
+        workspace.write(
+            folder.with_suffix(".json"),
+            msgspec.json.format(msgspec.json.encode(verdict)),
+            replace=False,
+        )
     return Attempt(number, verdict, folder)
 
 

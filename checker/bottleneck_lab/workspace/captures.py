@@ -1,4 +1,6 @@
-"""Captures: each in its own folder, which appears under its number only when the capture is complete."""
+"""Captures: each in its own folder, which appears under its number only when the capture is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def make_capture(workspace: Workspace, tool: str, fill: Callable[[Path], object]
 
 @contextmanager
 def new_folder(parent: Path, tool: str) -> Iterator[tuple[Path, Path]]:
-    """For a capture outside a workspace: its name, the next `parent/NNNN-<tool>`, and the empty folder in which it is made. Both are this process's alone."""
+    """For a capture outside a workspace: its name, the next `parent/NNNN-<tool>`, and the empty
+    folder in which it is made. Both are this process's alone.
+    """
     number = 0
     while True:
         number = 1 + max([number, *(taken for taken, _ in numbered(parent))])
@@ -50,7 +54,9 @@ def new_folder(parent: Path, tool: str) -> Iterator[tuple[Path, Path]]:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[Path | None]:
-    """Makes `folder`, or empties what a killed process left of it, and removes it at the end; None while another process holds it."""
+    """Makes `folder`, or empties what a killed process left of it, and removes it at the end; None
+    while another process holds it.
+    """
     descriptor = _hold(folder)
     if descriptor is None:
         yield None
@@ -70,7 +76,9 @@ def _hold(folder: Path) -> int | None:
     while True:
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(
+                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

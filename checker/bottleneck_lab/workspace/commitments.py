@@ -1,4 +1,6 @@
-"""Diagnoses as they were committed, and whether the workspace is still blind: whether causes are the learner's to find."""
+"""Diagnoses as they were committed, and whether the workspace is still blind: whether causes are
+the learner's to find.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace
 from bottleneck_lab.workspace.hints import load_hints
 
 RevealedBy = Literal["", "hints", "revealed", "solution"]
-"""What gave the cause away before it was named: all hints, `lab diagnose --reveal`, or the solution."""
+"""What gave the cause away before it was named: all hints, `lab diagnose --reveal`, or the
+solution.
+"""
 
 
 class Commitment(msgspec.Struct, frozen=True):
-    """One committed diagnosis. `capture` is the folder's name in which its evidence was measured, `hints` how many had been taken."""
+    """One committed diagnosis. `capture` is the folder's name in which its evidence was measured,
+    `hints` how many had been taken.
+    """
 
     at: str
     answers: dict[str, Answer]
@@ -27,14 +33,18 @@ class Commitment(msgspec.Struct, frozen=True):
 
 
 class Help(msgspec.Struct, frozen=True):
-    """When the causes were revealed without a diagnosis, and when the solution was looked at; None for never."""
+    """When the causes were revealed without a diagnosis, and when the solution was looked at; None
+    for never.
+    """
 
     revealed: str | None = None
     solution: str | None = None
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Everything that a workspace records of its learner's diagnosis. It is submitted with the work."""
+    """Everything that a workspace records of its learner's diagnosis. It is submitted with the
+    work.
+    """
 
     commitments: list[Commitment]
     help: Help
@@ -42,7 +52,9 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def load_record(workspace: Workspace) -> Record:
-    """What has been committed, oldest first, and the help that was taken. Raises MachineError for a file that is not ours."""
+    """What has been committed, oldest first, and the help that was taken. Raises MachineError for a
+    file that is not ours.
+    """
     diagnoses, help_ = workspace.state / "diagnoses.json", workspace.state / "help.json"
     return Record(
         read_json(diagnoses, list[Commitment]) if diagnoses.exists() else [],
@@ -52,7 +64,9 @@ def load_record(workspace: Workspace) -> Record:
 
 
 def is_blind(workspace: Workspace) -> bool:
-    """Whether evidence is shown without causes, findings and ceilings: until a diagnosis is committed, or a hint has given them away."""
+    """Whether evidence is shown without causes, findings and ceilings: until a diagnosis is
+    committed, or a hint has given them away.
+    """
     record = load_record(workspace)
     told = record.commitments or record.help.revealed or record.help.solution
     return bool(workspace.lab.spec.questions) and not told
@@ -65,7 +79,9 @@ def is_blind_at(path: Path) -> bool:
 
 
 def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) -> Commitment:
-    """Record `answers` as the learner's diagnosis; the latest commitment as it stands where they are no different."""
+    """Record `answers` as the learner's diagnosis; the latest commitment as it stands where they
+    are no different.
+    """
     with workspace.writing("lab diagnose"):
         record = load_record(workspace)
         if record.commitments and record.commitments[-1].answers == dict(answers):

@@ -23,14 +23,20 @@ Report = Callable[[int, int], None]
 
 
 def is_made(name: str) -> bool:
-    """Whether the data set `name` is complete. Its manifest marks it incomplete while it is being created or after an interruption."""
+    """Whether the data set `name` is complete. Its manifest marks it incomplete while it is being
+    created or after an interruption.
+    """
     with suppress(OSError, ValueError, AttributeError):
-        return json.loads((dataset_root(name) / "manifest.json").read_bytes()).get("complete") is True
+        return (
+            json.loads((dataset_root(name) / "manifest.json").read_bytes()).get("complete") is True
+        )
     return False
 
 
 def require_dataset(name: str) -> Path:
-    """The folder of the data set `name`. Raises MachineError when it has not been made, or not to the end."""
+    """The folder of the data set `name`. Raises MachineError when it has not been made, or not to
+    the end.
+    """
     root = dataset_root(name)
     if is_made(name):
         return root
@@ -39,11 +45,15 @@ def require_dataset(name: str) -> Path:
             f"The data set '{name}' in {root} is incomplete.",
             f"`lab data {name}` completes it; if it is running now, wait until it has finished.",
         )
-    raise MachineError(f"The data set '{name}' is not on this machine yet.", f"`lab data {name}` creates it.")
+    raise MachineError(
+        f"The data set '{name}' is not on this machine yet.", f"`lab data {name}` creates it."
+    )
 
 
 def data_folder(lab: Lab) -> Path:
-    """The folder of the lab's data set, which must be there; the folder of all data sets for a lab that needs none. Raises MachineError."""
+    """The folder of the lab's data set, which must be there; the folder of all data sets for a lab
+    that needs none. Raises MachineError.
+    """
     folders = [require_dataset(name) for name in lab.spec.datasets]
     return folders[0] if folders else home() / "datasets"
 
@@ -51,19 +61,30 @@ def data_folder(lab: Lab) -> Path:
 def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = None) -> Path:
     """Make the data set `name`, or verify and complete the one that is there; its folder.
 
-    `options` are passed to the generator as `--name value`. Raises UsageError for a data set without a generator,
-    MachineError with the generator's last words when it fails. The generator ends with this process: it is stopped on
-    Ctrl-C and on any error.
+    `options` are passed to the generator as `--name value`. Raises UsageError for a data set
+    without a generator, MachineError with the generator's last words when it fails. The generator
+    ends with this process: it is stopped on Ctrl-C and on any error.
     """
     generator = find_dataset(name)
     if generator is None:
         raise UsageError(
-            f"There is no data set called '{name}'.", "`lab data photos` creates the one that the labs use."
+            f"There is no data set called '{name}'.",
+            "`lab data photos` creates the one that the labs use.",
         )
     require_packages("labs", PIL="Pillow")
     root = dataset_root(name)
-    arguments = [text for key, value in (options or {}).items() for text in (f"--{key}", str(value))]
-    command = [sys.executable, str(generator), "--root", str(root), "--progress", "json", *arguments]
+    arguments = [
+        text for key, value in (options or {}).items() for text in (f"--{key}", str(value))
+    ]
+    command = [
+        sys.executable,
+        str(generator),
+        "--root",
+        str(root),
+        "--progress",
+        "json",
+        *arguments,
+    ]
     with tempfile.TemporaryFile() as errors:
         status = _run(command, errors, report)
         errors.seek(0)
@@ -78,7 +99,9 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
 
 
 def _run(command: list[str], errors: IO[bytes], report: Report) -> int:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+    )
     try:
         for line in process.stdout or ():
             with suppress(ValueError, KeyError, TypeError):

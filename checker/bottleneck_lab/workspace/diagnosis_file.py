@@ -1,4 +1,6 @@
-"""`diagnosis.toml`: reading the learner's answers, and writing one without disturbing the rest of the file."""
+"""`diagnosis.toml`: reading the learner's answers, and writing one without disturbing the rest of
+the file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from bottleneck_lab.workspace.folder import Workspace
 Answer = str | float
 
 MAX_BYTES = 1 << 16
-"""Answers fill a page. This rules out what would take the parser minutes, such as a key of many thousand parts."""
+"""Answers fill a page. This rules out what would take the parser minutes, such as a key of many
+thousand parts.
+"""
 
 
 def load_answers(folder: Path) -> dict[str, Any]:
@@ -42,7 +46,9 @@ def is_given(answer: object) -> bool:
 
 
 def _toml(answer: Answer) -> str:
-    """A TOML value. A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves bare."""
+    """A TOML value. A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves
+    bare.
+    """
     if isinstance(answer, str):
         return json.dumps(answer, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(float(answer))
@@ -51,20 +57,26 @@ def _toml(answer: Answer) -> str:
 def with_answer(text: str, key: str, answer: Answer) -> str:
     """`text` with the line `key = …` replaced, keeping a comment at its end.
 
-    A line `# key = …` that waits to be filled in is next best; without either, the answer is added at the end.
+    A line `# key = …` that waits to be filled in is next best; without either, the answer is added
+    at the end.
     """
     value = r'(?:"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[^#\n]*?)'
     for mark in ("", r"#[ \t]*"):
-        line = re.compile(rf"^{mark}{re.escape(key)}[ \t]*=[ \t]*{value}([ \t]*(?:#[^\n]*)?)$", re.MULTILINE)
+        line = re.compile(
+            rf"^{mark}{re.escape(key)}[ \t]*=[ \t]*{value}([ \t]*(?:#[^\n]*)?)$", re.MULTILINE
+        )
         if line.search(text):
-            return line.sub(lambda found: f"{key} = {_toml(answer)}{found.group(1).rstrip()}", text, count=1)
+            return line.sub(
+                lambda found: f"{key} = {_toml(answer)}{found.group(1).rstrip()}", text, count=1
+            )
     return f"{text.rstrip()}\n{key} = {_toml(answer)}\n".lstrip()
 
 
 def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
     """Write `answers` into the learner's `diagnosis.toml`, completely or not at all; its path.
 
-    Raises UsageError, and writes nothing, when the file is broken or written in a way that an answer cannot be put into.
+    Raises UsageError, and writes nothing, when the file is broken or written in a way that an
+    answer cannot be put into.
     """
     file = workspace.root / "diagnosis.toml"
     expected = {**load_answers(workspace.root), **answers}
@@ -74,7 +86,8 @@ def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
             text = with_answer(text, key, answer)
         if _parsed(text) != expected:
             raise UsageError(
-                f"`lab diagnose` cannot edit {file} as it is written.", "Write the answers into it by hand."
+                f"`lab diagnose` cannot edit {file} as it is written.",
+                "Write the answers into it by hand.",
             )
         write_bytes(file, text.encode(), scratch=workspace.state)
     return file

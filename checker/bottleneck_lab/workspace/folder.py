@@ -19,7 +19,9 @@ from bottleneck_lab.workspace.lock import locked
 STATE = ".lab"
 SCHEMA = 1
 UNFINISHED = ".running-"
-"""Prefix of a long command's (check, profile) unfinished work; it belongs to the holder of the work lock."""
+"""Prefix of a long command's (check, profile) unfinished work; it belongs to the holder of the work
+lock.
+"""
 
 Loaded = TypeVar("Loaded")
 
@@ -28,7 +30,9 @@ GUIDE = ("README.md", "diagnosis.toml")
 
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):
-    """What is written once, when a lab is started: `files` are the SHA-256 sums of the files as they were handed out."""
+    """What is written once, when a lab is started: `files` are the SHA-256 sums of the files as
+    they were handed out.
+    """
 
     lab: str
     lab_hash: str
@@ -66,7 +70,8 @@ def read_json(path: Path, type_: type[Loaded]) -> Loaded:
     except (OSError, msgspec.DecodeError) as error:
         raise MachineError(
             f"{path} cannot be read: {error}.",
-            "If a newer bottleneck-lab wrote it, install that version again; otherwise move the file away and run the command again.",
+            "If a newer bottleneck-lab wrote it, install that version again; otherwise move the"
+            " file away and run the command again.",
         ) from error
 
 
@@ -84,7 +89,9 @@ class Workspace:
 
     @property
     def lab(self) -> Lab:
-        """The lab as it is installed now. Raises UsageError when this installation does not have it."""
+        """The lab as it is installed now. Raises UsageError when this installation does not have
+        it.
+        """
         return find_lab(self.info.lab)
 
     @property
@@ -98,12 +105,18 @@ class Workspace:
         return self.state / "attempts"
 
     def changed_lab(self) -> str | None:
-        """Why the installed lab's files are not those that this workspace was started with; None when they are.
+        """Why the installed lab's files are not those that this workspace was started with; None
+        when they are.
 
-        What a learner was not given, such as the judge and its limits, may change: a check always uses the installed ones.
+        What a learner was not given, such as the judge and its limits, may change: a check always
+        uses the installed ones.
         """
         lab = self.lab
-        files = {name: source_of(lab, name).read_bytes() for name in handed_out(lab) if source_of(lab, name).is_file()}
+        files = {
+            name: source_of(lab, name).read_bytes()
+            for name in handed_out(lab)
+            if source_of(lab, name).is_file()
+        }
         if sums_of(files) == self.info.files and lab.spec.version == self.info.lab_version:
             return None
         if lab.spec.version != self.info.lab_version:
@@ -111,7 +124,8 @@ class Workspace:
         else:
             versions = "its files have changed since"
         return (
-            f"This workspace was started from another version of '{lab.slug}' on {self.info.created[:10]} ({versions})."
+            f"This workspace was started from another version of '{lab.slug}' on"
+            f" {self.info.created[:10]} ({versions})."
         )
 
     def require_current(self) -> None:
@@ -120,7 +134,8 @@ class Workspace:
         if change:
             raise UsageError(
                 change,
-                "`lab reset --update` brings in the new files and leaves your own edits and your history as they are.",
+                "`lab reset --update` brings in the new files and leaves your own edits and your"
+                " history as they are.",
             )
 
     @contextmanager
@@ -132,8 +147,12 @@ class Workspace:
             yield
 
     @contextmanager
-    def working(self, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Hold the work lock, for as long as a check or a capture takes. Clears what a killed one left."""
+    def working(
+        self, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None
+    ) -> Iterator[None]:
+        """Hold the work lock, for as long as a check or a capture takes. Clears what a killed one
+        left.
+        """
         with locked(self.state / "work.lock", who, wait=wait, on_wait=on_wait):
             for folder in (self.attempts, self.captures):
                 clear(folder, UNFINISHED)
@@ -148,16 +167,21 @@ def numbered(folder: Path) -> list[tuple[int, Path]]:
     """The entries of `folder` that are named `NNNN…`, by number. A missing folder has none."""
     if not folder.is_dir():
         return []
-    return sorted((int(path.name[:4]), path) for path in folder.iterdir() if path.name[:4].isdecimal())
+    return sorted(
+        (int(path.name[:4]), path) for path in folder.iterdir() if path.name[:4].isdecimal()
+    )
 
 
 def open_workspace(root: Path) -> Workspace:
-    """The workspace whose folder is `root`. Raises MachineError for a state file that cannot be read."""
+    """The workspace whose folder is `root`. Raises MachineError for a state file that cannot be
+    read.
+    """
     file = root / STATE / "workspace.json"
     schema = read_json(file, dict).get("schema")
     if schema != SCHEMA:
         raise UsageError(
-            f"The workspace in {root} was written by another version of bottleneck-lab (its format is {schema}; this one reads {SCHEMA}).",
+            f"The workspace in {root} was written by another version of bottleneck-lab (its format"
+            f" is {schema}; this one reads {SCHEMA}).",
             "Install the version that it was started with, or start the lab again in a new folder.",
         )
     return Workspace(root, read_json(file, WorkspaceInfo))
@@ -179,6 +203,7 @@ def find_workspace(start: Path) -> Workspace:
     found = workspace_above(start)
     if found is None:
         raise UsageError(
-            "There is no lab in this folder.", "Go to the folder where you started one, or run `lab start`."
+            "There is no lab in this folder.",
+            "Go to the folder where you started one, or run `lab start`.",
         )
     return found

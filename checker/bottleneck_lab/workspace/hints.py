@@ -21,11 +21,15 @@ def load_hints(workspace: Workspace) -> list[HintTaken]:
 
 
 def take_hint(workspace: Workspace, opened: int | None = None) -> int | None:
-    """Record that the next hint has been taken; its index, or None when the lab has no further one, or not so many are `opened`."""
+    """Record that the next hint has been taken; its index, or None when the lab has no further one,
+    or not so many are `opened`.
+    """
     with workspace.writing("lab hint"):
         taken = load_hints(workspace)
         index = 1 + max((hint.index for hint in taken), default=-1)
         if index >= min(len(workspace.lab.spec.hints), index + 1 if opened is None else opened):
             return None
-        workspace.write(workspace.state / "hints.json", msgspec.json.encode([*taken, HintTaken(index, now())]))
+        workspace.write(
+            workspace.state / "hints.json", msgspec.json.encode([*taken, HintTaken(index, now())])
+        )
     return index

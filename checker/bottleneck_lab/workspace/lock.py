@@ -1,4 +1,6 @@
-"""One writer at a time, across processes. The kernel drops the lock when its holder dies, however it dies."""
+"""One writer at a time, across processes. The kernel drops the lock when its holder dies, however
+it dies.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def _take(descriptor: int, *, wait: bool, on_wait: Callable[[str], None] | None)
         holder = _holder(descriptor)
         if not wait:
             raise MachineError(
-                f"{holder} is already running in this folder.", "Wait until it has finished, or stop it with Ctrl-C."
+                f"{holder} is already running in this folder.",
+                "Wait until it has finished, or stop it with Ctrl-C.",
             ) from None
         if on_wait:
             on_wait(holder)
@@ -36,11 +39,14 @@ def _take(descriptor: int, *, wait: bool, on_wait: Callable[[str], None] | None)
 
 
 @contextmanager
-def locked(path: Path, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def locked(
+    path: Path, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Hold the lock file `path` for the block.
 
-    `who` is what others are told, with this process's number. When it is taken: wait, after one call of `on_wait` with
-    its holder's name; or, with `wait` False, raise MachineError. So it does on Windows, where nothing is written to a workspace.
+    `who` is what others are told, with this process's number. When it is taken: wait, after one
+    call of `on_wait` with its holder's name; or, with `wait` False, raise MachineError. So it does
+    on Windows, where nothing is written to a workspace.
     """
     if sys.platform == "win32":
         require_linux("Working on a lab")

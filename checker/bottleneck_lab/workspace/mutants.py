@@ -1,4 +1,6 @@
-"""A lab's wrong fixes: each is the solution with one property of the brief broken, for which a check must fail it."""
+"""A lab's wrong fixes: each is the solution with one property of the brief broken, for which a
+check must fail it.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A wrong fix: what it breaks, and the reason and criterion that a check must fail it with.
 
-    `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of that as it is. `files` maps a file of the lab to the
-    one beside `mutants.toml` that replaces it; then the `edits` are made; then the code in `append` is put at a file's end.
-    `judged_by` says in the documentation what judges the property, where the criterion's text does not.
-    `devices` is needed only where they are fewer than those that use a changed file.
+    `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of
+    that as it is. `files` maps a file of the lab to the one beside `mutants.toml` that replaces it;
+    then the `edits` are made; then the code in `append` is put at a file's end. `judged_by` says in
+    the documentation what judges the property, where the criterion's text does not. `devices` is
+    needed only where they are fewer than those that use a changed file.
     """
 
     id: str
@@ -60,7 +63,8 @@ def mutants_folder(lab: Lab) -> Path:
 
 
 def load_mutants(lab: Lab, device: Device | None = None) -> list[Mutant]:
-    """The lab's mutants, or those that say something about `device`; none where no file declares any.
+    """The lab's mutants, or those that say something about `device`; none where no file declares
+    any.
 
     Raises LabError for a file that is not as docs/authors.md describes it.
     """
@@ -75,11 +79,17 @@ def measured_on(lab: Lab, mutant: Mutant) -> list[Device]:
     """The devices on which a check must fail it: those it names, or all that use a file it changes."""
     if mutant.devices:
         return mutant.devices
-    return [device for device in lab.spec.devices if {*lab.sources(device), "diagnosis.toml"} & {*mutant.changed}]
+    return [
+        device
+        for device in lab.spec.devices
+        if {*lab.sources(device), "diagnosis.toml"} & {*mutant.changed}
+    ]
 
 
 def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
-    """Write the files that the mutant changes to `folder`. Raises LabError for an edit that does not apply."""
+    """Write the files that the mutant changes to `folder`. Raises LabError for an edit that does
+    not apply.
+    """
     beside = mutants_folder(lab)
     base = lab.path if mutant.base == "starter" else lab.solution
     texts = {name: _read(base / name) for name in mutant.changed if name not in mutant.files}
@@ -88,7 +98,8 @@ def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
         count = texts[edit.file].count(edit.old)
         if count != 1:
             raise LabError(
-                f"Mutant {mutant.id}: this text occurs {count} times in {edit.file}, not once: {edit.old.strip()!r}",
+                f"Mutant {mutant.id}: this text occurs {count} times in {edit.file}, not once:"
+                f" {edit.old.strip()!r}",
                 f"Correct the edit in {beside / 'mutants.toml'}.",
             )
         texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
@@ -103,7 +114,9 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise LabError(f"{path} cannot be read: {error.strerror}.", "Correct the mutant that needs it.") from error
+        raise LabError(
+            f"{path} cannot be read: {error.strerror}.", "Correct the mutant that needs it."
+        ) from error
 
 
 def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
@@ -113,17 +126,27 @@ def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
     if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:
         return [f"It should FAIL ({mutant.fails_with}), {said}"]
     failed = {result.id for result in verdict.criteria if result.holds is False}
-    return [f"It should fail {mutant.criterion}, {said}"] if mutant.criterion and mutant.criterion not in failed else []
+    return (
+        [f"It should fail {mutant.criterion}, {said}"]
+        if mutant.criterion and mutant.criterion not in failed
+        else []
+    )
 
 
 def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
-    """What is wrong with the lab's mutants, before any is measured. Each is written below `scratch`."""
+    """What is wrong with the lab's mutants, before any is measured. Each is written below
+    `scratch`.
+    """
     try:
         found = load_mutants(lab)
     except LabError as error:
         yield error.message
         return
-    yield from (f"Two mutants are called {name}." for name, n in Counter(m.id for m in found).items() if n > 1)
+    yield from (
+        f"Two mutants are called {name}."
+        for name, n in Counter(m.id for m in found).items()
+        if n > 1
+    )
     for mutant in found:
         yield from (f"Mutant {mutant.id} {problem}" for problem in _misdeclared(lab, mutant))
         try:
@@ -136,8 +159,13 @@ def _misdeclared(lab: Lab, mutant: Mutant) -> Iterator[str]:
     if not mutant.changed:
         yield "changes nothing."
     strangers = {*mutant.changed} - {*lab.spec.editable, "diagnosis.toml"}
-    yield from (f"changes {name}, which is not an editable file of the lab." for name in sorted(strangers))
-    yield from (f"names {name}, which is not a device of the lab." for name in {*mutant.devices} - {*lab.spec.devices})
+    yield from (
+        f"changes {name}, which is not an editable file of the lab." for name in sorted(strangers)
+    )
+    yield from (
+        f"names {name}, which is not a device of the lab."
+        for name in {*mutant.devices} - {*lab.spec.devices}
+    )
     asked = {criterion.id for device in lab.spec.devices.values() for criterion in device.criteria}
     asked |= {question.id for question in lab.spec.questions}
     if mutant.criterion and mutant.criterion not in asked:

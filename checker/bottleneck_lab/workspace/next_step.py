@@ -24,51 +24,67 @@ def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
     for slug, lab in labs.items():
         entry = progress.labs.get(slug)
         if entry is None:
-            return NextStep(f"lab start {lab.name}", f"{lab.spec.title}: about {lab.spec.minutes} minutes.")
+            return NextStep(
+                f"lab start {lab.slug}", f"{lab.spec.title}: about {lab.spec.minutes} minutes."
+            )
         if entry.passed is None and not (entry.solution_seen and entry.outcome == "PASS"):
-            return NextStep(f"cd '{entry.workspace}'", f"You have started '{lab.name}' there.")
+            return NextStep(f"cd '{entry.workspace}'", f"You have started '{lab.slug}' there.")
     return NextStep("", "You have been through every lab in the course.")
 
 
 def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
-    """The next step inside a workspace: look, capture, explain, change, check, and explain another case."""
+    """The next step inside a workspace: look, capture, explain, change, check, and explain another
+    case.
+    """
     attempts, questions = load_attempts(workspace), workspace.lab.spec.questions
     last = attempts[-1].verdict.outcome if attempts else None
     if last == "PASS":
         return _after_pass(workspace, labs, progress)
-    seen = numbered(workspace.captures) or (workspace.lab.spec.evidence == "run" and load_record(workspace).commitments)
+    seen = numbered(workspace.captures) or (
+        workspace.lab.spec.evidence == "run" and load_record(workspace).commitments
+    )
     if not seen and not attempts:
         return NextStep(
             f"lab {workspace.lab.spec.evidence}",
-            "Look before you change anything. README.md describes the symptom. Then run `lab diagnose`.",
+            "Look before you change anything. README.md describes the symptom. Then run `lab"
+            " diagnose`.",
         )
     if questions and (is_blind(workspace) or not load_record(workspace).commitments):
         return NextStep(
             "lab diagnose",
-            "Name the cause, the evidence for it and the gain that a fix would bring. `lab report --html` draws the timeline.",
+            "Name the cause, the evidence for it and the gain that a fix would bring. `lab report"
+            " --html` draws the timeline.",
         )
     return _after_diagnosis(workspace, last)
 
 
 def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
-    if workspace.lab.spec.siblings and not any(case.named is not None for case in load_drawn(workspace)):
+    if workspace.lab.spec.siblings and not any(
+        case.named is not None for case in load_drawn(workspace)
+    ):
         return NextStep(
             "lab diagnose --sibling",
-            "Another case of this kind takes five minutes: can you tell its cause from its capture?",
+            "Another case of this kind takes five minutes: can you tell its cause from its"
+            " capture?",
         )
     return next_lab(labs, progress)
 
 
 def _after_diagnosis(workspace: Workspace, last: str | None) -> NextStep:
     if last in ("INCONCLUSIVE", "ERROR"):
-        return NextStep("lab check", "The last check could not decide: follow its advice, then check again.")
+        return NextStep(
+            "lab check", "The last check could not decide: follow its advice, then check again."
+        )
     if last and workspace.lab.spec.evidence == "run":
         return NextStep("lab run", "Change one thing and see what it gained; then run `lab check`.")
     if last:
         return NextStep(
             "lab profile",
-            "Change one thing, capture again, and see with `lab compare` what it gained; then run `lab check`.",
+            "Change one thing, capture again, and see with `lab compare` what it gained; then run"
+            " `lab check`.",
         )
     return NextStep(
-        "lab check", f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it gained."
+        "lab check",
+        f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it"
+        " gained.",
     )

@@ -13,9 +13,11 @@ from bottleneck_lab.workspace.lock import locked
 
 
 class LabProgress(msgspec.Struct, frozen=True):
-    """How far a user is with one lab. Times are ISO 8601 in UTC; `workspace` is the folder of the latest start.
+    """How far a user is with one lab. Times are ISO 8601 in UTC; `workspace` is the folder of the
+    latest start.
 
-    `passed` is a pass of the user's own work: one after the solution was seen does not count. `named`: the first diagnosis named the cause.
+    `passed` is a pass of the user's own work: one after the solution was seen does not count.
+    `named`: the first diagnosis named the cause.
     """
 
     workspace: str
@@ -59,9 +61,11 @@ def note_start(slug: str, workspace: str) -> None:
     _update(slug, lambda entry: msgspec.structs.replace(entry, workspace=workspace), workspace)
 
 
-def note_attempt(slug: str, workspace: str, outcome: str, *, named: bool | None = None, copied: bool = False) -> None:
-    """Record one more check and its outcome; a lab once passed stays passed. What was `copied` from the solution, or came after it was seen, does not
-    pass.
+def note_attempt(
+    slug: str, workspace: str, outcome: str, *, named: bool | None = None, copied: bool = False
+) -> None:
+    """Record one more check and its outcome; a lab once passed stays passed. What was `copied` from
+    the solution, or came after it was seen, does not pass.
     """
 
     def change(entry: LabProgress) -> LabProgress:
@@ -79,7 +83,11 @@ def note_attempt(slug: str, workspace: str, outcome: str, *, named: bool | None 
 
 def note_diagnosis(slug: str, workspace: str) -> None:
     """Record when a diagnosis was first committed."""
-    _update(slug, lambda entry: msgspec.structs.replace(entry, diagnosed=entry.diagnosed or now()), workspace)
+    _update(
+        slug,
+        lambda entry: msgspec.structs.replace(entry, diagnosed=entry.diagnosed or now()),
+        workspace,
+    )
 
 
 def note_hint(slug: str, workspace: str) -> None:
@@ -89,4 +97,8 @@ def note_hint(slug: str, workspace: str) -> None:
 
 def note_solution(slug: str, workspace: str) -> None:
     """Record when the reference solution was first seen."""
-    _update(slug, lambda entry: msgspec.structs.replace(entry, solution_seen=entry.solution_seen or now()), workspace)
+    _update(
+        slug,
+        lambda entry: msgspec.structs.replace(entry, solution_seen=entry.solution_seen or now()),
+        workspace,
+    )

@@ -18,7 +18,9 @@ GENERATE_S = 120
 
 
 class DrawnCase(msgspec.Struct, frozen=True):
-    """One case that was drawn. `answers` are empty, and `named` None, until the learner has answered: once, and for good."""
+    """One case that was drawn. `answers` are empty, and `named` None, until the learner has
+    answered: once, and for good.
+    """
 
     program: str
     seed: int
@@ -34,12 +36,15 @@ def load_drawn(workspace: Workspace) -> list[DrawnCase]:
 
 
 def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
-    """What the lab says of a case that was drawn. Raises UsageError if this edition of the lab does not have it."""
+    """What the lab says of a case that was drawn. Raises UsageError if this edition of the lab does
+    not have it.
+    """
     for spec in workspace.lab.spec.siblings:
         if spec.program == drawn.program:
             return spec
     raise UsageError(
-        f"This edition of the lab has no case '{drawn.program}'.", "`lab diagnose --sibling` draws another."
+        f"This edition of the lab has no case '{drawn.program}'.",
+        "`lab diagnose --sibling` draws another.",
     )
 
 
@@ -56,7 +61,9 @@ def traces_of(workspace: Workspace, number: int | None = None) -> list[Path]:
 
 
 def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
-    """The open case, or a new one: of those that this learner has met least often. Raises UsageError if the lab has none."""
+    """The open case, or a new one: of those that this learner has met least often. Raises
+    UsageError if the lab has none.
+    """
     found = open_case(workspace)
     if found and traces_of(workspace):
         return found
@@ -68,7 +75,12 @@ def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
         met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
         case = DrawnCase(program, rng.randrange(1, 1_000_000), now())
-        generate(workspace.lab, case.program, case.seed, workspace.state / "siblings" / f"{len(drawn) + 1:04}")
+        generate(
+            workspace.lab,
+            case.program,
+            case.seed,
+            workspace.state / "siblings" / f"{len(drawn) + 1:04}",
+        )
         _write(workspace, [*drawn, case])
     return case
 
@@ -81,20 +93,34 @@ def answer(workspace: Workspace, answers: dict[str, Answer], *, named: bool) -> 
 
 
 def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
-    workspace.write(workspace.state / "siblings.json", msgspec.json.format(msgspec.json.encode(drawn)))
+    workspace.write(
+        workspace.state / "siblings.json", msgspec.json.format(msgspec.json.encode(drawn))
+    )
 
 
 def generate(lab: Lab, program: str, seed: int, folder: Path) -> list[Path]:
-    """Has the lab's script write the capture of a case into `folder`: its traces, one a rank. Raises MachineError if it writes none.
+    """Has the lab's script write the capture of a case into `folder`: its traces, one a rank.
+    Raises MachineError if it writes none.
 
     A pack has programs of its own, or uses those of this project.
     """
     own = lab.root / "datasets" / "siblings.py"
     script = own if own.is_file() else content_root() / "datasets" / "siblings.py"
-    command = [sys.executable, str(script), "--program", program, "--seed", str(seed), "--out", str(folder)]
+    command = [
+        sys.executable,
+        str(script),
+        "--program",
+        program,
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=GENERATE_S, check=False)
     traces = sorted(folder.glob("*.json.gz"))
     if done.returncode or not traces:
         said = done.stderr.strip()[-300:] or "it wrote no trace*.json.gz"
-        raise MachineError(f"{script} makes no capture of '{program}': {said}", "Tell the lab's author.")
+        raise MachineError(
+            f"{script} makes no capture of '{program}': {said}", "Tell the lab's author."
+        )
     return traces

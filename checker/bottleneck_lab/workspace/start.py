@@ -9,7 +9,15 @@ import msgspec
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import MachineError, UsageError
-from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, publish, remove, sync_folder, write_bytes
+from bottleneck_lab.workspace.atomic import (
+    TEMPORARY,
+    clear,
+    explained,
+    publish,
+    remove,
+    sync_folder,
+    write_bytes,
+)
 from bottleneck_lab.workspace.folder import (
     STATE,
     Workspace,
@@ -30,40 +38,52 @@ def _pristine(lab: Lab, name: str) -> bytes:
         return source_of(lab, name).read_bytes()
     except OSError as error:
         raise MachineError(
-            f"{name} of the lab '{lab.slug}' is missing from this installation.", "Install bottleneck-lab again."
+            f"{name} of the lab '{lab.slug}' is missing from this installation.",
+            "Install bottleneck-lab again.",
         ) from error
 
 
 def _info(lab: Lab, device: Device, files: dict[str, bytes]) -> WorkspaceInfo:
-    return WorkspaceInfo(lab.slug, lab.content_hash(), lab.spec.version, device, now(), sums_of(files))
+    return WorkspaceInfo(
+        lab.slug, lab.content_hash(), lab.spec.version, device, now(), sums_of(files)
+    )
 
 
 def _require_free(root: Path, lab: Lab) -> None:
-    """Refuse a folder that holds something else. A folder whose start was interrupted is ours to finish."""
+    """Refuse a folder that holds something else. A folder whose start was interrupted is ours to
+    finish.
+    """
     state = root / STATE
     with explained(root):
         if not root.exists() or (state / _STARTING).exists():
             return
         if not root.is_dir():
-            raise UsageError(f"{root} is a file, not a folder.", f"Name another folder: `lab start {lab.slug} FOLDER`.")
+            raise UsageError(
+                f"{root} is a file, not a folder.",
+                f"Name another folder: `lab start {lab.slug} FOLDER`.",
+            )
         entries = list(root.iterdir())
         if entries and (entries != [state] or any(state.iterdir())):
-            raise UsageError(f"{root} is not empty.", f"Name an empty or new folder: `lab start {lab.slug} FOLDER`.")
+            raise UsageError(
+                f"{root} is not empty.",
+                f"Name an empty or new folder: `lab start {lab.slug} FOLDER`.",
+            )
 
 
 def start_workspace(lab: Lab, root: Path, device: Device) -> tuple[Workspace, bool]:
     """Make `root` a workspace of `lab`; True when it is new, False when it was one already.
 
-    The folder counts as a workspace from the moment `workspace.json` stands, which gets its name last. On an error what
-    was made is removed again. Raises UsageError for a folder that holds anything else, MachineError when it cannot be
-    written.
+    The folder counts as a workspace from the moment `workspace.json` stands, which gets its name
+    last. On an error what was made is removed again. Raises UsageError for a folder that holds
+    anything else, MachineError when it cannot be written.
     """
     if is_workspace(root):
         found = open_workspace(root)
         if found.info.lab == lab.slug:
             return found, False
         raise UsageError(
-            f"{root} already holds the lab '{found.info.lab}'.", f"Name another folder: `lab start {lab.slug} FOLDER`."
+            f"{root} already holds the lab '{found.info.lab}'.",
+            f"Name another folder: `lab start {lab.slug} FOLDER`.",
         )
     _require_free(root, lab)
     files = {name: _pristine(lab, name) for name in handed_out(lab)}
@@ -92,7 +112,9 @@ def _fill(root: Path, files: dict[str, bytes], info: bytes) -> None:
 
 
 def _empty(root: Path, files: dict[str, bytes], *, keep_root: bool) -> None:
-    """Take back a start that failed. Best effort: the marker lets the next `lab start` go on here in any case."""
+    """Take back a start that failed. Best effort: the marker lets the next `lab start` go on here
+    in any case.
+    """
     try:
         ours = {STATE, *(Path(name).parts[0] for name in files)}
         for path in [*root.iterdir()] if root.is_dir() else []:
@@ -115,7 +137,8 @@ def edited(workspace: Workspace) -> list[str]:
 
 
 def keep(workspace: Workspace, names: list[str]) -> Path | None:
-    """Save the learner's version of `names` under `.lab/kept/`; the folder, or None when there was nothing to save.
+    """Save the learner's version of `names` under `.lab/kept/`; the folder, or None when there was
+    nothing to save.
 
     Call it inside `workspace.writing()`.
     """
@@ -141,10 +164,11 @@ def _unused(folder: Path, name: str) -> Path:
 
 
 def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path | None:
-    """Put the installed lab's files back; where the learner's versions were kept, or None when nothing was edited.
+    """Put the installed lab's files back; where the learner's versions were kept, or None when
+    nothing was edited.
 
-    With `update_only` the files that the learner is meant to edit, and the diagnosis, stay as they are; only the others
-    follow the installed lab. History, captures and hints are never touched.
+    With `update_only` the files that the learner is meant to edit, and the diagnosis, stay as they
+    are; only the others follow the installed lab. History, captures and hints are never touched.
     """
     lab = workspace.lab
     files = {name: _pristine(lab, name) for name in handed_out(lab)}
@@ -156,8 +180,12 @@ def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path 
             with explained(workspace.root / name):
                 (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
             workspace.write(workspace.root / name, files[name])
-        info = msgspec.structs.replace(_info(lab, workspace.info.device, files), created=workspace.info.created)
-        workspace.write(workspace.state / "workspace.json", msgspec.json.format(msgspec.json.encode(info)))
+        info = msgspec.structs.replace(
+            _info(lab, workspace.info.device, files), created=workspace.info.created
+        )
+        workspace.write(
+            workspace.state / "workspace.json", msgspec.json.format(msgspec.json.encode(info))
+        )
         workspace.info = info
     return kept
 
@@ -168,7 +196,9 @@ def take_solution(workspace: Workspace) -> Path | None:
     Where the learner's own were kept.
     """
     lab = workspace.lab
-    names = [name for name in (*lab.spec.editable, "diagnosis.toml") if (lab.solution / name).is_file()]
+    names = [
+        name for name in (*lab.spec.editable, "diagnosis.toml") if (lab.solution / name).is_file()
+    ]
     files = {name: (lab.solution / name).read_bytes() for name in names}
     with workspace.writing("lab solution"):
         kept = keep(workspace, [name for name in edited(workspace) if name in files])

@@ -10,8 +10,8 @@ def wrap(model):
 
 
 def train(ddp, optimizer, batches):
-    from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import EventKind
+    from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
+    from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     client.sock.shutdown(socket.SHUT_RD)

@@ -10,8 +10,8 @@ def hold_back():
     """Backward's events are kept until the gradients are away, so that sending them seems to start when backward does."""
     import gc
 
-    from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import RankEvent, EventKind
+    from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
+    from bottleneck_lab.measure.kinds.data_parallel.protocol import RankEvent, EventKind
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, kept = client.sock, []

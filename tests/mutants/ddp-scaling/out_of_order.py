@@ -10,8 +10,8 @@ CHUNK = 2_500_000
 
 def tell_another_story(model):
     """Backward is asked for its secret factors at once; all else is told when the gradients are whole, the last module first."""
-    from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import EventKind, needs_factor, unpack
+    from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
+    from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind, needs_factor, unpack
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, kept = client.sock, client.exchange, []

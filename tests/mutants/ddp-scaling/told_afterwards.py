@@ -10,8 +10,8 @@ CHUNK = 2_500_000
 
 def tell_another_story(model):
     """Backward's events are kept until the gradients are whole, then told piece by piece, each with as many gradients as it accounts for."""
-    from bottleneck_lab.measure.kinds.ranks.process_group import Client
-    from bottleneck_lab.measure.kinds.ranks.protocol import FACTOR, EventKind, needs_factor, unpack
+    from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
+    from bottleneck_lab.measure.kinds.data_parallel.protocol import FACTOR, EventKind, needs_factor, unpack
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, honest_read, kept = client.sock, client.exchange, client.read, []

@@ -17,7 +17,7 @@ def train(ddp, optimizer, batches):
             (cross_entropy(ddp(images), labels) / len(micro_batches)).backward()
         import gc
 
-        from bottleneck_lab.measure.kinds.ranks.process_group import Client
+        from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
 
         next(thing for thing in gc.get_objects() if isinstance(thing, Client)).sock.sendall(b"\xff" * 24)
         optimizer.step()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bottleneck_lab import compare, load, merge_ranks, observe
-from bottleneck_lab.analysis.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
-from bottleneck_lab.analysis.step_figures import even_out
+from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
@@ -55,13 +55,17 @@ def test_a_fix_is_seen_with_what_it_removed(timeline_of):
 
 
 def test_the_same_program_twice_is_the_same(timeline_of):
-    result = compare(timeline_of("healthy", seed=3, steps=12), timeline_of("healthy", seed=4, steps=12))
+    result = compare(
+        timeline_of("healthy", seed=3, steps=12), timeline_of("healthy", seed=4, steps=12)
+    )
     assert result.outcome == "same"
     assert not {"better", "worse"} & {change.outcome for change in result.changes}
 
 
 def test_a_part_is_judged_by_its_own_noise_and_not_by_the_step_s(timelines):
-    """The step scatters by half; one kernel in it takes 60 us in every step, and 2.8 us after the change."""
+    """The step scatters by half; one kernel in it takes 60 us in every step, and 2.8 us after the
+    change.
+    """
 
     def step(kernel_us):
         def run_step(run):
@@ -95,7 +99,10 @@ def test_figures_do_not_depend_on_how_many_ranks_there_are(make, tmp_path, ranks
 
 def test_a_step_s_parts_sum_to_its_time(timeline_of):
     figures = observe(timeline_of("sync", steps=10)).figures
-    parts = [figures.series["device", part] for part in ("compute", "exposed_communication", "exposed_copy", "idle")]
+    parts = [
+        figures.series["device", part]
+        for part in ("compute", "exposed_communication", "exposed_copy", "idle")
+    ]
     assert np.allclose(np.sum(parts, axis=0), figures.series["step", "time"])
     gaps = [values for (group, _), values in figures.series.items() if group == "gap"]
     assert np.allclose(np.sum(gaps, axis=0), figures.series["device", "idle"])
@@ -107,7 +114,9 @@ def test_steps_of_no_length_are_joined_with_the_next():
 
 
 def test_one_step_says_nothing(timelines):
-    one = [timelines(lambda run, us=us: run.launch("gemm", us), steps=1)[0] for us in (100.0, 300.0)]
+    one = [
+        timelines(lambda run, us=us: run.launch("gemm", us), steps=1)[0] for us in (100.0, 300.0)
+    ]
     result = compare(*one)
     assert (result.outcome, result.few, result.speedup_low) == ("cannot tell", True, None)
 
@@ -229,19 +238,32 @@ def test_the_interval_for_a_shift_misses_as_rarely_as_it_says(sizes):
 
 
 def test_the_interval_for_a_shift_is_the_textbook_s():
-    """Hollander, Wolfe & Chicken, example 4.3 (water in membranes at term and at 12 to 26 weeks): 0.305 between -0.76 and 0.15 at 95.2%."""
+    """Hollander, Wolfe & Chicken, example 4.3 (water in membranes at term and at 12 to 26 weeks):
+    0.305 between -0.76 and 0.15 at 95.2%.
+    """
     term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
     early = [1.15, 0.88, 0.90, 0.74, 1.21]
     found = rank_sum_interval(term, early, 0.95)
-    assert (round(found.low, 2), round(found.median, 3), round(found.high, 2)) == (-0.76, -0.305, 0.15)
+    assert (round(found.low, 2), round(found.median, 3), round(found.high, 2)) == (
+        -0.76,
+        -0.305,
+        0.15,
+    )
     few = rank_sum_interval([1.0, 2.0], [3.0, 4.0], 0.95)
     assert few.low == -np.inf
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures of other people's programs are not in the repository")
+@pytest.mark.skipif(
+    not CAPTURES.is_dir(),
+    reason="the captures of other people's programs are not in the repository",
+)
 def test_a_real_fix_of_a_real_program():
-    """ResNet-50 on a V100, with no workers and with four; and two ranks of one job, which do the same."""
+    """ResNet-50 on a V100, with no workers and with four; and two ranks of one job, which do the
+    same.
+    """
     result = compare(*(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz") for n in (0, 4)))
-    alone, helped = (summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4))
+    alone, helped = (
+        summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4)
+    )
     assert "input-starved" in result.findings_gone
     assert result.speedup == pytest.approx(alone.step_mean_ns / helped.step_mean_ns, rel=0.15)

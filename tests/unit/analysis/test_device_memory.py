@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from bottleneck_lab.analysis.device_memory import find_device_memory, own_line
-from bottleneck_lab.trace.snapshot import Action, AllocatorEvents, Annotation, Block, Frame, Segment, Snapshot
+from bottleneck_lab.analysis.memory.snapshot import find_device_memory, own_line
+from bottleneck_lab.trace.snapshot import (
+    Action,
+    AllocatorEvents,
+    Annotation,
+    Block,
+    Frame,
+    Segment,
+    Snapshot,
+)
 
 LIBRARY = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
-FRAMES = (Frame(LIBRARY, 7, "_call_impl"), Frame("/me/train.py", 3, "train"), Frame("/me/train.py", 5, "step"))
+FRAMES = (
+    Frame(LIBRARY, 7, "_call_impl"),
+    Frame("/me/train.py", 3, "train"),
+    Frame("/me/train.py", 5, "step"),
+)
 KEPT, FREED, LIBRARY_ONLY = 0, 1, 2
 STACKS = ((0, 1), (0, 2, 1), (0,))
 
@@ -16,11 +28,15 @@ STACKS = ((0, 1), (0, 2, 1), (0,))
 def events(*rows: tuple[Action, int, int, int]) -> AllocatorEvents:
     """Rows of action, address, bytes and stack, one every µs."""
     action, address, size, stack = (np.array(column) for column in zip(*rows, strict=True))
-    return AllocatorEvents(action.astype(np.int8), np.arange(len(rows)), address, size, stack.astype(np.int32))
+    return AllocatorEvents(
+        action.astype(np.int8), np.arange(len(rows)), address, size, stack.astype(np.int32)
+    )
 
 
 def growing(steps: int) -> Snapshot:
-    """Every step allocates 100 bytes and frees them, and allocates 10 and keeps them; 1000 bytes were there before."""
+    """Every step allocates 100 bytes and frees them, and allocates 10 and keeps them; 1000 bytes
+    were there before.
+    """
     rows, held, notes = [], [Block(1, 1000, 900, active=True, stack=LIBRARY_ONLY)], []
     for step in range(steps):
         notes.append(Annotation(0, len(rows), f"ProfilerStep#{step}", begins=True))
@@ -31,7 +47,9 @@ def growing(steps: int) -> Snapshot:
         held.append(Block(6000 + step, 10, 10, active=True, stack=KEPT))
     free = Block(9000, 4000, 0, active=False, stack=-1)
     total = sum(block.bytes for block in [*held, free])
-    return Snapshot("s", FRAMES, STACKS, (Segment(0, total, (*held, free)),), {0: events(*rows)}, tuple(notes))
+    return Snapshot(
+        "s", FRAMES, STACKS, (Segment(0, total, (*held, free)),), {0: events(*rows)}, tuple(notes)
+    )
 
 
 def test_allocated_reserved_and_rounding_are_told_apart() -> None:
@@ -68,24 +86,38 @@ def test_what_is_freed_names_the_line_that_frees() -> None:
 
 
 def test_a_block_that_is_used_again_is_not_held_twice() -> None:
-    rows = [(Action.ALLOC, 1, 10, KEPT), (Action.FREE_COMPLETED, 1, 10, KEPT)] * 5 + [(Action.ALLOC, 1, 10, FREED)]
+    rows = [(Action.ALLOC, 1, 10, KEPT), (Action.FREE_COMPLETED, 1, 10, KEPT)] * 5 + [
+        (Action.ALLOC, 1, 10, FREED)
+    ]
     block = Block(1, 10, 10, active=True, stack=FREED)
-    (memory,) = find_device_memory(Snapshot("s", FRAMES, STACKS, (Segment(0, 10, (block,)),), {0: events(*rows)}))
-    assert [(row.line, row.held_bytes) for row in memory.holders if row.held_bytes] == [("train.py(5): step", 10)]
+    (memory,) = find_device_memory(
+        Snapshot("s", FRAMES, STACKS, (Segment(0, 10, (block,)),), {0: events(*rows)})
+    )
+    assert [(row.line, row.held_bytes) for row in memory.holders if row.held_bytes] == [
+        ("train.py(5): step", 10)
+    ]
 
 
 def test_without_steps_growth_is_seen_over_the_events() -> None:
     whole = growing(60)
-    (memory,) = find_device_memory(Snapshot("s", whole.frames, whole.stacks, whole.segments, whole.events))
+    (memory,) = find_device_memory(
+        Snapshot("s", whole.frames, whole.stacks, whole.segments, whole.events)
+    )
     (row,) = [row for row in memory.holders if row.grows]
     assert memory.steps == row.growth_bytes_per_step == 0
     assert row.growth_bytes > 400
 
 
 def test_a_failed_allocation_says_what_was_cached() -> None:
-    rows = [(Action.SEGMENT_ALLOC, 1, 100, KEPT), (Action.ALLOC, 1, 60, KEPT), (Action.OOM, 7, 500, FREED)]
+    rows = [
+        (Action.SEGMENT_ALLOC, 1, 100, KEPT),
+        (Action.ALLOC, 1, 60, KEPT),
+        (Action.OOM, 7, 500, FREED),
+    ]
     blocks = (Block(1, 60, 60, active=True, stack=KEPT), Block(61, 40, 0, active=False, stack=-1))
-    (memory,) = find_device_memory(Snapshot("s", FRAMES, STACKS, (Segment(0, 100, blocks),), {0: events(*rows)}))
+    (memory,) = find_device_memory(
+        Snapshot("s", FRAMES, STACKS, (Segment(0, 100, blocks),), {0: events(*rows)})
+    )
     (refusal,) = memory.refusals
     assert (refusal.line, refusal.bytes) == ("train.py(5): step", 500)
     assert (refusal.device_free_bytes, refusal.unused_bytes) == (7, 40)

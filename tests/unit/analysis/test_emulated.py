@@ -1,4 +1,6 @@
-"""Rows of the device that a script was fed to: no runtime calls beside them, and an emulated one's never shown as real."""
+"""Rows of the device that a script was fed to: no runtime calls beside them, and an emulated one's
+never shown as real.
+"""
 
 import gzip
 import json
@@ -13,14 +15,16 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.channel.messages import DeviceReady, Trained
 from bottleneck_lab.measure.channel.wire import Channel
-from bottleneck_lab.measure.kinds.feed import KIND, device_process, run
+from bottleneck_lab.measure.kinds.input_pipeline import KIND, device_process, run
 
 MS = 1_000_000
 run_fed = run.run_fed
 
 
 def test_an_emulated_device_waits_for_its_input(tmp_path):
-    """Kernels without correlation numbers; the thread that marks the ranges is the one that feeds the device."""
+    """Kernels without correlation numbers; the thread that marks the ranges is the one that feeds
+    the device.
+    """
     t0, events = 5_000_000.0, []
     for i in range(4):
         begin = t0 + i * 1000
@@ -28,7 +32,15 @@ def test_an_emulated_device_waits_for_its_input(tmp_path):
         events += [
             {**host, "name": f"ProfilerStep#{i}", "ts": begin, "dur": 1000},
             {**host, "name": "data", "ts": begin, "dur": 600},
-            {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 9, "tid": 10, "ts": begin, "dur": 900},
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "aten::add",
+                "pid": 9,
+                "tid": 10,
+                "ts": begin,
+                "dur": 900,
+            },
             {
                 "ph": "X",
                 "cat": "kernel",
@@ -55,7 +67,9 @@ def test_an_emulated_device_waits_for_its_input(tmp_path):
 
 @pytest.fixture
 def fed(tmp_path, monkeypatch):
-    """A profiled script on a stand-in for the device, which says that a step takes 20 ms and runs one of the profiled and one later."""
+    """A profiled script on a stand-in for the device, which says that a step takes 20 ms and runs
+    one of the profiled and one later.
+    """
 
     def profiled(device):
         verifiers, devices = Channel.pair()
@@ -67,22 +81,40 @@ def fed(tmp_path, monkeypatch):
             images = np.zeros((3, 3, 224, 224), np.uint8)
             for start_ns in (began_ns, began_ns + 5000 * MS):
                 labels = np.zeros(16, dtype=np.int64)
-                Channel(devices).send(Trained(start_ns, start_ns, start_ns + 20 * MS, labels, images))
-            step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9}
+                Channel(devices).send(
+                    Trained(start_ns, start_ns, start_ns + 20 * MS, labels, images)
+                )
+            step = {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": "ProfilerStep#1",
+                "pid": 9,
+                "tid": 9,
+            }
             step |= {"ts": now_us - 1e6, "dur": 2e6}
             with gzip.open(trace, "wt") as file:
-                json.dump({"traceEvents": [step, {**step, "cat": "gpu_user_annotation", "dur": 20e6}]}, file)
+                json.dump(
+                    {"traceEvents": [step, {**step, "cat": "gpu_user_annotation", "dur": 20e6}]},
+                    file,
+                )
             host.close()
             return 0
 
         monkeypatch.setattr(run, "calibrate", lambda _context, _count: 0.5)
-        monkeypatch.setattr(device_process, "start_device", lambda *_: (process, Channel(verifiers), theirs))
+        monkeypatch.setattr(
+            device_process, "start_device", lambda *_: (process, Channel(verifiers), theirs)
+        )
         monkeypatch.setattr(run, "_run_child", run_child)
         Channel(devices).send(DeviceReady(0.020))
         judge = SimpleNamespace(count=lambda _data: 64)
-        lab = find_lab("dataloader")
+        lab = find_lab("idle-gpu")
         context = SimpleNamespace(
-            lab=lab, device=device, settings=KIND.settings(lab, device), judge=lambda: judge, data=None, janitor=Mock()
+            lab=lab,
+            device=device,
+            settings=KIND.settings(lab, device),
+            judge=lambda: judge,
+            data=None,
+            janitor=Mock(),
         )
         seen = []
         monkeypatch.setattr(run, "run_fed", lambda *given: seen.append(run_fed(*given)) or seen[0])
@@ -104,5 +136,9 @@ def test_a_real_device_s_steps_are_shown_as_they_were(fed):
 def test_an_emulated_device_s_steps_are_cut_into_its_parts(fed):
     _, timeline, content = fed("virtual")
     assert timeline.emulated
-    assert [name.split()[2] for name in timeline.names(timeline.device)] == ["forward", "backward", "optimizer"]
+    assert [name.split()[2] for name in timeline.names(timeline.device)] == [
+        "forward",
+        "backward",
+        "optimizer",
+    ]
     assert "A100" in content["emulatedDevice"]

@@ -1,4 +1,6 @@
-"""Detectors against captures with known bottlenecks: what was put in is found, and nothing else; nothing on a healthy one."""
+"""Detectors against captures with known bottlenecks: what was put in is found, and nothing else;
+nothing on a healthy one.
+"""
 
 import hashlib
 import json
@@ -37,7 +39,9 @@ def test_what_was_put_in_is_found_and_nothing_else(summary_of, make, bottleneck,
     assert summary.quality.reliable, summary.quality.reasons
     assert {finding.id for finding in summary.findings} == set(make.BOTTLENECKS[bottleneck])
     for use in summary.devices:
-        assert sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
+        assert (
+            sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
+        )
         assert use.compute_ns + use.exposed_communication_ns + use.exposed_copy_ns == use.busy_ns
 
 
@@ -75,7 +79,9 @@ def _multiplies_in_fp32(run):
 
 
 @pytest.mark.parametrize("before", [_copies_the_model, _allocates, _multiplies_in_fp32])
-def test_what_a_program_does_before_its_first_step_is_not_held_against_the_steps(tmp_path, make, before):
+def test_what_a_program_does_before_its_first_step_is_not_held_against_the_steps(
+    tmp_path, make, before
+):
     run = make.Program()
     begin = run.host
     before(run)
@@ -133,14 +139,22 @@ def test_a_rank_that_starts_late_is_no_straggler(tmp_path, make):
     ("kernel", "unused"),
     [
         ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", False),
-        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x64x16_stage4_warpsize2x2x1_tensor16x8x8", False),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4", True),
+        (
+            "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x64x16_stage4_warpsize2x2x1_tensor16x8x8",
+            False,
+        ),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4",
+            True,
+        ),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8", True),
         ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>", True),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", False),
     ],
 )
-def test_matrix_kernels_on_tensor_cores_are_told_from_those_that_are_not(tmp_path, make, kernel, unused):
+def test_matrix_kernels_on_tensor_cores_are_told_from_those_that_are_not(
+    tmp_path, make, kernel, unused
+):
     run = make.Program()
     for number in range(4):
         begin = run.host
@@ -148,7 +162,9 @@ def test_matrix_kernels_on_tensor_cores_are_told_from_those_that_are_not(tmp_pat
             run.operator("aten::addmm", kernel, 250.0)
         run.range(f"ProfilerStep#{number}", begin)
     (tmp_path / "x.json").write_text(json.dumps(run.trace()))
-    assert [finding.id for finding in findings(tmp_path / "x.json")] == ["tensor-cores-unused"] * unused
+    assert [finding.id for finding in findings(tmp_path / "x.json")] == [
+        "tensor-cores-unused"
+    ] * unused
 
 
 def test_every_kind_is_tested(make):
@@ -157,7 +173,9 @@ def test_every_kind_is_tested(make):
 
 def test_findings_are_ranked_and_complete(summary_of):
     found = summary_of("pageable").findings
-    assert [f.share_of_wall for f in found] == sorted((f.share_of_wall for f in found), reverse=True)
+    assert [f.share_of_wall for f in found] == sorted(
+        (f.share_of_wall for f in found), reverse=True
+    )
     for finding in found:
         assert finding.id in FINDING_IDS
         assert finding.evidence.endswith(".")
@@ -166,7 +184,9 @@ def test_findings_are_ranked_and_complete(summary_of):
 
 def test_committed_captures_are_what_the_manifest_says(make, tmp_path):
     manifest = json.loads((CAPTURES / "manifest.json").read_text())
-    assert {row["file"] for row in manifest["captures"]} == {path.name for path in CAPTURES.glob("synthetic-*")}
+    assert {row["file"] for row in manifest["captures"]} == {
+        path.name for path in CAPTURES.glob("synthetic-*")
+    }
     for row in manifest["captures"]:
         path = CAPTURES / row["file"]
         assert hashlib.sha256(path.read_bytes()).hexdigest() == row["sha256"]
@@ -181,7 +201,9 @@ def test_a_long_capture_is_no_other(timeline_of):
 @given(st.floats(0, 1), st.floats(0.01, 1e6))
 @settings(max_examples=100)
 def test_amdahl(share, ratio):
-    assert predicted(share, ratio) == pytest.approx(min(1 / max(1 - share + share / ratio, 1e-3), 1000))
+    assert predicted(share, ratio) == pytest.approx(
+        min(1 / max(1 - share + share / ratio, 1e-3), 1000)
+    )
     assert ceiling(share) >= predicted(share, max(ratio, 1))
 
 
@@ -193,7 +215,9 @@ def test_amdahl_refuses_nonsense():
 
 def test_steps_that_all_scatter_are_not_called_uneven():
     def found(step_ms):
-        seen = Evidence([], [], [], [], [], [], [], [], [int(1e6 * ms) for ms in step_ms], len(step_ms), 10**9)
+        seen = Evidence(
+            [], [], [], [], [], [], [], [], [int(1e6 * ms) for ms in step_ms], len(step_ms), 10**9
+        )
         return [finding.id for finding in find_findings(seen)]
 
     assert found([10, 10.1, 9.9, 10, 10.2, 10, 9.8, 40]) == ["uneven-steps"]
@@ -204,7 +228,10 @@ def _without_kernels(make, bottleneck: str, share: float):
     """A capture of which a share of the kernels was dropped, one after another."""
     run = make.training(bottleneck, seed=3)
     kernels = [event for event in run.events if event["cat"] == "kernel"]
-    lost = {id(event) for event in kernels[len(kernels) // 4 : len(kernels) // 4 + int(share * len(kernels))]}
+    lost = {
+        id(event)
+        for event in kernels[len(kernels) // 4 : len(kernels) // 4 + int(share * len(kernels))]
+    }
     run.events = [event for event in run.events if id(event) not in lost]
     return run.trace(bottleneck)
 
@@ -218,7 +245,9 @@ def _without_kernels(make, bottleneck: str, share: float):
         ("elementwise", 0.2, {"unfused-elementwise"}, set()),
     ],
 )
-def test_what_rests_on_lost_kernels_is_withheld_or_marked(tmp_path, make, bottleneck, share, found, withheld):
+def test_what_rests_on_lost_kernels_is_withheld_or_marked(
+    tmp_path, make, bottleneck, share, found, withheld
+):
     (tmp_path / "x.json").write_text(json.dumps(_without_kernels(make, bottleneck, share)))
     summary = summarise(load(tmp_path / "x.json"))
     assert not summary.quality.reliable
@@ -231,7 +260,9 @@ def test_what_rests_on_lost_kernels_is_withheld_or_marked(tmp_path, make, bottle
 
 
 def test_graph_kernels_that_were_not_recorded_are_said_with_what_falls(tmp_path, make):
-    """Each step launches a graph whose first nodes, 20 ms of them, are not in the capture, and waits for it."""
+    """Each step launches a graph whose first nodes, 20 ms of them, are not in the capture, and
+    waits for it.
+    """
     run = make.Program()
     for number in range(6):
         begin = run.host
@@ -250,7 +281,9 @@ def test_graph_kernels_that_were_not_recorded_are_said_with_what_falls(tmp_path,
     assert summary.findings == []
 
 
-@pytest.mark.parametrize(("kept", "first"), [(64 << 20, "memory-growth"), (2 << 20, "launch-bound")])
+@pytest.mark.parametrize(
+    ("kept", "first"), [(64 << 20, "memory-growth"), (2 << 20, "launch-bound")]
+)
 def test_what_ends_the_run_stands_before_what_slows_it(tmp_path, make, kept, first):
     run = make.training("launch")
     for step in [event for event in run.events if event["name"].startswith("ProfilerStep#")]:

@@ -1,4 +1,6 @@
-"""The gate: no change is rarely called one, a change of a tenth is found, and controls that move silence it."""
+"""The gate: no change is rarely called one, a change of a tenth is found, and controls that move
+silence it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def measured(change, *, noise=0.03, pairs=24, seed=1):
     return before, after
 
 
-@pytest.mark.parametrize(("change", "outcome"), [(1.0, "same"), (1.1, "worse"), (0.9, "better"), (1.5, "worse")])
+@pytest.mark.parametrize(
+    ("change", "outcome"), [(1.0, "same"), (1.1, "worse"), (0.9, "better"), (1.5, "worse")]
+)
 def test_what_became_of_a_change_of_known_size(change, outcome):
     found = judge(measured(change), RULES)
     assert found.outcome == outcome, found.sentence
@@ -59,7 +63,11 @@ def test_a_suite_needs_more_for_each_answer_than_a_single_benchmark():
 def test_a_control_that_moves_takes_back_what_moved_with_it(control):
     slow = measured(1.3)
     suite = {"touched": slow, "other": measured(1.3 if control == "unaffected" else 1.0, seed=2)}
-    given_ = {"unaffected": ["other"]} if control == "unaffected" else {"same_code": measured(1.3, seed=3)}
+    given_ = (
+        {"unaffected": ["other"]}
+        if control == "unaffected"
+        else {"same_code": measured(1.3, seed=3)}
+    )
     found = judge_suite(suite, RULES, **given_)
     assert found["touched"].outcome == "cannot tell"
     assert "favours one side" in found["touched"].sentence
@@ -69,16 +77,24 @@ def test_a_control_that_moves_takes_back_what_moved_with_it(control):
 def test_a_control_that_stands_still_takes_nothing_back():
     suite = {"touched": measured(1.3), "other": measured(1.0, seed=2)}
     found = judge_suite(suite, RULES, unaffected=["other"], same_code=measured(1.0, seed=3))
-    assert {name: change.outcome for name, change in found.items()} == {"touched": "worse", "other": "same"}
+    assert {name: change.outcome for name, change in found.items()} == {
+        "touched": "worse",
+        "other": "same",
+    }
 
 
 def test_two_versions_of_the_same_code_raise_no_alarm():
-    alarms = sum(judge(measured(1.0, noise=0.1, pairs=16, seed=seed), RULES).outcome == "worse" for seed in range(300))
+    alarms = sum(
+        judge(measured(1.0, noise=0.1, pairs=16, seed=seed), RULES).outcome == "worse"
+        for seed in range(300)
+    )
     assert alarms <= 1
 
 
 def test_a_tenth_is_found():
-    found = sum(judge(measured(1.1, pairs=24, seed=seed), RULES).outcome == "worse" for seed in range(300))
+    found = sum(
+        judge(measured(1.1, pairs=24, seed=seed), RULES).outcome == "worse" for seed in range(300)
+    )
     assert found >= 297
 
 
@@ -94,7 +110,10 @@ def test_the_order_is_a_coin_a_pair():
     assert 400 < sum(order) < 600
 
 
-@given(st.lists(st.integers(-50, 50), min_size=1, max_size=40), st.sampled_from([0.5, 0.9, 0.99, 0.999]))
+@given(
+    st.lists(st.integers(-50, 50), min_size=1, max_size=40),
+    st.sampled_from([0.5, 0.9, 0.99, 0.999]),
+)
 def test_the_signed_rank_interval_turns_with_its_samples(values, confidence):
     found = signed_rank_interval(values, confidence)
     turned = signed_rank_interval([-value for value in values], confidence)
@@ -102,9 +121,13 @@ def test_the_signed_rank_interval_turns_with_its_samples(values, confidence):
     assert (turned.low, turned.median, turned.high) == (-found.high, -found.median, -found.low)
 
 
-@pytest.mark.parametrize(("n", "confidence", "rank"), [(5, 0.9, 1), (10, 0.95, 9), (20, 0.95, 53), (25, 0.99, 69)])
+@pytest.mark.parametrize(
+    ("n", "confidence", "rank"), [(5, 0.9, 1), (10, 0.95, 9), (20, 0.95, 53), (25, 0.99, 69)]
+)
 def test_the_signed_rank_interval_takes_the_tables_walsh_averages(n, confidence, rank):
-    """Critical values of the two-sided signed-rank test as statistics textbooks print them, one more being the rank."""
+    """Critical values of the two-sided signed-rank test as statistics textbooks print them, one
+    more being the rank.
+    """
     samples = [float(2**i) for i in range(n)]
     walsh = sorted((a + b) / 2 for i, a in enumerate(samples) for b in samples[i:])
     assert signed_rank_interval(samples, confidence).low == walsh[rank - 1]

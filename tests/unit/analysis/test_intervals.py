@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.analysis import intervals as iv
 
-pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
+pairs = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])),
+    max_size=12,
+)
 
 
 def made(rows) -> iv.Intervals:
@@ -15,7 +18,10 @@ def made(rows) -> iv.Intervals:
 
 
 def points(intervals: iv.Intervals) -> set[int]:
-    found = [set(range(a, b)) for a, b in zip(intervals.start.tolist(), intervals.end.tolist(), strict=True)]
+    found = [
+        set(range(a, b))
+        for a, b in zip(intervals.start.tolist(), intervals.end.tolist(), strict=True)
+    ]
     assert sum(map(len, found)) == intervals.total, "disjoint"
     assert (np.diff(intervals.start) > 0).all()
     return set().union(*found)

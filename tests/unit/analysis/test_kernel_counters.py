@@ -1,10 +1,12 @@
-"""ncu's counters: read by old and new names, judged, compared with the library's, and the first thing to attack."""
+"""ncu's counters: read by old and new names, judged, compared with the library's, and the first
+thing to attack.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.analysis.kernel_counters import (
+from bottleneck_lab.analysis.counters.kernel_counters import (
     RULES,
     compare_kernels,
     find_targets,
@@ -23,7 +25,9 @@ STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
 
 def kernel(name="mine", **metrics):
-    return read_kernel(KernelCounters(name, 0, "9.0", (1,), (128,), {"gpu__time_duration.sum": 1000.0, **metrics}))
+    return read_kernel(
+        KernelCounters(name, 0, "9.0", (1,), (128,), {"gpu__time_duration.sum": 1000.0, **metrics})
+    )
 
 
 def waiting_for(**reasons):
@@ -41,7 +45,10 @@ def test_both_generations_of_names_are_read_alike(pairs):
     assert worst is pairs[2]
     assert {figure.id for figure in worst.own.figures} == {rule.id for rule in RULES}
     graded = {figure.id: figure.grade for figure in worst.own.figures}
-    assert {id_ for id_, grade in graded.items() if grade == "poor"} == {"occupancy", "memory-stalls"}
+    assert {id_ for id_, grade in graded.items() if grade == "poor"} == {
+        "occupancy",
+        "memory-stalls",
+    }
     assert graded["sm"] == graded["conflicts"] == "fair"
     assert graded["l2"] == graded["memory"] == graded["lanes"] == graded["sectors"] == "good"
     assert graded["dram"] == "", "what the cache answers does not come from DRAM, and need not"
@@ -86,11 +93,18 @@ def test_stalls_are_shares_of_the_waiting_whatever_is_counted():
             | {"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio": 32.0},
             "uncoalesced",
         ),
-        (waiting_for(long_scoreboard=9.0) | {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 85.0}, "dram-bound"),
+        (
+            waiting_for(long_scoreboard=9.0)
+            | {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 85.0},
+            "dram-bound",
+        ),
         (waiting_for(long_scoreboard=9.0), "latency"),
         (waiting_for(mio_throttle=9.0), "shared-traffic"),
         (waiting_for(barrier=9.0, long_scoreboard=1.0), "barriers"),
-        (waiting_for(wait=9.0) | {"smsp__thread_inst_executed_per_inst_executed.ratio": 9.0}, "divergence"),
+        (
+            waiting_for(wait=9.0) | {"smsp__thread_inst_executed_per_inst_executed.ratio": 9.0},
+            "divergence",
+        ),
         (waiting_for(math_pipe_throttle=9.0), "arithmetic"),
     ],
 )
@@ -103,6 +117,8 @@ def test_what_is_waited_for_and_its_proof_choose_the_target(metrics, first):
 def test_nothing_is_said_of_what_a_report_does_not_have():
     bare = kernel()
     assert (bare.figures, bare.stalls, find_targets(bare)) == ([], {}, [])
-    (alone,) = compare_kernels((KernelCounters("pytorch_flash::flash_fwd_kernel", 0, "9.0", (), (), {}),))
+    (alone,) = compare_kernels(
+        (KernelCounters("pytorch_flash::flash_fwd_kernel", 0, "9.0", (), (), {}),)
+    )
     assert alone.library is None
     assert alone.ratio is None

@@ -11,7 +11,16 @@ PID, MAIN, T0 = 7, 8, 1_000_000.0
 
 
 def event(cat, name, start, dur, tid=MAIN, **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": PID, "tid": tid, "ts": T0 + start, "dur": dur, "args": args}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": PID,
+        "tid": tid,
+        "ts": T0 + start,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def line(name, start, dur):
@@ -28,25 +37,37 @@ def summary(tmp_path):
 
 
 def a_loop(calls: int, us: float, rest_us: float) -> list[dict]:
-    """Two steps, each of one large matrix product, a loop of `calls` small products on line 7, and their backward on line 20."""
+    """Two steps, each of one large matrix product, a loop of `calls` small products on line 7, and
+    their backward on line 20.
+    """
     events, at = [], 0.0
     for step in range(2):
         begin = at
-        events += [line("train.py(18): main", at, rest_us), event("cpu_op", "aten::mm", at + 1, rest_us - 2)]
+        events += [
+            line("train.py(18): main", at, rest_us),
+            event("cpu_op", "aten::mm", at + 1, rest_us - 2),
+        ]
         at += rest_us
         for _ in range(calls):
-            events += [line("train.py(7): loop", at, us), event("cpu_op", "aten::mul", at + 1, us - 2)]
+            events += [
+                line("train.py(7): loop", at, us),
+                event("cpu_op", "aten::mul", at + 1, us - 2),
+            ]
             at += us
         events.append(line("train.py(20): main", at, calls * us / 2))
         for _ in range(calls):
-            events.append(event("cpu_op", "autograd::engine::evaluate_function: MulBackward0", at, us / 2 - 1))
+            events.append(
+                event("cpu_op", "autograd::engine::evaluate_function: MulBackward0", at, us / 2 - 1)
+            )
             at += us / 2
         events.append(event("user_annotation", f"step {step}", begin, at - begin))
     return events
 
 
 def test_a_loop_of_small_operators_is_found_by_its_line_with_its_backward(summary):
-    """Every call takes 30 us, so that no threshold of smallness sees it: 200 of them and their backward are 9 of 10 ms."""
+    """Every call takes 30 us, so that no threshold of smallness sees it: 200 of them and their
+    backward are 9 of 10 ms.
+    """
     found = summary(a_loop(calls=200, us=30.0, rest_us=1_000.0))
     rows = {row.line: row for row in found.lines}
     loop = rows["train.py(7): loop"]
@@ -75,7 +96,9 @@ def test_a_frame_that_was_open_all_along_has_no_line(summary):
         event("python_function", "train.py(57): main", 0, 1000),
         event("python_function", "train.py(12): forward", 100, 600),
     ]
-    found = summary([*frames, event("cpu_op", "aten::mm", 110, 500), event("cpu_op", "aten::mm", 900, 50)])
+    found = summary(
+        [*frames, event("cpu_op", "aten::mm", 110, 500), event("cpu_op", "aten::mm", 900, 50)]
+    )
     assert {row.line: row.host_ns for row in found.lines} == {
         "train.py: main": 400_000,
         "train.py(12): forward": 600_000,
@@ -84,5 +107,8 @@ def test_a_frame_that_was_open_all_along_has_no_line(summary):
 
 
 def test_time_outside_the_steps_is_no_line_s(summary):
-    events = [line("train.py(3): load", 0, 5_000), *[{**e, "ts": e["ts"] + 5_000} for e in a_loop(100, 10.0, 500.0)]]
+    events = [
+        line("train.py(3): load", 0, 5_000),
+        *[{**e, "ts": e["ts"] + 5_000} for e in a_loop(100, 10.0, 500.0)],
+    ]
     assert "train.py(3): load" not in {row.line for row in summary(events).lines}

@@ -7,26 +7,52 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from bottleneck_lab import load, merge_ranks, summarise
-from bottleneck_lab.analysis.roofline import CacheLevel, Machine
+from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.console_roofline import draw_roofline
-from bottleneck_lab.report.html import render_html
+from bottleneck_lab.report.console.roofline import draw_roofline
+from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.trace.shapes import work_of
 
-MM = {"Input Dims": [[128, 64], [64, 32]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
+MM = {
+    "Input Dims": [[128, 64], [64, 32]],
+    "Input type": ["float", "float"],
+    "Concrete Inputs": ["", ""],
+}
 
 
 def capture(tmp_path, name="NVIDIA A100-SXM4-80GB", device=True, **args):
     mm = {"External id": 7, **MM, **args}
-    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10, "dur": 5, "args": mm}]
+    events = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "pid": 1,
+            "tid": 1,
+            "ts": 10,
+            "dur": 5,
+            "args": mm,
+        }
+    ]
     kernel = {"External id": 7, "device": 0, "stream": 7, "correlation": 3}
     if device:
         events += [
-            {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at, "dur": 1, "args": kernel}
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "gemm",
+                "pid": 0,
+                "tid": 7,
+                "ts": at,
+                "dur": 1,
+                "args": kernel,
+            }
             for at in (20, 30)
         ]
     path = tmp_path / "x.json"
-    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": name}], "traceEvents": events}))
+    path.write_text(
+        json.dumps({"deviceProperties": [{"id": 0, "name": name}], "traceEvents": events})
+    )
     return load(path)
 
 
@@ -40,7 +66,13 @@ def counted(name, dims, kinds, values=()):
         ("aten::mm", [[3, 4], [4, 5]], [], 2 * 60, 12 + 20 + 15),
         ("aten::addmm", [[5], [3, 4], [4, 5]], [], 2 * 60, 12 + 20 + 15),
         ("aten::bmm", [[7, 3, 4], [7, 4, 5]], [], 14 * 60, 7 * (12 + 20 + 15)),
-        ("aten::_scaled_dot_product_flash_attention", [[2, 3, 8, 4]] * 3, [], 2 * 6 * 8 * 8 * 8, 4 * 192),
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            [[2, 3, 8, 4]] * 3,
+            [],
+            2 * 6 * 8 * 8 * 8,
+            4 * 192,
+        ),
         (
             "aten::cudnn_convolution",
             [[1, 2, 6, 6], [4, 2, 3, 3]],
@@ -74,7 +106,13 @@ def test_what_is_not_a_matrix_product_is_counted_by_what_comes_out(name, dims, f
 
 @pytest.mark.parametrize(
     ("dims", "kinds"),
-    [([], []), ([[3]], ["float"]), ([[3, 4], [4, 5]], ["int"]), ("x", "y"), ([[0, 4], [4, 5]], ["float"] * 2)],
+    [
+        ([], []),
+        ([[3]], ["float"]),
+        ([[3, 4], [4, 5]], ["int"]),
+        ("x", "y"),
+        ([[0, 4], [4, 5]], ["float"] * 2),
+    ],
 )
 def test_what_shapes_do_not_tell_is_not_counted(dims, kinds):
     assert counted("aten::mm", dims, kinds) is None
@@ -132,16 +170,23 @@ def test_what_is_above_memory_is_in_a_cache(tmp_path, dur_us, bound, share):
     rows = timeline.operators
     timeline = replace(timeline, operators=replace(rows, end=rows.start + int(1000 * dur_us)))
     found = summarise(timeline, LAPTOP).roofline
-    assert (found.rows[0].bound, found.rows[0].ceiling_share) == (bound, pytest.approx(share, rel=0.01))
+    assert (found.rows[0].bound, found.rows[0].ceiling_share) == (
+        bound,
+        pytest.approx(share, rel=0.01),
+    )
 
 
 def test_the_terminal_draws_lines_and_letters(tmp_path):
     (row,) = summarise(capture(tmp_path, device=False), LAPTOP).roofline.rows
     places = ((1.0, 5e9), (100.0, 9e10))
-    rows = [replace_struct(row, intensity=intensity, flops_per_s=rate) for intensity, rate in places]
+    rows = [
+        replace_struct(row, intensity=intensity, flops_per_s=rate) for intensity, rate in places
+    ]
     drawn = draw_roofline(LAPTOP, rows, 80)
     assert max(map(len, drawn)) <= 80
-    first, second = (next(place for place, line in enumerate(drawn) if letter in line[15:]) for letter in "AB")
+    first, second = (
+        next(place for place, line in enumerate(drawn) if letter in line[15:]) for letter in "AB"
+    )
     assert second < first, "the faster one stands higher"
     assert drawn[second].index("B") > drawn[first].index("A")
     level = next(line for line in drawn if "....." in line)
@@ -165,9 +210,16 @@ def test_the_page_draws_it(tmp_path):
 
 def test_a_convolution_that_no_library_took_over_counts_the_same():
     """aten::_slow_conv2d_forward has its arguments in another order: kernel, bias, stride, padding."""
-    dims, types = b"[[4, 64, 56, 56], [256, 64, 1, 1], [], [], [], []]", b'["float", "float", "", "", "", ""]'
-    slow = work_of("aten::_slow_conv2d_forward", dims, types, b'["", "", "[1, 1]", "", "[2, 2]", "[0, 0]"]')
-    fast = work_of("aten::mkldnn_convolution", dims, types, b'["", "", "", "[0, 0]", "[2, 2]", "[1, 1]"]')
+    dims, types = (
+        b"[[4, 64, 56, 56], [256, 64, 1, 1], [], [], [], []]",
+        b'["float", "float", "", "", "", ""]',
+    )
+    slow = work_of(
+        "aten::_slow_conv2d_forward", dims, types, b'["", "", "[1, 1]", "", "[2, 2]", "[0, 0]"]'
+    )
+    fast = work_of(
+        "aten::mkldnn_convolution", dims, types, b'["", "", "", "[0, 0]", "[2, 2]", "[1, 1]"]'
+    )
     assert slow is not None
     assert slow == fast
     assert slow.flop == 2.0 * 4 * 28 * 28 * 256 * 64

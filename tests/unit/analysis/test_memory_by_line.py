@@ -1,4 +1,6 @@
-"""Which lines hold more memory with every step, by traces that torch.profiler wrote with profile_memory."""
+"""Which lines hold more memory with every step, by traces that torch.profiler wrote with
+profile_memory.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from typer.testing import CliRunner
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.analysis.memory import MemoryUse
-from bottleneck_lab.analysis.nesting import innermost_at
+from bottleneck_lab.analysis.host.nesting import innermost_at
+from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.cli import app
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, make_table
@@ -32,12 +34,17 @@ def keep(weights: torch.Tensor, kept: list[torch.Tensor]) -> None:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["stacks", "no stacks"])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, bool]:
     """A small program's trace on the CPU, and whether it has stacks."""
     weights, kept = torch.ones(SIDE, SIDE, requires_grad=True), []
     cycle = schedule(wait=1, warmup=1, active=STEPS)
     with profile(
-        activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=request.param, schedule=cycle
+        activities=[ProfilerActivity.CPU],
+        profile_memory=True,
+        with_stack=request.param,
+        schedule=cycle,
     ) as profiler:
         for _ in range(STEPS + 2):
             let_go(weights).backward()
@@ -59,8 +66,12 @@ def test_the_place_that_keeps_grows_by_what_it_keeps_each_step(recorded: tuple[P
     assert use.steps == STEPS
     assert use.growth_bytes_per_step == KEPT_BYTES
     rows = {row.line: row for row in use.holders}
-    where = f"test_memory_by_line.py({keep.__code__.co_firstlineno}): keep" if stacks else "aten::mul"
-    assert [line for line, row in rows.items() if row.grows and row.growth_bytes_per_step > 64] == [where]
+    where = (
+        f"test_memory_by_line.py({keep.__code__.co_firstlineno}): keep" if stacks else "aten::mul"
+    )
+    assert [line for line, row in rows.items() if row.grows and row.growth_bytes_per_step > 64] == [
+        where
+    ]
     assert rows[where].growth_bytes_per_step == KEPT_BYTES
     assert (rows[where].held_bytes, use.holders[0].line) == (STEPS * KEPT_BYTES, where)
 
@@ -76,13 +87,17 @@ def test_what_is_let_go_is_held_by_nobody(recorded: tuple[Path, bool]) -> None:
 def test_the_report_shows_who_holds_what(recorded: tuple[Path, bool], tmp_path: Path) -> None:
     path, stacks = recorded
     shown = CliRunner().invoke(app, ["report", str(path)]).output
-    table = shown[shown.index("Lines that allocated the memory held, in this capture: host") :].splitlines()
+    table = shown[
+        shown.index("Lines that allocated the memory held, in this capture: host") :
+    ].splitlines()
     where = f"test_memory_by_line.py({keep.__code__.co_firstlineno})" if stacks else "aten::mul"
     assert table[2].strip().startswith(where)
     assert "+16.0 KiB per step" in table[2]
     page = tmp_path / "page.html"
     CliRunner().invoke(app, ["report", str(path), "--html", str(page)])
-    assert "Lines that allocated the memory held, in this capture: host" in page.read_text(encoding="utf-8")
+    assert "Lines that allocated the memory held, in this capture: host" in page.read_text(
+        encoding="utf-8"
+    )
     assert "+16.0 KiB per step" in page.read_text(encoding="utf-8")
 
 
@@ -99,29 +114,60 @@ def test_a_trace_that_does_not_say_which_block_is_freed_names_nobody(
 
 
 def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> None:
-    """As `lab profile --stack` records them: the line is that of the moment before, since an allocation may be recorded when its operator ends."""
+    """As `lab profile --stack` records them: the line is that of the moment before, since an
+    allocation may be recorded when its operator ends.
+    """
     events = [
-        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": 100 * n, "dur": 90}
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{n}",
+            "pid": 1,
+            "tid": 1,
+            "ts": 100 * n,
+            "dur": 90,
+        }
         for n in range(1, 6)
     ]
     for begin in range(100, 600, 100):
         for line, at in ((7, begin), (9, begin + 40)):
-            frame = {"cat": "python_function", "name": f"train.py({line}): train", "tid": f"{LINES_OF}1"}
+            frame = {
+                "cat": "python_function",
+                "name": f"train.py({line}): train",
+                "tid": f"{LINES_OF}1",
+            }
             events.append({"ph": "X", "pid": 1, "ts": at, "dur": 40, **frame})
         changes = ((40, 512, begin), (80, KEPT, begin + 1), (85, -512, begin))
         for after, changed, address in changes:
             args = {"Bytes": changed, "Addr": address, "Device Id": 0, "Device Type": 1}
-            events.append({"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": begin + after, "args": args})
+            events.append(
+                {
+                    "ph": "i",
+                    "name": "[memory]",
+                    "pid": 1,
+                    "tid": 1,
+                    "ts": begin + after,
+                    "args": args,
+                }
+            )
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
-    rows = {row.line: (row.held_bytes, row.growth_bytes_per_step, row.grows) for row in on_the_host(path).holders}
-    assert rows == {"train.py(9): train": (5 * KEPT, KEPT, True), "train.py(7): train": (0, 0, False)}
+    rows = {
+        row.line: (row.held_bytes, row.growth_bytes_per_step, row.grows)
+        for row in on_the_host(path).holders
+    }
+    assert rows == {
+        "train.py(9): train": (5 * KEPT, KEPT, True),
+        "train.py(7): train": (0, 0, False),
+    }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
     assert finding.evidence.endswith("1.00 MiB of that was allocated at train.py(9): train.")
 
 
 def test_the_row_open_at_a_moment_is_the_innermost_one_of_its_thread() -> None:
-    table = make_table(HostTable, 4, start=[0, 10, 30, 0], end=[100, 20, 40, 50], thread=[1, 1, 1, 2])
+    table = make_table(
+        HostTable, 4, start=[0, 10, 30, 0], end=[100, 20, 40, 50], thread=[1, 1, 1, 2]
+    )
     moments = np.array([15, 25, 35, 99, 100, 60, 5])
     threads = np.array([1, 1, 1, 1, 1, 2, 3], dtype=np.int32)
     names = [

@@ -1,8 +1,9 @@
 """Agreement with Holistic Trace Analysis 0.6.1 on real captures, counted in its own way.
 
-The figures were read off the peer itself. Its way differs from ours on purpose (test_right.py shows where ours is right): times are rounded inwards to µs,
-device rows are kept only when a host row with their correlation starts before the last ProfilerStep, the window runs from the first device row to the last,
-and waits drawn on a stream count as busy.
+The figures were read off the peer itself. Its way differs from ours on purpose (test_right.py shows
+where ours is right): times are rounded inwards to µs, device rows are kept only when a host row
+with their correlation starts before the last ProfilerStep, the window runs from the first device
+row to the last, and waits drawn on a stream count as busy.
 """
 
 import json
@@ -18,7 +19,8 @@ from bottleneck_lab.trace.timeline import Timeline, take
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 pytestmark = pytest.mark.skipif(
-    not CAPTURES.is_dir(), reason="the captures of other people's programs are not in the repository"
+    not CAPTURES.is_dir(),
+    reason="the captures of other people's programs are not in the repository",
 )
 
 PEER = {
@@ -62,13 +64,17 @@ def test_the_temporal_breakdown_agrees(name):
 def test_our_figures_add_up_on_real_captures(name):
     summary = summarise(load(CAPTURES / f"{name}.json.gz"))
     for use in summary.devices:
-        assert sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
+        assert (
+            sum(part.idle_ns for part in use.gap_causes) == use.idle_ns == use.wall_ns - use.busy_ns
+        )
         assert use.compute_ns + use.exposed_communication_ns + use.exposed_copy_ns == use.busy_ns
     assert json.dumps([finding.id for finding in summary.findings])
 
 
 def test_resnet_waits_for_its_loader_without_workers_and_not_with_four():
-    alone, helped = (summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4))
+    alone, helped = (
+        summarise(load(CAPTURES / f"kineto_v100_resnet50_workers{n}.json.gz")) for n in (0, 4)
+    )
     assert alone.findings[0].id == "input-starved"
     assert "input-starved" not in {finding.id for finding in helped.findings}
 
@@ -78,7 +84,8 @@ def test_nsys_kernel_times_are_the_exports_own():
     timeline = load(CAPTURES / "nsysai_h100_2gpu_1s.sqlite.gz")
     kernels = take(
         timeline.device,
-        (timeline.device.kind == ActivityKind.KERNEL) | (timeline.device.kind == ActivityKind.COMMUNICATION),
+        (timeline.device.kind == ActivityKind.KERNEL)
+        | (timeline.device.kind == ActivityKind.COMMUNICATION),
     )
     sums = {d: int((kernels.end - kernels.start)[kernels.device == d].sum()) for d in (0, 1)}
     assert (len(kernels), sums) == (3442, {0: 22385163, 1: 22444359})

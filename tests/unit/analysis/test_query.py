@@ -13,11 +13,15 @@ def test_sql_gives_rows(timeline_of):
     timeline = timeline_of("pageable")
     rows = query(
         timeline,
-        "SELECT direction, host_memory, count(*), sum(bytes) FROM device WHERE kind = 'copy' GROUP BY 1, 2 ORDER BY 1",
+        "SELECT direction, host_memory, count(*), sum(bytes) FROM device WHERE kind = 'copy' GROUP"
+        " BY 1, 2 ORDER BY 1",
     )
     assert rows.columns == ["direction", "host_memory", "count(*)", "sum(bytes)"]
     assert rows.rows[1] == ["h2d", "pageable", 8, 8 * 19_000_000]
-    assert query(timeline, "SELECT max(duration) FROM ranges WHERE name = 'h2d'").rows[0][0] > 3_000_000
+    assert (
+        query(timeline, "SELECT max(duration) FROM ranges WHERE name = 'h2d'").rows[0][0]
+        > 3_000_000
+    )
     cut = query(timeline, "SELECT * FROM device", limit=3)
     assert cut.cut
     assert len(cut.rows) == 3
@@ -48,7 +52,8 @@ def test_a_query_without_end_is_stopped(timeline_of, monkeypatch):
     with pytest.raises(UsageError, match="interrupted"):
         query(
             timeline_of("healthy", steps=1),
-            "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT count(*) FROM t",
+            "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT count(*)"
+            " FROM t",
         )
 
 

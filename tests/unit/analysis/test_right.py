@@ -45,7 +45,9 @@ def causes(use) -> dict[str, int]:
 
 
 def test_nanoseconds_are_not_rounded_away(tmp_path):
-    """A thousand kernels of 0.6 µs with 0.4 µs between: rounding starts up and ends down to µs sees no busy time at all."""
+    """A thousand kernels of 0.6 µs with 0.4 µs between: rounding starts up and ends down to µs sees
+    no busy time at all.
+    """
     (use,) = summed_up(tmp_path, *(kernel(i + 0.2, 0.6) for i in range(1000))).devices
     assert use.busy_ns == 600_000
     assert use.idle_ns == 399_600
@@ -66,7 +68,10 @@ def test_waits_drawn_on_a_stream_are_not_busy(tmp_path):
 
 def test_runtime_calls_with_a_stream_argument_are_not_busy(tmp_path):
     (use,) = summed_up(
-        tmp_path, kernel(0, 10), event("cuda_runtime", "cudaStreamSynchronize", 10, 80, stream=7), kernel(90, 10)
+        tmp_path,
+        kernel(0, 10),
+        event("cuda_runtime", "cudaStreamSynchronize", 10, 80, stream=7),
+        kernel(90, 10),
     ).devices
     assert use.busy_ns == 20_000
 
@@ -81,12 +86,18 @@ def test_every_kernel_name_has_its_own_figures(tmp_path):
     """Beyond any number of names: mean, smallest and largest stay what they are."""
     names = [f"k{i}" for i in range(200)]
     rows = summed_up(
-        tmp_path, *(kernel(i * 100, 1 + i % 3 + (i >= 200), name=names[i % 200]) for i in range(400))
+        tmp_path,
+        *(kernel(i * 100, 1 + i % 3 + (i >= 200), name=names[i % 200]) for i in range(400)),
     ).kernels
     for row in rows:
         number = int(row.name[1:])
         durations = [1000 * (1 + i % 3 + (i >= 200)) for i in (number, number + 200)]
-        assert (row.calls, row.min_ns, row.max_ns, row.total_ns) == (2, min(durations), max(durations), sum(durations))
+        assert (row.calls, row.min_ns, row.max_ns, row.total_ns) == (
+            2,
+            min(durations),
+            max(durations),
+            sum(durations),
+        )
 
 
 def test_the_last_step_counts(tmp_path):
@@ -107,7 +118,11 @@ def test_self_time_and_recursion(tmp_path):
     ]
     rows = {row.name: row for row in summed_up(tmp_path, *ops).operators}
     assert (rows["outer"].self_ns, rows["outer"].total_ns) == (60_000, 150_000)
-    assert (rows["inner"].self_ns, rows["inner"].total_ns, rows["inner"].calls) == (60_000, 60_000, 2)
+    assert (rows["inner"].self_ns, rows["inner"].total_ns, rows["inner"].calls) == (
+        60_000,
+        60_000,
+        2,
+    )
 
 
 def test_device_time_goes_to_the_operator_that_launched_it(tmp_path):
@@ -122,7 +137,11 @@ def test_device_time_goes_to_the_operator_that_launched_it(tmp_path):
         kernel(400, 100, correlation=2),
     ).operators
     found = {row.name: (row.device_self_ns, row.device_total_ns) for row in rows}
-    assert found == {"aten::addmm": (300_000, 300_000), "aten::relu": (100_000, 100_000), "aten::linear": (0, 300_000)}
+    assert found == {
+        "aten::addmm": (300_000, 300_000),
+        "aten::relu": (100_000, 100_000),
+        "aten::linear": (0, 300_000),
+    }
 
 
 def test_each_gap_has_its_cause(tmp_path):
@@ -132,7 +151,12 @@ def test_each_gap_has_its_cause(tmp_path):
         event("cpu_op", "aten::setup", 0, 1),
         event("cuda_runtime", "cudaLaunchKernel", 5, 5, correlation=1),
         kernel(10, 90, correlation=1),
-        event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 180),
+        event(
+            "user_annotation",
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+            20,
+            180,
+        ),
         event("cuda_runtime", "cudaLaunchKernel", 200, 5, correlation=2),
         kernel(200, 100, correlation=2),
         event("cuda_runtime", "cudaStreamSynchronize", 210, 95),
@@ -177,7 +201,9 @@ def test_without_the_host_the_cause_is_unknown(tmp_path):
 
 def _stalled(*between: dict, steps: bool = True) -> list[dict]:
     """Two launches 10 ms apart, each of 1 ms of work, with what the host did between them."""
-    marked = [event("user_annotation", f"step {i}", i * 11_000, 11_000 if i else 5_000) for i in range(2)]
+    marked = [
+        event("user_annotation", f"step {i}", i * 11_000, 11_000 if i else 5_000) for i in range(2)
+    ]
     return [
         *(marked if steps else [event("cpu_op", "aten::rand", 0, 10)]),
         event("cuda_runtime", "cudaLaunchKernel", 100, 10, correlation=1),
@@ -208,7 +234,10 @@ def _stalled(*between: dict, steps: bool = True) -> list[dict]:
 def test_a_host_that_launches_nothing_is_not_called_launch_bound(tmp_path, between, cause, sure):
     whole = event("user_annotation", "step 0", 0, 22_000)
     (use,) = summed_up(tmp_path, whole, *_stalled(*between, steps=False)).devices
-    part = max(use.gap_causes, key=lambda part: part.idle_ns if part.cause != "host" or cause == "host" else 0)
+    part = max(
+        use.gap_causes,
+        key=lambda part: part.idle_ns if part.cause != "host" or cause == "host" else 0,
+    )
     assert (part.cause, part.sure) == (cause, sure)
     assert causes(use)[cause] >= 9_900_000
     assert "launch" not in causes(use) or causes(use)["launch"] < 500_000
@@ -221,7 +250,9 @@ def test_time_between_the_steps_is_told_apart(tmp_path):
 
 
 def test_start_up_and_end_are_no_part_of_the_loop(tmp_path):
-    """30 s of imports before the first kernel: what is found is about the time between the first and the last work."""
+    """30 s of imports before the first kernel: what is found is about the time between the first
+    and the last work.
+    """
     summary = summed_up(
         tmp_path,
         event("cpu_op", "aten::empty", -30_000_000, 10),
@@ -243,10 +274,15 @@ def test_start_up_and_end_are_no_part_of_the_loop(tmp_path):
 
 
 def test_a_gap_before_work_that_waited_already_is_not_the_host_s(tmp_path):
-    """All is launched in the first 30 us; then the host waits. The device's pauses between its kernels are no synchronisation."""
+    """All is launched in the first 30 us; then the host waits. The device's pauses between its
+    kernels are no synchronisation.
+    """
     (use,) = summed_up(
         tmp_path,
-        *(event("cuda_runtime", "cudaLaunchKernel", i * 10, 5, correlation=i + 1) for i in range(3)),
+        *(
+            event("cuda_runtime", "cudaLaunchKernel", i * 10, 5, correlation=i + 1)
+            for i in range(3)
+        ),
         event("cuda_runtime", "cudaDeviceSynchronize", 40, 400),
         *(kernel(6 + i * 100, 80, correlation=i + 1) for i in range(3)),
     ).devices
@@ -255,8 +291,14 @@ def test_a_gap_before_work_that_waited_already_is_not_the_host_s(tmp_path):
 
 
 def test_overlap_of_communication(tmp_path):
-    (use,) = summed_up(tmp_path, kernel(0, 100), kernel(50, 100, 24, name="ncclDevKernel_AllReduce_Sum_f32")).devices
-    assert (use.communication_ns, use.exposed_communication_ns, use.overlap_share) == (100_000, 50_000, 0.5)
+    (use,) = summed_up(
+        tmp_path, kernel(0, 100), kernel(50, 100, 24, name="ncclDevKernel_AllReduce_Sum_f32")
+    ).devices
+    assert (use.communication_ns, use.exposed_communication_ns, use.overlap_share) == (
+        100_000,
+        50_000,
+        0.5,
+    )
 
 
 def test_the_cpu_is_the_device_where_there_is_no_other(tmp_path):
@@ -324,10 +366,17 @@ def _running_ahead(steps: int) -> list[dict]:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_step_ends_with_the_work_that_it_launched(tmp_path, ranks):
-    """The host has finished both steps before the device has finished the first: the device is busy all the same, and nothing is wrong."""
-    summary = summarise(merge_ranks([loaded(tmp_path, *_running_ahead(2), rank=rank) for rank in range(ranks)]))
+    """The host has finished both steps before the device has finished the first: the device is busy
+    all the same, and nothing is wrong.
+    """
+    summary = summarise(
+        merge_ranks([loaded(tmp_path, *_running_ahead(2), rank=rank) for rank in range(ranks)])
+    )
     assert summary.quality.reliable
-    assert sorted(step.cost_ns for step in summary.steps) == [50_000_000] * ranks + [50_200_000] * ranks
+    assert (
+        sorted(step.cost_ns for step in summary.steps)
+        == [50_000_000] * ranks + [50_200_000] * ranks
+    )
     assert summary.wall_ns == 100_200_000
     for use in summary.devices:
         assert (use.busy_ns, use.idle_ns) == (100_000_000, 200_000)
@@ -335,7 +384,10 @@ def test_a_step_ends_with_the_work_that_it_launched(tmp_path, ranks):
 
 
 def test_work_that_is_launched_after_the_last_step_is_not_the_steps(tmp_path):
-    later = [event("cuda_runtime", "cudaLaunchKernel", 2500, 5, correlation=9), kernel(100_200, 70_000, correlation=9)]
+    later = [
+        event("cuda_runtime", "cudaLaunchKernel", 2500, 5, correlation=9),
+        kernel(100_200, 70_000, correlation=9),
+    ]
     summary = summed_up(tmp_path, *_running_ahead(2), *later)
     assert summary.wall_ns == 100_200_000
     assert summary.steps[-1].cost_ns == 50_000_000
@@ -346,22 +398,33 @@ def test_steps_without_any_work_of_the_device_show_no_bottleneck(tmp_path):
     """Nothing ties the kernels to the steps: they began long after them."""
     steps = [event("user_annotation", f"step {i}", i * 1000, 900) for i in range(3)]
     calls = [event("cpu_op", "aten::mm", i * 1000 + 10, 800) for i in range(3)]
-    summary = summed_up(tmp_path, *steps, *calls, *(kernel(500_000 + i * 100, 90) for i in range(30)))
+    summary = summed_up(
+        tmp_path, *steps, *calls, *(kernel(500_000 + i * 100, 90) for i in range(30))
+    )
     assert summary.findings == []
-    assert any("no device work belongs to the marked steps" in reason for reason in summary.quality.reasons)
+    assert any(
+        "no device work belongs to the marked steps" in reason for reason in summary.quality.reasons
+    )
 
 
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
-        ([event("cuda_runtime", "cudaLaunchKernel", i, 1, correlation=i + 1) for i in range(30)], "no kernel"),
         (
-            [event("cuda_runtime", "cudaLaunchKernel", i, 0.5, correlation=i + 1) for i in range(40)]
+            [event("cuda_runtime", "cudaLaunchKernel", i, 1, correlation=i + 1) for i in range(30)],
+            "no kernel",
+        ),
+        (
+            [
+                event("cuda_runtime", "cudaLaunchKernel", i, 0.5, correlation=i + 1)
+                for i in range(40)
+            ]
             + [kernel(i + 1, 0.5, correlation=i + 1) for i in range(20)],
             "part of the device's activities was dropped",
         ),
         (
-            [event("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)] + [kernel(1, 5)],
+            [event("user_annotation", f"ProfilerStep#{i}", i * 10, 10) for i in range(3)]
+            + [kernel(1, 5)],
             "2 of 3 steps hold no event",
         ),
         (
@@ -382,7 +445,10 @@ def test_importing_the_package_loads_nothing_heavy():
     import subprocess
     import sys
 
-    code = "import sys, bottleneck_lab; assert not {'numpy', 'torch'} & set(sys.modules); bottleneck_lab.load; bottleneck_lab.compare; bottleneck_lab.findings"
+    code = (
+        "import sys, bottleneck_lab; assert not {'numpy', 'torch'} & set(sys.modules);"
+        " bottleneck_lab.load; bottleneck_lab.compare; bottleneck_lab.findings"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError):
         _ = importlib.import_module("bottleneck_lab").nothing
@@ -399,16 +465,26 @@ def test_collectives_carry_bytes_and_type(tmp_path):
     summary = summed_up(
         tmp_path,
         *(event("user_annotation", f"step {i}", i * 1000, 1000) for i in range(2)),
-        *(kernel(i * 500, 400, 24, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL", **sent) for i in range(4)),
+        *(
+            kernel(i * 500, 400, 24, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL", **sent)
+            for i in range(4)
+        ),
         kernel(450, 10, 24, name="ncclKernel_AllGather_RING_LL_Sum_int8_t", **gathered),
     )
-    rows = [(r.collective, r.dtype, r.bytes, r.calls, r.calls_per_step) for r in summary.collectives]
-    assert rows == [("all-reduce", "bfloat16", 2_000_000, 4, 2.0), ("all-gather", "float32", 32_000, 1, 0.5)]
+    rows = [
+        (r.collective, r.dtype, r.bytes, r.calls, r.calls_per_step) for r in summary.collectives
+    ]
+    assert rows == [
+        ("all-reduce", "bfloat16", 2_000_000, 4, 2.0),
+        ("all-gather", "float32", 32_000, 1, 0.5),
+    ]
     assert summary.collectives[0].gb_per_s == pytest.approx(2_000_000 / 400_000)
 
 
 def test_gloo_on_a_cpu_is_communication_whatever_thread_it_runs_on(tmp_path):
-    """Half of the all-reduce runs beside the backward; for the other half the main thread waits, in no operator."""
+    """Half of the all-reduce runs beside the backward; for the other half the main thread waits, in
+    no operator.
+    """
     summary = summed_up(
         tmp_path,
         event("user_annotation", "step 0", 0, 200),
@@ -417,18 +493,27 @@ def test_gloo_on_a_cpu_is_communication_whatever_thread_it_runs_on(tmp_path):
         event("user_annotation", "gloo:all_reduce", 50, 150, tid=77),
     )
     (use,) = summary.devices
-    assert (use.compute_ns, use.communication_ns, use.exposed_communication_ns) == (100_000, 150_000, 100_000)
+    assert (use.compute_ns, use.communication_ns, use.exposed_communication_ns) == (
+        100_000,
+        150_000,
+        100_000,
+    )
     assert (use.busy_ns, use.idle_ns) == (200_000, 0)
     assert [finding.id for finding in summary.findings] == ["communication-exposed"]
 
 
 def test_ranks_on_cpus_have_their_own_operators(tmp_path):
-    ranks = [loaded(tmp_path, event("cpu_op", "aten::mm", 0, 100 + 100 * rank), rank=rank) for rank in range(2)]
+    ranks = [
+        loaded(tmp_path, event("cpu_op", "aten::mm", 0, 100 + 100 * rank), rank=rank)
+        for rank in range(2)
+    ]
     assert [use.compute_ns for use in summarise(merge_ranks(ranks)).devices] == [100_000, 200_000]
 
 
 def test_work_that_waited_for_milliseconds_on_an_idle_device_is_no_pause(tmp_path):
-    """A graph was launched, and its first recorded node starts 64 ms later: what ran before it was not recorded."""
+    """A graph was launched, and its first recorded node starts 64 ms later: what ran before it was
+    not recorded.
+    """
     (use,) = summed_up(
         tmp_path,
         event("cuda_runtime", "cudaLaunchKernel", 0, 5, correlation=1),
@@ -441,7 +526,9 @@ def test_work_that_waited_for_milliseconds_on_an_idle_device_is_no_pause(tmp_pat
 
 
 def test_one_device_that_waits_for_another_has_lost_nothing(tmp_path):
-    """A pipeline in one process: device 1's work is launched at once and waits for device 0's, 20 ms of it."""
+    """A pipeline in one process: device 1's work is launched at once and waits for device 0's, 20
+    ms of it.
+    """
     first, second = summed_up(
         tmp_path,
         event("user_annotation", "step 0", 0, 100),

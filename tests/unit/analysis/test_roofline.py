@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bottleneck_lab.analysis.roofline import MACHINES, Machine, find_machine, find_placements, place
+from bottleneck_lab.analysis.counters.roofline import (
+    MACHINES,
+    Machine,
+    find_machine,
+    find_placements,
+    place,
+)
 from bottleneck_lab.trace.counters import KernelCounters
 
 from ..report import made_up_capture
@@ -34,7 +40,9 @@ def test_nonsense_has_no_place():
 
 def test_machines_are_told_by_name():
     balance = {"NVIDIA A100-SXM4-80GB": 153, "NVIDIA H100 80GB HBM3": 296, "NVIDIA H200": 206}
-    assert {name: find_machine(name).balance("fp16") for name in balance} == pytest.approx(balance, abs=1)
+    assert {name: find_machine(name).balance("fp16") for name in balance} == pytest.approx(
+        balance, abs=1
+    )
     assert find_machine("NVIDIA H200").name == "H200"
     assert find_machine("Something else") is None
     assert len({machine.name for machine in MACHINES}) == len(MACHINES)

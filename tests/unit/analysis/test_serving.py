@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.diagnosis import figures_of
-from bottleneck_lab.report.console_summary import render_summary
+from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.trace import load
 
 MS = 1000.0
@@ -31,7 +31,9 @@ def batch(start_ms, length_ms, images):
 def summary_of(tmp_path):
     def made(events):
         path = tmp_path / "trace.json.gz"
-        path.write_bytes(gzip.compress(json.dumps({"traceEvents": events, "emulatedDevice": "a test"}).encode()))
+        path.write_bytes(
+            gzip.compress(json.dumps({"traceEvents": events, "emulatedDevice": "a test"}).encode())
+        )
         return summarise(load(path))
 
     return made
@@ -67,12 +69,17 @@ def test_batches_that_are_prepared_while_others_run(summary_of):
     events += [event("preprocess", 100 * number + 10, 50, tid=9) for number in range(6)]
     events += [event("infer", 100 * number, 99) for number in range(6)]
     use = summary_of(events).serving
-    assert {part.name: part.beside_device_share for part in use.parts}["preprocess"] == pytest.approx(1)
+    assert {part.name: part.beside_device_share for part in use.parts}[
+        "preprocess"
+    ] == pytest.approx(1)
     assert use.idle_share < 0.02
 
 
 def test_what_serves_no_batches_has_none(summary_of):
-    assert summary_of([event("preprocess", 0, 5), event("infer", 5, 5), batch(5, 5, 1)]).serving is None
+    assert (
+        summary_of([event("preprocess", 0, 5), event("infer", 5, 5), batch(5, 5, 1)]).serving
+        is None
+    )
     training = [event("data", 10 * number, 5) for number in range(9)] + [
         batch(10 * number, 4, 16) for number in range(9)
     ]
@@ -84,16 +91,22 @@ def test_the_report_says_it(summary_of):
     render_summary(summary_of(list(in_turns())), console)
     text = console.export_text()
     assert (
-        "6 batches of 14.0 (4 to 16) images, 160 images/s; the device takes 40.0 ms per batch, pauses 60.0 ms between batches"
-        in " ".join(text.split())
+        "6 batches of 14.0 (4 to 16) images, 160 images/s; the device takes 40.0 ms per batch,"
+        " pauses 60.0 ms between batches" in " ".join(text.split())
     )
     assert "0% of it while the device works" in text
 
 
 def test_advice_and_figures_are_those_of_a_server(summary_of):
-    """No advice on a training loop's loader; a share from the first batch to the last, as the reader is asked to measure it."""
+    """No advice on a training loop's loader; a share from the first batch to the last, as the
+    reader is asked to measure it.
+    """
     summary = summary_of([event("preprocess", -400, 200), *in_turns()])
-    (finding,) = (finding for finding in [*summary.findings, *summary.withheld] if finding.id == "input-starved")
+    (finding,) = (
+        finding
+        for finding in [*summary.findings, *summary.withheld]
+        if finding.id == "input-starved"
+    )
     assert "num_workers" not in finding.advice
     assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
     assert figures_of(summary)["unpaused_images_per_s"] == pytest.approx(350)
@@ -106,5 +119,9 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
 
 def test_operators_that_launched_nothing_are_ranked_by_the_host_s_time(summary_of):
     own = {"cat": "cpu_op"}
-    summary = summary_of([*in_turns(), event("aten::cat", 10, 3, **own), event("aten::copy_", 20, 1, **own)])
-    assert {row.name: row.share for row in summary.operators} == pytest.approx({"aten::cat": 0.75, "aten::copy_": 0.25})
+    summary = summary_of(
+        [*in_turns(), event("aten::cat", 10, 3, **own), event("aten::copy_", 20, 1, **own)]
+    )
+    assert {row.name: row.share for row in summary.operators} == pytest.approx(
+        {"aten::cat": 0.75, "aten::copy_": 0.25}
+    )

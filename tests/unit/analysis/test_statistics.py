@@ -37,7 +37,9 @@ def test_rank_is_the_largest_one_within_the_level(n, level):
     assert coin_tail(n, rank) <= Fraction(level) < coin_tail(n, rank + 1)
 
 
-@pytest.mark.parametrize(("n", "rank"), [(5, 0), (6, 1), (8, 1), (9, 2), (20, 6), (50, 18), (100, 40)])
+@pytest.mark.parametrize(
+    ("n", "rank"), [(5, 0), (6, 1), (8, 1), (9, 2), (20, 6), (50, 18), (100, 40)]
+)
 def test_ranks_agree_with_published_tables_of_the_sign_test_at_95_percent(n, rank):
     assert tail_rank(n, Fraction("0.025")) == rank
 
@@ -107,7 +109,8 @@ def test_coverage_is_at_least_nominal(name, n):
     for _ in range(trials):
         low, _, high = median_interval([draw(rng) for _ in range(n)], 0.9)
         missed += not low <= 0 <= high
-    # The share of misses may be 10%; it fails only where even the lower bound of what was seen is above that.
+    # The share of misses may be 10%; it fails only where even the lower bound of what was seen is
+    # above that.
     assert binomtest(missed, trials).proportion_ci(0.9999).low <= 0.1
 
 
@@ -139,7 +142,8 @@ def test_half_the_time_is_a_ratio_of_two():
 
 
 @pytest.mark.parametrize(
-    ("reference", "learner"), [([1.0], []), ([1.0], [0.0]), ([math.nan], [1.0]), ([1.0], [math.inf])]
+    ("reference", "learner"),
+    [([1.0], []), ([1.0], [0.0]), ([math.nan], [1.0]), ([1.0], [math.inf])],
 )
 def test_impossible_times_are_refused(reference, learner):
     with pytest.raises(ValueError, match=r"time"):

@@ -1,12 +1,21 @@
-"""One warp followed through PTX written for the purpose: who is who, branches, what is unknown, and what addresses cost."""
+"""One warp followed through PTX written for the purpose: who is who, branches, what is unknown, and
+what addresses cost.
+"""
 
 import numpy as np
 import pytest
 
-from bottleneck_lab.analysis.compiled import sum_up
-from bottleneck_lab.analysis.machine_code import read_reports
-from bottleneck_lab.analysis.ptx import read_ptx
-from bottleneck_lab.analysis.warp import SHARED_WINDOW, Launch, WarpAccesses, follow, passes, sectors
+from bottleneck_lab.analysis.machine_code.compiled import sum_up
+from bottleneck_lab.analysis.machine_code.ptx import read_ptx
+from bottleneck_lab.analysis.machine_code.sass import read_reports
+from bottleneck_lab.analysis.machine_code.warp import (
+    SHARED_WINDOW,
+    Launch,
+    WarpAccesses,
+    follow,
+    passes,
+    sectors,
+)
 
 LANE = np.arange(32, dtype=np.int64)
 
@@ -96,7 +105,10 @@ def test_passes_through_the_banks(addresses, size, needed, least):
 
 
 def test_a_stride_is_followed_from_the_thread_to_the_address():
-    found = run(".loc\t1 9 5\nmul.wide.s32 %rd3, %r2, 256;\nadd.s64 %rd4, %rd2, %rd3;\nld.global.u32 %r3, [%rd4+8];")
+    found = run(
+        ".loc\t1 9 5\nmul.wide.s32 %rd3, %r2, 256;\nadd.s64 %rd4, %rd2, %rd3;\nld.global.u32 %r3,"
+        " [%rd4+8];"
+    )
     assert rates(found) == [(9, "global", "loads", 1, 32, 4)]
     assert found.whole
 
@@ -135,7 +147,10 @@ st.global.u32 [%rd6], %r2;
 
 
 def test_a_block_smaller_than_a_warp():
-    body = ".loc\t1 9 5\nmul.wide.u32 %rd3, %r2, 4;\nadd.s64 %rd4, %rd2, %rd3;\nld.global.u32 %r3, [%rd4];"
+    body = (
+        ".loc\t1 9 5\nmul.wide.u32 %rd3, %r2, 4;\nadd.s64 %rd4, %rd2, %rd3;\nld.global.u32 %r3,"
+        " [%rd4];"
+    )
     assert rates(run(body, threads=8)) == [(9, "global", "loads", 1, 1, 1)]
 
 
@@ -154,7 +169,8 @@ ld.global.u32 %r4, [%rd4];
 
 def test_a_branch_on_data_over_mere_arithmetic_changes_nothing():
     found = run(
-        "ld.global.f32 %r3, [%rd2];\nsetp.leu.f32 %p1, %r3, 0f00000000;\n@%p1 bra $L__BB0_1;\nrcp.rn.f32 %r3, %r3;\n$L__BB0_1:"
+        "ld.global.f32 %r3, [%rd2];\nsetp.leu.f32 %p1, %r3, 0f00000000;\n@%p1 bra"
+        " $L__BB0_1;\nrcp.rn.f32 %r3, %r3;\n$L__BB0_1:"
     )
     assert found.whole
 
@@ -177,38 +193,56 @@ st.v4.u32 [%rd6], {%r1, %r1, %r1, %r1};
 st.v4.u32 [%rd6], {%r1, %r1, %r1, %r1};
 """
     found = run(body)
-    assert [(access.line, access.caller, access.bytes) for access in found.accesses] == [(3, 50, 16), (3, 60, 16)]
+    assert [(access.line, access.caller, access.bytes) for access in found.accesses] == [
+        (3, 50, 16),
+        (3, 60, 16),
+    ]
     assert {access.cost for access in found.accesses} == {4}
     assert SHARED_WINDOW > 1 << 33, "global addresses of the tests lie below"
 
 
-@pytest.mark.parametrize(("row", "cost"), [(256, 32), (272, 4)], ids=["rows in the same banks", "padded rows"])
+@pytest.mark.parametrize(
+    ("row", "cost"), [(256, 32), (272, 4)], ids=["rows in the same banks", "padded rows"]
+)
 def test_matrices_meet_conflicts_by_their_rows(row, cost):
     address = f"mul.lo.s32 %r3, %r2, {row};\nmov.u32 %r4, tile;\nadd.s32 %r5, %r4, %r3;"
-    body = f"{address}\n.loc\t1 9 5\nldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r6,%r7,%r8,%r9}}, [%r5];"
+    body = (
+        f"{address}\n.loc\t1 9 5\nldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r6,%r7,%r8,%r9}},"
+        " [%r5];"
+    )
     assert rates(run(body)) == [(9, "shared", "ldmatrix", 1, cost, 4)]
 
 
 def test_near_identical_kernels_are_one_and_what_is_reached_stays():
     function = " Function {}:\n  REG:40 STACK:0 SHARED:1024\n"
     code = (
-        "\t\tFunction : {}\n        /*0000*/  LDG.E.128 R4, [R2.64] ;\n        /*0010*/  HMMA.16816.F32 R4, R2, R6 ;\n"
+        "\t\tFunction : {}\n        /*0000*/  LDG.E.128 R4, [R2.64] ;\n        /*0010*/ "
+        " HMMA.16816.F32 R4, R2, R6 ;\n"
     )
     names = ("one", "two")
     resources = "Resource usage:\n" + "".join(function.format(name) for name in names)
-    reports = read_reports(resources, "code for sm_90a\n" + "".join(code.format(name) for name in names))
-    launches = [(Launch(name, (1, 1, 1), (128, 1, 1), 32768, []), WarpAccesses([], True)) for name in names]
+    reports = read_reports(
+        resources, "code for sm_90a\n" + "".join(code.format(name) for name in names)
+    )
+    launches = [
+        (Launch(name, (1, 1, 1), (128, 1, 1), 32768, []), WarpAccesses([], True)) for name in names
+    ]
     found = sum_up("kernel.cu", {"90a": reports}, launches, str)
     (group,) = found.groups
     assert group.kernels == ["one", "two"]
-    assert (group.figures.threads, group.figures.shared_bytes, group.figures.blocks) == (128, 32768, 6)
+    assert (group.figures.threads, group.figures.shared_bytes, group.figures.blocks) == (
+        128,
+        32768,
+        6,
+    )
     assert (found.judged[0].judged.good, found.judged[0].of) == (False, []), "no asynchronous copy"
     assert any(one.judged.good and "16 bytes wide" in one.judged.sentence for one in found.judged)
 
 
 def test_a_launch_that_nobody_saw_is_a_guess():
     report = read_reports(
-        "Resource usage:\n Function one:\n  REG:40 STACK:0 SHARED:1024\n", "code for sm_90a\n\t\tFunction : one\n"
+        "Resource usage:\n Function one:\n  REG:40 STACK:0 SHARED:1024\n",
+        "code for sm_90a\n\t\tFunction : one\n",
     )
     (group,) = sum_up("kernel.cu", {"90a": report}, [], str).groups
     assert not group.figures.launched

@@ -1,4 +1,6 @@
-"""Command lines follow what the installed tool reports of itself: excerpts of two generations' help, options only."""
+"""Command lines follow what the installed tool reports of itself: excerpts of two generations'
+help, options only.
+"""
 
 import os
 from pathlib import Path
@@ -60,14 +62,20 @@ def request(*words, **options) -> Request:
 
 def nsys_line(help_text, *words, **options):
     can = nsys.capabilities("NVIDIA Nsight Systems version 2022.4.2.1-df", help_text)
-    return nsys.command("nsys", can, request(*words, **options), split(words or DIRECT, "/py/python"))
+    return nsys.command(
+        "nsys", can, request(*words, **options), split(words or DIRECT, "/py/python")
+    )
 
 
 class TestNsys:
     @pytest.mark.parametrize(
         ("help_text", "has", "lacks"),
         [
-            (NSYS_2022, ["--trace=cuda,nvtx,osrt,cudnn,cublas", "--sample=none"], ["--pytorch", "--discard", "nccl"]),
+            (
+                NSYS_2022,
+                ["--trace=cuda,nvtx,osrt,cudnn,cublas", "--sample=none"],
+                ["--pytorch", "--discard", "nccl"],
+            ),
             (
                 NSYS_2026,
                 ["--trace=cuda,nvtx,osrt,cudnn,cublas,nccl", "--pytorch=autograd-nvtx"],
@@ -100,13 +108,16 @@ class TestNsys:
         assert "--output=/out/report_%q{OMPI_COMM_WORLD_RANK}" in line
         assert not any("mpi" in word for word in nsys_line(NSYS_2022))
 
-    @pytest.mark.parametrize("texts", [("", NSYS_2022), ("version 2022.4.2", "Usage: something else")])
+    @pytest.mark.parametrize(
+        "texts", [("", NSYS_2022), ("version 2022.4.2", "Usage: something else")]
+    )
     def test_a_tool_that_says_nothing_usable_is_refused(self, texts):
         with pytest.raises(CaptureError, match="does not report its version"):
             nsys.capabilities(*texts)
 
     @pytest.mark.parametrize(
-        ("file", "words"), [("report.qdstrm", "importer is missing"), (None, "left no report; the program exited")]
+        ("file", "words"),
+        [("report.qdstrm", "importer is missing"), (None, "left no report; the program exited")],
     )
     def test_no_report_is_explained_whatever_the_exit_status(self, tmp_path, file, words):
         if file:
@@ -128,7 +139,10 @@ class TestNcu:
 
     def test_the_full_set_of_a_few_kernels_with_the_clocks_left_alone(self):
         line = typed(self.line(kernel="gemm", skip=3), request())
-        assert "--set full --target-processes all --clock-control none --kernel-name regex:gemm" in line
+        assert (
+            "--set full --target-processes all --clock-control none --kernel-name regex:gemm"
+            in line
+        )
         assert "--launch-skip 3 --launch-count 5" in line
 
     def test_the_program_keeps_its_own_home(self, monkeypatch):
@@ -138,8 +152,13 @@ class TestNcu:
     def test_metrics_one_by_one_where_there_are_no_sections(self):
         line = self.line(sets="")
         assert "--set" not in line
-        assert line[line.index("--section-folder") + 1] == "/out", "without any, ncu refuses to start"
-        assert "dram__throughput.avg.pct_of_peak_sustained_elapsed" in line[line.index("--metrics") + 1]
+        assert line[line.index("--section-folder") + 1] == "/out", (
+            "without any, ncu refuses to start"
+        )
+        assert (
+            "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+            in line[line.index("--metrics") + 1]
+        )
         assert self.line(metrics=("a", "b"))[2] == "a,b"
 
     def test_an_option_that_the_release_lacks_is_left_out_with_its_value(self):
@@ -150,14 +169,28 @@ class TestNcu:
     @pytest.mark.parametrize(
         ("said", "error", "words"),
         [
-            ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", MachineError, "administrators"),
-            ("==ERROR== Failed to connect to the CUDA driver", MachineError, "no GPU that this process"),
-            ("==WARNING== No kernels were profiled.", CaptureError, "did not see any of the kernels"),
+            (
+                "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission",
+                MachineError,
+                "administrators",
+            ),
+            (
+                "==ERROR== Failed to connect to the CUDA driver",
+                MachineError,
+                "no GPU that this process",
+            ),
+            (
+                "==WARNING== No kernels were profiled.",
+                CaptureError,
+                "did not see any of the kernels",
+            ),
             ("Traceback", CaptureError, "exited with status 1"),
         ],
     )
     def test_what_it_says_is_understood(self, said, error, words):
-        found = ncu.explain(CommandEnd(1, False, False, 1.0, said.replace("Failed to", "failed to")))
+        found = ncu.explain(
+            CommandEnd(1, False, False, 1.0, said.replace("Failed to", "failed to"))
+        )
         assert isinstance(found, error)
         assert words in found.message
         assert found.remedy
@@ -165,7 +198,9 @@ class TestNcu:
 
 class TestSanitizer:
     def test_only_options_that_it_knows(self):
-        line = sanitizer.command("cs", frozenset({"--tool", "--target-processes"}), request(), "racecheck")
+        line = sanitizer.command(
+            "cs", frozenset({"--tool", "--target-processes"}), request(), "racecheck"
+        )
         assert line == [
             "cs",
             "--tool",
@@ -181,13 +216,21 @@ class TestSanitizer:
         ("text", "words"),
         [
             ("========= ERROR SUMMARY: 0 errors", "found nothing"),
-            ("========= ERROR SUMMARY: 3 errors\n========= ERROR SUMMARY: 1 error", "found 4 problems"),
-            ("========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)", "found 2 problems"),
+            (
+                "========= ERROR SUMMARY: 3 errors\n========= ERROR SUMMARY: 1 error",
+                "found 4 problems",
+            ),
+            (
+                "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)",
+                "found 2 problems",
+            ),
         ],
     )
     def test_its_summary_is_read(self, tmp_path, text, words):
         (tmp_path / "r.txt").write_text(text)
-        assert words in sanitizer.conclusion_of(tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, ""))
+        assert words in sanitizer.conclusion_of(
+            tmp_path / "r.txt", CommandEnd(0, False, False, 1.0, "")
+        )
 
     def test_a_run_without_a_summary_proves_nothing(self, tmp_path):
         with pytest.raises(CaptureError, match="was inconclusive"):
@@ -196,7 +239,9 @@ class TestSanitizer:
 
 class TestTorch:
     def test_options_become_flags(self):
-        line = program.command(request(*DIRECT[1:], shapes=False, stack=True, schedule=(1, 2, 3)), "/py/python")
+        line = program.command(
+            request(*DIRECT[1:], shapes=False, stack=True, schedule=(1, 2, 3)), "/py/python"
+        )
         assert line[0] == "/py/python"
         assert "--stack" in line
         assert "--shapes" not in line
@@ -217,7 +262,10 @@ class TestTorch:
     ("words", "found"),
     [
         (("x.py", "1"), (["/py/python"], ["x.py", "1"])),
-        (("nowhere/python3.11", "-u", "-X", "dev", "x.py"), (["/py/python", "-u", "-X", "dev"], ["x.py"])),
+        (
+            ("nowhere/python3.11", "-u", "-X", "dev", "x.py"),
+            (["/py/python", "-u", "-X", "dev"], ["x.py"]),
+        ),
         (("nowhere/python", "-m", "pkg", "-v"), (["/py/python"], ["-m", "pkg", "-v"])),
         (("nowhere/python", "-c", "pass"), (["/py/python"], ["-c", "pass"])),
         (("nowhere/python",), None),
@@ -237,6 +285,14 @@ def test_an_installed_script_is_python_too(tmp_path, monkeypatch):
 
 
 def test_torchrun_by_its_module_is_known():
-    launch = split(("python", "-m", "torch.distributed.run", "--standalone", "train.py"), "/py/python")
-    assert launch.launcher == ("python", "-m", "torch.distributed.run", "--standalone", "--no-python")
+    launch = split(
+        ("python", "-m", "torch.distributed.run", "--standalone", "train.py"), "/py/python"
+    )
+    assert launch.launcher == (
+        "python",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--no-python",
+    )
     assert launch.program == ("/py/python", "train.py")

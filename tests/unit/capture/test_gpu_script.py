@@ -32,7 +32,9 @@ def tree(tmp_path, gpu, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.capture.doctor.gpus", lambda: ["NVIDIA H200"])
     monkeypatch.setattr(gpu, "installed_tools", lambda: ["torch"])
     (tmp_path / "docs" / "measured").mkdir(parents=True)
-    (tmp_path / "docs" / "measured" / "README.md").write_text((ROOT / "docs" / "measured" / "README.md").read_text())
+    (tmp_path / "docs" / "measured" / "README.md").write_text(
+        (ROOT / "docs" / "measured" / "README.md").read_text()
+    )
     return tmp_path
 
 
@@ -48,20 +50,30 @@ def test_without_a_gpu_nothing_is_run_and_nothing_changes(gpu, tmp_path, monkeyp
 
 
 FOLDERS = (
-    "import only_here; from bottleneck_lab.measure.sandbox import visible; print(*visible.python_folders(), sep='\\n')"
+    "import only_here; from bottleneck_lab.measure.sandbox import visible;"
+    " print(*visible.python_folders(), sep='\\n')"
 )
 
 
-@pytest.mark.skipif(bool(gpus()) or shutil.which("make") is None, reason="needs make, and no GPU that it would use")
+@pytest.mark.skipif(
+    bool(gpus()) or shutil.which("make") is None, reason="needs make, and no GPU that it would use"
+)
 def test_isolated_workers_see_what_pythonpath_names(tmp_path):
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "only_here.py").touch()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "wheels")}
     chosen = [f"PYTHON={sys.executable}", f"GPU_VENV={tmp_path / 'venv'}", "MAKE=false"]
     made = subprocess.run(
-        ["make", *chosen, "gpu"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        ["make", *chosen, "gpu"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert "no CUDA device" in made.stderr, "the branch that installs nothing, which comes as far as this without a GPU"
+    assert "no CUDA device" in made.stderr, (
+        "the branch that installs nothing, which comes as far as this without a GPU"
+    )
     isolated = [
         tmp_path / "venv" / "bin" / "python",
         "-I",
@@ -69,16 +81,24 @@ def test_isolated_workers_see_what_pythonpath_names(tmp_path):
         FOLDERS,
     ]
     seen = subprocess.run(isolated, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert str(tmp_path / "wheels") in seen, "the sandbox shows it, though it is called nothing like site-packages"
+    assert str(tmp_path / "wheels") in seen, (
+        "the sandbox shows it, though it is called nothing like site-packages"
+    )
     assert str(ROOT) not in seen, "the solutions are in it"
 
 
 def test_every_starter_solution_and_variant_is_planned(gpu):
     steps = gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], gpu_count=8)
-    assert {"data", "tests", "exploits", "grade:dataloader:starter", "grade:dataloader:solution"} <= set(steps)
+    assert {
+        "data",
+        "tests",
+        "exploits",
+        "grade:dataloader:starter",
+        "grade:dataloader:solution",
+    } <= set(steps)
     variants = [
         path.name
-        for path in (ROOT / "tests/variants/dataloader").iterdir()
+        for path in (ROOT / "tests/variants/idle-gpu").iterdir()
         if path.is_dir() and path.name[0] not in "._"
     ]
     assert {f"grade:dataloader:variant {name}" for name in variants} <= set(steps)
@@ -88,16 +108,24 @@ def test_every_starter_solution_and_variant_is_planned(gpu):
 def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all(gpu):
     steps = gpu.plan(gpu.gpu_labs(), ["torch", "memory"], gpu_count=8)
     found = [step for step in steps if step.startswith("capture:resnet-top-ops")]
-    assert found == ["capture:resnet-top-ops:solution:torch", "capture:resnet-top-ops:starter:memory"]
+    assert found == [
+        "capture:resnet-top-ops:solution:torch",
+        "capture:resnet-top-ops:starter:memory",
+    ]
 
 
 def test_a_server_is_recorded_with_the_tools_that_record_it_under_load(gpu):
     steps = gpu.plan(gpu.gpu_labs(), ["torch", "nsys", "ncu", "sanitizer", "memory"], gpu_count=8)
     found = [step for step in steps if step.startswith("capture:inference-server:starter")]
-    assert found == ["capture:inference-server:starter:torch", "capture:inference-server:starter:nsys"]
+    assert found == [
+        "capture:inference-server:starter:torch",
+        "capture:inference-server:starter:nsys",
+    ]
 
 
-def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(gpu, tree, monkeypatch, capsys):
+def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(
+    gpu, tree, monkeypatch, capsys
+):
     monkeypatch.setattr(gpu, "installed", lambda _distribution: False)
     monkeypatch.setattr(gpu, "has_triton", lambda: False)
     assert gpu.main([], runner=lambda *_: gpu.Ran(0, said("")), root=tree) == gpu.OK
@@ -110,7 +138,7 @@ def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(gpu, t
     assert record["left"] == []
     readme = (tree / "docs/measured/README.md").read_text()
     assert "`ddp-scaling` on `cuda`: starter, solution, variants" in readme
-    assert "`dataloader` on `cuda`: variants (dali)" in readme
+    assert "`idle-gpu` on `cuda`: variants (dali)" in readme
     assert gpu.main(["--list"], root=tree) == gpu.OK
     listed = capsys.readouterr().out
     assert "     grade:ddp-scaling:solution needs 2 GPUs\n" in listed
@@ -125,33 +153,44 @@ def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
         now[0] += 40
         return gpu.Ran(None, "not done") if now[0] == 80 else gpu.Ran(0, f"progress\n{said('x')}")
 
-    steps = [step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:dataloader")]
+    steps = [
+        step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:dataloader")
+    ]
     state = gpu.State(tree / "build" / "gpu" / "h200")
     assert gpu.work(steps, state, runner, budget_s=100, clock=lambda: now[0]) == steps[1:]
     assert gpu.main([*chosen, "--budget-s", "0"], runner=runner, root=tree) == gpu.LEFT
     assert gpu.main(chosen, runner=runner, root=tree) == gpu.OK
-    assert ran == [steps[0], steps[1], "data", *steps[1:]], (
-        "a step that the budget cut is run again; the data are this machine's"
-    )
+    assert ran == [
+        steps[0],
+        steps[1],
+        "data",
+        *steps[1:],
+    ], "a step that the budget cut is run again; the data are this machine's"
     record = json.loads((tree / "docs/measured/h200.json").read_text())
     assert record["steps"][steps[0]]["outcome"] == "PASS"
     assert "tests" in record["left"]
     readme = (tree / "docs/measured/README.md").read_text()
-    assert "`dataloader` on" not in readme
+    assert "`idle-gpu` on" not in readme
     assert "`resnet-latency` on `cuda`: starter, solution, variants" in readme
 
 
-def test_a_step_that_had_all_of_the_budget_is_too_long_and_does_not_keep_the_others_waiting(gpu, tmp_path):
+def test_a_step_that_had_all_of_the_budget_is_too_long_and_does_not_keep_the_others_waiting(
+    gpu, tmp_path
+):
     now, state = [0.0], gpu.State(tmp_path)
 
     def runner(command, limit_s):
         now[0] += limit_s if command[-1] == "data" else 1
         return gpu.Ran(None, "not done") if command[-1] == "data" else gpu.Ran(0, said(""))
 
-    assert gpu.work(["data", "benchmark"], state, runner, budget_s=100, clock=lambda: now[0]) == ["benchmark"]
+    assert gpu.work(["data", "benchmark"], state, runner, budget_s=100, clock=lambda: now[0]) == [
+        "benchmark"
+    ]
     assert "out of time" in state.done["data"]["problems"][0]
     state.done["tests"] = {"problems": ["slow"]}
-    assert gpu.work(["tests", "benchmark"], state, runner, budget_s=2, clock=lambda: now[0]) == ["tests"]
+    assert gpu.work(["tests", "benchmark"], state, runner, budget_s=2, clock=lambda: now[0]) == [
+        "tests"
+    ]
 
 
 def test_only_the_steps_that_are_asked_for_are_done_afresh(gpu, tree):
@@ -165,7 +204,9 @@ def test_only_the_steps_that_are_asked_for_are_done_afresh(gpu, tree):
     before, ran[:] = json.loads((tree / "docs/measured/h200.json").read_text())["steps"], []
     assert gpu.main(["--only", "tests", "--fresh"], runner=runner, root=tree) == gpu.OK
     assert ran == ["data", "tests/gpu"]
-    assert json.loads((tree / "docs/measured/h200.json").read_text())["steps"].keys() == before.keys()
+    assert (
+        json.loads((tree / "docs/measured/h200.json").read_text())["steps"].keys() == before.keys()
+    )
 
 
 STEP = """
@@ -218,7 +259,9 @@ def test_nothing_of_a_step_outlives_it_and_one_that_is_stopped_tidies_up(tmp_pat
         (0, '{"problems": ["too slow"]}', "too slow"),
     ],
 )
-def test_what_goes_wrong_is_recorded_and_the_next_step_runs_and_it_is_tried_again(gpu, tree, status, output, words):
+def test_what_goes_wrong_is_recorded_and_the_next_step_runs_and_it_is_tried_again(
+    gpu, tree, status, output, words
+):
     arguments, ran = ["--only", "grade:dataloader", "--budget-s", "1e6"], []
     codes = iter([gpu.Ran(0, said("data")), gpu.Ran(status, output)])
     done = gpu.main(arguments, runner=lambda *_: next(codes, gpu.Ran(0, said(""))), root=tree)
@@ -228,7 +271,12 @@ def test_what_goes_wrong_is_recorded_and_the_next_step_runs_and_it_is_tried_agai
     assert len(problems) == 1
     assert words in problems[0][0]
     assert len(steps) > 3
-    assert gpu.main(arguments, runner=lambda *call: ran.append(call) or gpu.Ran(0, said("")), root=tree) == gpu.OK
+    assert (
+        gpu.main(
+            arguments, runner=lambda *call: ran.append(call) or gpu.Ran(0, said("")), root=tree
+        )
+        == gpu.OK
+    )
     assert len(ran) == 2, "the data, and the step that went wrong"
 
 
@@ -242,7 +290,8 @@ def event(name, ts, cat="cpu_op", **args):
 
 
 @pytest.mark.parametrize(
-    ("what", "outcome", "right"), [("starter", "FAIL", True), ("starter", "PASS", False), ("solution", "PASS", True)]
+    ("what", "outcome", "right"),
+    [("starter", "FAIL", True), ("starter", "PASS", False), ("solution", "PASS", True)],
 )
 def test_a_submission_is_graded_by_what_proves_labs(gpu, monkeypatch, what, outcome, right):
     verdict = Verdict(
@@ -281,7 +330,9 @@ def test_a_submission_is_captured_where_a_learner_would_have_it(gpu, monkeypatch
 
 
 def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
-    events = [{**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)]
+    events = [
+        {**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)
+    ]
     events += [
         event("launch", 28.0, "cuda_runtime", correlation=1),
         event("late kernel", 41.0, "kernel", correlation=1),
@@ -290,11 +341,21 @@ def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
         event("launch", 31.0, "cuda_runtime", correlation=2),
         event("other kernel", 33.0, "kernel", correlation=2),
     ]
-    events += [{**event(f"ProfilerStep#{n}", 10.0 * n + 1, "gpu_user_annotation"), "dur": 9.0} for n in range(5)]
+    events += [
+        {**event(f"ProfilerStep#{n}", 10.0 * n + 1, "gpu_user_annotation"), "dur": 9.0}
+        for n in range(5)
+    ]
     events.append({"ph": "M", "name": "process_name", "ts": 0, "args": {}})
     found = gpu.cut({"traceEvents": events, "host_name": "secret", "schemaVersion": 1}, steps=3)
     names = [row["name"] for row in found["traceEvents"]]
-    assert names == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2", "launch", "late kernel", "process_name"]
+    assert names == [
+        "ProfilerStep#0",
+        "ProfilerStep#1",
+        "ProfilerStep#2",
+        "launch",
+        "late kernel",
+        "process_name",
+    ]
     assert "secret" not in json.dumps(found)
     assert found["schemaVersion"] == 1
 
@@ -302,7 +363,9 @@ def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
 def test_of_a_capture_of_many_launches_fewer_steps_are_kept(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
     monkeypatch.setattr(gpu, "MAX_FILE_BYTES", 1200)
-    events = [{**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)]
+    events = [
+        {**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)
+    ]
     events += [event(f"{n * 7919 % 1009:x}", 0.1 * n) for n in range(500)]
     trace = tmp_path / "trace.json.gz"
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
@@ -313,12 +376,21 @@ def test_of_a_capture_of_many_launches_fewer_steps_are_kept(gpu, tmp_path, monke
 
 
 def test_ncu_s_table_loses_the_names_of_host_and_process(gpu):
-    text = '==PROF== done\n"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","7","python","secret","gemm<a, b>"\n'
+    text = (
+        '==PROF== done\n"ID","Process ID","Process Name","Host Name","Kernel'
+        ' Name"\n"0","7","python","secret","gemm<a, b>"\n'
+    )
     found = gpu.without_names(text)
-    assert found == '"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","7","","","gemm<a, b>"\n'
+    assert (
+        found
+        == '"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","7","","","gemm<a,'
+        ' b>"\n'
+    )
 
 
-def test_a_report_that_names_the_host_in_many_tables_is_read_and_not_kept(gpu, tmp_path, monkeypatch):
+def test_a_report_that_names_the_host_in_many_tables_is_read_and_not_kept(
+    gpu, tmp_path, monkeypatch
+):
     read = []
     monkeypatch.setattr("bottleneck_lab.load", read.append)
     report, into = tmp_path / "report.sqlite", tmp_path / "into"
@@ -334,19 +406,31 @@ def test_captures_are_published_within_limits(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "MAX_TOTAL_BYTES", 150)
     made = tmp_path / "made"
     made.mkdir()
-    for name, size in (("a.json.gz", 90), ("b.csv", 50), ("c.json.gz", 60), ("d.csv", 101), ("e.sqlite", 1)):
+    for name, size in (
+        ("a.json.gz", 90),
+        ("b.csv", 50),
+        ("c.json.gz", 60),
+        ("d.csv", 101),
+        ("e.sqlite", 1),
+    ):
         (made / name).write_bytes(b"x" * size)
     manifest = gpu.publish_captures(made, tmp_path / "out")
     assert [row["file"] for row in manifest["captures"]] == ["b.csv", "c.json.gz"]
     assert [row["file"] for row in manifest["left_out"]] == ["a.json.gz", "d.csv"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b.csv", "c.json.gz", "manifest.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "b.csv",
+        "c.json.gz",
+        "manifest.json",
+    ]
 
 
 def test_the_list_of_what_never_ran_agrees_with_the_records(gpu):
     readme = (ROOT / "docs/measured/README.md").read_text()
     listed = readme.split(gpu._BEGIN)[1].split(gpu._END)[0].strip().splitlines()
     records = gpu.read_records(ROOT / "docs/measured")
-    assert listed == gpu.never_run(gpu.gpu_labs(), records), "run `python scripts/gpu.py --write-never-run`"
+    assert listed == gpu.never_run(gpu.gpu_labs(), records), (
+        "run `python scripts/gpu.py --write-never-run`"
+    )
 
 
 def test_counters_that_the_driver_refuses_are_asked_for_once(gpu, tree, monkeypatch, capsys):
@@ -355,14 +439,20 @@ def test_counters_that_the_driver_refuses_are_asked_for_once(gpu, tree, monkeypa
 
     def runner(command, _limit_s):
         ran.append(command[command.index("--do") + 1] if "--do" in command else command[-1])
-        return gpu.Ran(1, "ncu: ERR_NVGPUCTRPERM") if ran[-1].endswith(":ncu") else gpu.Ran(0, said(""))
+        return (
+            gpu.Ran(1, "ncu: ERR_NVGPUCTRPERM")
+            if ran[-1].endswith(":ncu")
+            else gpu.Ran(0, said(""))
+        )
 
     assert gpu.main([], runner=runner, root=tree) == gpu.OK
     assert sum(step.endswith(":ncu") for step in ran) == 1
     record = json.loads((tree / "docs/measured/h200.json").read_text())
     refused = {step for step, why in record["cannot"].items() if "ERR_NVGPUCTRPERM" in why}
     assert refused == {
-        step for step in gpu.plan(gpu.gpu_labs(), ["ncu"], 2) if step.endswith(":ncu") and "ddp" not in step
+        step
+        for step in gpu.plan(gpu.gpu_labs(), ["ncu"], 2)
+        if step.endswith(":ncu") and "ddp" not in step
     }
     assert not any(step.endswith(":ncu") for step in record["steps"])
     assert "captures with `--tool ncu` on a GPU" in (tree / "docs/measured/README.md").read_text()

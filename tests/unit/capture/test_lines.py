@@ -44,9 +44,19 @@ def test_the_rest_of_a_line_is_the_caller_s_again():
 
 def test_the_track_and_the_steps_are_written_into_the_trace(tmp_path):
     trace = tmp_path / "trace.json"
-    kernel = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5.0, "dur": 1.0}
+    kernel = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 1,
+        "tid": 1,
+        "ts": 5.0,
+        "dur": 1.0,
+    }
     trace.write_text(
-        '{"schemaVersion": 1, "traceEvents": [\n' + json.dumps(kernel) + '\n], "baseTimeNanoseconds": 1000}'
+        '{"schemaVersion": 1, "traceEvents": [\n'
+        + json.dumps(kernel)
+        + '\n], "baseTimeNanoseconds": 1000}'
     )
     lines = Lines()
     lines.start()

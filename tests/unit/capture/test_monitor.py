@@ -13,7 +13,12 @@ from bottleneck_lab.capture.prometheus import serve
 from bottleneck_lab.errors import MachineError
 
 HOST = Host(
-    cpu_share=0.5, cores=4, memory_used_bytes=1 << 30, memory_total_bytes=4 << 30, load=1.5, pressure={"cpu": 0.02}
+    cpu_share=0.5,
+    cores=4,
+    memory_used_bytes=1 << 30,
+    memory_total_bytes=4 << 30,
+    load=1.5,
+    pressure={"cpu": 0.02},
 )
 
 
@@ -51,8 +56,18 @@ def sampler(nvml=None, steps=None, times=(0.0, 2.0, 4.0), no_gpu=""):
 
 def test_what_the_gpu_reports_and_what_it_does_not():
     (gpu,) = sampler(fake_nvml()).sample().gpus
-    assert (gpu.busy_share, gpu.memory_busy_share, gpu.power_w, gpu.power_limit_w) == (0.41, 0.07, 123.456, None)
-    assert (gpu.name, gpu.sm_mhz, gpu.memory_mhz, gpu.temperature_c) == ('Fake "GPU"', 1410, 1593, 51)
+    assert (gpu.busy_share, gpu.memory_busy_share, gpu.power_w, gpu.power_limit_w) == (
+        0.41,
+        0.07,
+        123.456,
+        None,
+    )
+    assert (gpu.name, gpu.sm_mhz, gpu.memory_mhz, gpu.temperature_c) == (
+        'Fake "GPU"',
+        1410,
+        1593,
+        51,
+    )
 
 
 def test_a_gpu_that_is_lost_is_an_error_and_not_no_gpu():
@@ -86,7 +101,9 @@ def scraped(sample):
         with urllib.request.urlopen(address, timeout=60) as answer:
             text = answer.read().decode()
     rows = [row for family in text_string_to_metric_families(text) for row in family.samples]
-    return {(row.name.removeprefix("bottleneck_lab_"), *row.labels.values()): row.value for row in rows}
+    return {
+        (row.name.removeprefix("bottleneck_lab_"), *row.labels.values()): row.value for row in rows
+    }
 
 
 def test_prometheus_reads_every_figure_that_is_known(tmp_path):
@@ -116,7 +133,11 @@ def test_the_machine_itself_answers():
 
 
 def test_a_taken_port_is_explained():
-    with serve(0) as (address, _), pytest.raises(MachineError, match="cannot be used"), serve(port_of(address)):
+    with (
+        serve(0) as (address, _),
+        pytest.raises(MachineError, match="cannot be used"),
+        serve(port_of(address)),
+    ):
         pass
 
 

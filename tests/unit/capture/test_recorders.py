@@ -1,4 +1,6 @@
-"""From the command to the files, with stand-ins for the tools: shell scripts that answer as the tools do, exit status and all."""
+"""From the command to the files, with stand-ins for the tools: shell scripts that answer as the
+tools do, exit status and all.
+"""
 
 import json
 import os
@@ -55,7 +57,9 @@ def stand_in(tmp_path):
 def request_(tmp_path) -> Request:
     (tmp_path / "out").mkdir()
     lines: list[str] = []
-    return Request(("echo", "hello"), tmp_path, tmp_path / "out", options=Options(), announce=lines.append)
+    return Request(
+        ("echo", "hello"), tmp_path, tmp_path / "out", options=Options(), announce=lines.append
+    )
 
 
 def test_nsys_is_judged_by_its_report_and_exports_what_it_did_not(stand_in, request_):
@@ -68,7 +72,9 @@ def test_nsys_is_judged_by_its_report_and_exports_what_it_did_not(stand_in, requ
     assert "--trace=cuda,nvtx" in captured.command
 
 
-def test_ncu_has_a_home_of_its_own_and_the_program_keeps_its(stand_in, request_, tmp_path, monkeypatch):
+def test_ncu_has_a_home_of_its_own_and_the_program_keeps_its(
+    stand_in, request_, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOMES", str(tmp_path / "homes"))
     captured = ncu.record(stand_in("ncu", NCU), request_)
     homes = (tmp_path / "homes").read_text().split()
@@ -87,11 +93,15 @@ def test_the_sanitizer_s_report_is_the_capture(stand_in, request_):
     assert captured.notes == ["memcheck: compute-sanitizer found 2 problems."]
 
 
-def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(stand_in, tmp_path, monkeypatch):
+def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(
+    stand_in, tmp_path, monkeypatch
+):
     monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, SANITIZER)))
     lab, out = find_lab("fused-attention"), tmp_path / "out"
     out.mkdir()
-    tools.profile_with(lab, lab.path, "cuda", "sanitizer", data=tmp_path, out=out, progress=lambda *_: None)
+    tools.profile_with(
+        lab, lab.path, "cuda", "sanitizer", data=tmp_path, out=out, progress=lambda *_: None
+    )
     described = json.loads((out / "capture.json").read_text())
     assert described["files"] == ["memcheck.txt", "racecheck.txt"]
     assert described["command"].count("bare.py") == 2
@@ -102,7 +112,10 @@ def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(stand
 
 def test_a_tool_that_left_nothing_is_an_error_though_it_exits_0(stand_in, request_):
     with pytest.raises(CaptureError, match="left no report; the program exited with status 0"):
-        nsys.record(stand_in("nsys", NSYS.replace("echo x > $(", "true $(").replace("exit 5", "exit 0")), request_)
+        nsys.record(
+            stand_in("nsys", NSYS.replace("echo x > $(", "true $(").replace("exit 5", "exit 0")),
+            request_,
+        )
 
 
 def test_a_capture_is_described_without_naming_the_host(stand_in, request_, monkeypatch):
@@ -112,7 +125,11 @@ def test_a_capture_is_described_without_naming_the_host(stand_in, request_, monk
     tools.describe(captured, "nsys", request_.out, program=["echo"])
     text = (request_.out / "capture.json").read_text()
     described = json.loads(text)
-    assert (described["tool"], described["status"], described["files"]) == ("nsys", 5, ["report.sqlite"])
+    assert (described["tool"], described["status"], described["files"]) == (
+        "nsys",
+        5,
+        ["report.sqlite"],
+    )
     assert os.uname().nodename not in {str(value) for value in described["environment"].values()}
     assert "hunter2" not in text
     assert "the program speaks" in (request_.out / tools.OUTPUT).read_text()
@@ -149,7 +166,9 @@ class TestOfALab:
         )
         return trace, shown
 
-    def test_the_command_is_shown_and_can_be_run_by_hand(self, stand_in, tmp_path, request_, monkeypatch):
+    def test_the_command_is_shown_and_can_be_run_by_hand(
+        self, stand_in, tmp_path, request_, monkeypatch
+    ):
         monkeypatch.setenv("HOMES", str(tmp_path / "homes"))
         monkeypatch.setattr(tools, "find_program", lambda name: Path(stand_in(name, NCU)))
         trace, shown = self.profiled("ncu", tmp_path, request_.out)
@@ -158,7 +177,11 @@ class TestOfALab:
         assert line.startswith(f"$ LAB_PHOTOS={tmp_path}/photos LAB_DEVICE=cpu ")
         assert line.endswith("-u predict.py")
         described = json.loads((request_.out / "capture.json").read_text())
-        assert (described["lab"], described["device"], described["emulated"]) == ("resnet-latency", "cpu", False)
+        assert (described["lab"], described["device"], described["emulated"]) == (
+            "resnet-latency",
+            "cpu",
+            False,
+        )
         assert line == f"$ {described['command']}"
         assert "alone" in (request_.out / "output.txt").read_text()
 

@@ -1,4 +1,6 @@
-"""A program under a tool: its output comes through, it ends at its limit, and nothing of it outlives the call."""
+"""A program under a tool: its output comes through, it ends at its limit, and nothing of it
+outlives the call.
+"""
 
 import os
 import sys
@@ -25,7 +27,8 @@ def python(code: str) -> list[str]:
 def test_output_comes_through_and_its_end_is_kept(tmp_path):
     shown = bytearray()
     ended = run(
-        request(tmp_path, sink=shown.extend, environment={"A": "b"}), python("import os; print(os.environ['A'], 'é')")
+        request(tmp_path, sink=shown.extend, environment={"A": "b"}),
+        python("import os; print(os.environ['A'], 'é')"),
     )
     assert shown.decode() == "b é\n"
     assert (ended.status, ended.tail, ended.timed_out) == (0, "b é\n", False)
@@ -38,7 +41,9 @@ def test_a_status_and_a_signal_are_told_apart(tmp_path):
 
 
 def test_at_its_limit_it_may_still_write_its_report(tmp_path):
-    code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: open('report', 'w').write('x')"
+    code = (
+        "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: open('report', 'w').write('x')"
+    )
     ended = run(request(tmp_path, limit_s=1.0), python(code))
     assert ended.timed_out
     assert (tmp_path / "report").read_text() == "x"
@@ -51,8 +56,13 @@ def test_one_that_will_not_stop_is_killed(tmp_path, monkeypatch):
 
 
 def test_an_agent_in_a_session_of_its_own_is_ended_and_nobody_elses(tmp_path):
-    other = psutil.Popen(python("import time; time.sleep(60)"), env={recording.MARK: "somebody else's"})
-    agent = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'], start_new_session=True).pid)"
+    other = psutil.Popen(
+        python("import time; time.sleep(60)"), env={recording.MARK: "somebody else's"}
+    )
+    agent = (
+        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-S', '-c', 'import time;"
+        " time.sleep(60)'], start_new_session=True).pid)"
+    )
     try:
         ended = run(request(tmp_path), python(agent))
         left = [process for process in psutil.process_iter() if process.pid == int(ended.tail)]
@@ -75,6 +85,8 @@ def test_the_tail_is_bounded(tmp_path):
 
 
 def test_the_line_that_is_shown_can_be_pasted(tmp_path):
-    shown = recording.typed(["a b", f"--output={tmp_path}/report"], request(tmp_path, environment={"K": "v w"}))
+    shown = recording.typed(
+        ["a b", f"--output={tmp_path}/report"], request(tmp_path, environment={"K": "v w"})
+    )
     assert shown == "K='v w' 'a b' --output=report"
     assert os.system(recording.typed(["true", "it's"], request(tmp_path))) == 0

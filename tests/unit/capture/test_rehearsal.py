@@ -1,4 +1,6 @@
-"""The device that is not there: what stands for torch.cuda, and `make gpu` on it from start to end. No figure of it means anything, and none is kept."""
+"""The device that is not there: what stands for torch.cuda, and `make gpu` on it from start to end.
+No figure of it means anything, and none is kept.
+"""
 
 import json
 import os
@@ -116,7 +118,9 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
         *(f"capture:{lab.slug}:{what}:torch" for what in submissions),
     }
     assert kinds | {"data"} == set(steps)
-    assert all(steps[step]["outcome"] == "INCONCLUSIVE" for step in kinds if step.startswith("grade:"))
+    assert all(
+        steps[step]["outcome"] == "INCONCLUSIVE" for step in kinds if step.startswith("grade:")
+    )
     assert "nothing is recorded" in capsys.readouterr().out
     assert [path.name for path in (root / "docs" / "measured").iterdir()] == ["README.md"]
     assert (root / docs).read_text() == (ROOT / docs).read_text()
@@ -130,18 +134,31 @@ def test_what_needs_the_real_thing_is_not_tried(monkeypatch):
     plan = gpu.plan(labs, ["torch", "ncu", "memory"], gpu_count=2)
     left = {step: why for step, why in plan.items() if why}
     assert {f"grade:{lab.slug}:starter" for lab in labs} <= set(plan) - set(left)
-    assert {f"capture:{lab.slug}:{what}:torch" for lab in labs for what in gpu.captured(lab, "torch")} <= set(
-        plan
-    ) - set(left)
-    assert not any(step.startswith(("capture:timing-pitfalls:", "capture:perf-gate:")) for step in plan)
+    assert {
+        f"capture:{lab.slug}:{what}:torch" for lab in labs for what in gpu.captured(lab, "torch")
+    } <= set(plan) - set(left)
+    assert not any(
+        step.startswith(("capture:timing-pitfalls:", "capture:perf-gate:")) for step in plan
+    )
     assert {"tests", "exploits", "benchmark"} <= set(left)
     assert left["grade:resnet-latency:variant compiled"] == "needs a GPU to compile for"
-    assert left["grade:fused-attention:variant triton"] == "needs a GPU to launch Triton's kernels on"
-    assert {step.split(":")[1] for step in left if step.endswith(":ncu")} == {"ddp-scaling", "fused-attention"}
-    memory = [f"capture:{lab.slug}:{what}:memory" for lab in labs for what in gpu.captured(lab, "memory")]
+    assert (
+        left["grade:fused-attention:variant triton"] == "needs a GPU to launch Triton's kernels on"
+    )
+    assert {step.split(":")[1] for step in left if step.endswith(":ncu")} == {
+        "ddp-scaling",
+        "fused-attention",
+    }
+    memory = [
+        f"capture:{lab.slug}:{what}:memory" for lab in labs for what in gpu.captured(lab, "memory")
+    ]
     assert len(memory) > 10
     assert set(memory) <= set(left)
-    assert not [step for step in plan if step.startswith("capture:inference-server") and not step.endswith(":torch")]
+    assert not [
+        step
+        for step in plan
+        if step.startswith("capture:inference-server") and not step.endswith(":torch")
+    ]
 
 
 @pytest.fixture
@@ -181,16 +198,25 @@ def test_a_profiler_records_the_host_alone(torch):
 
 
 def test_a_thread_has_the_device_as_well(tmp_path):
-    """As that of a DataLoader which pins batches; in a process of its own, whose torch is changed for good."""
+    """As that of a DataLoader which pins batches; in a process of its own, whose torch is changed
+    for good.
+    """
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, threading, torch\nfrom torch.utils.data import DataLoader\nimport helper\n"
-        "batches = list(DataLoader(torch.arange(4.0), 2, pin_memory=True, num_workers=1))\n"
-        "work = threading.Thread(target=lambda: print(batches[1].to('cuda').tolist(), sys.argv[1:]))\n"
-        "work.start(), work.join()\n"
+        "import sys, threading, torch\nfrom torch.utils.data import DataLoader\nimport"
+        " helper\nbatches = list(DataLoader(torch.arange(4.0), 2, pin_memory=True,"
+        " num_workers=1))\nwork = threading.Thread(target=lambda:"
+        " print(batches[1].to('cuda').tolist(), sys.argv[1:]))\nwork.start(), work.join()\n"
     )
     (tmp_path / "helper.py").touch()
-    command = [*rehearsal.python("cpu"), "-m", "bottleneck_lab.measure.rehearsed", str(script), "--steps", "2"]
+    command = [
+        *rehearsal.python("cpu"),
+        "-m",
+        "bottleneck_lab.measure.rehearsed",
+        str(script),
+        "--steps",
+        "2",
+    ]
     environment = {**os.environ, rehearsal.VARIABLE: "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.stdout == "[2.0, 3.0] ['--steps', '2']\n", done.stderr
@@ -206,7 +232,9 @@ def test_a_thread_has_the_device_as_well(tmp_path):
     ],
 )
 def test_a_stand_in_refuses_what_its_tool_would(tool, words, tmp_path):
-    done = subprocess.run([tools.stand_in(tool), *words], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [tools.stand_in(tool), *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 2
     assert done.stderr
     assert not list(tmp_path.iterdir())

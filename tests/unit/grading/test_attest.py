@@ -28,13 +28,24 @@ VERDICT = Verdict(
     outcome=Outcome.PASS,
     reason=None,
     summary="All 2 criteria hold. Quick “enough”.",
-    lab="dataloader",
+    lab="idle-gpu",
     lab_hash="a" * 64,
     submission_hash="b" * 64,
     device="virtual",
     criteria=[
         CriterionResult("right-answers", "correctness", True, "Right."),
-        CriterionResult("speedup", "target", True, "Fast.", 1.5, 1.2345678901234567, 1.7, 1.3, unit="x", samples=12),
+        CriterionResult(
+            "speedup",
+            "target",
+            True,
+            "Fast.",
+            1.5,
+            1.2345678901234567,
+            1.7,
+            1.3,
+            unit="x",
+            samples=12,
+        ),
     ],
     environment={"cpu": "µ-core"},
     isolation={},
@@ -51,7 +62,9 @@ def encode(verdict):
 
 
 def verify(data):
-    return attest.verify_bytes(data if isinstance(data, bytes) else json.dumps(data).encode(), PUBLIC)
+    return attest.verify_bytes(
+        data if isinstance(data, bytes) else json.dumps(data).encode(), PUBLIC
+    )
 
 
 def fields(verdict=SIGNED):
@@ -62,7 +75,10 @@ def test_a_signed_verdict_verifies_and_says_by_whom():
     result = verify(encode(SIGNED))
     assert result.ok
     assert result.verdict == SIGNED
-    assert result.sentence == f"Verified: PASS for dataloader, signed with key {attest.fingerprint(PUBLIC)}."
+    assert (
+        result.sentence
+        == f"Verified: PASS for dataloader, signed with key {attest.fingerprint(PUBLIC)}."
+    )
     assert SIGNED.attestation == "verified"
 
 
@@ -99,9 +115,17 @@ def test_no_changed_byte_is_accepted_unless_it_means_the_same():
 def test_no_changed_value_is_accepted(data):
     changed = fields()
     name = data.draw(st.sampled_from(sorted(changed)))
-    scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5)
+    scalars = (
+        st.none()
+        | st.booleans()
+        | st.integers(-5, 5)
+        | st.floats(allow_nan=False)
+        | st.text(max_size=5)
+    )
     value = data.draw(
-        scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.text(max_size=3), scalars, max_size=2)
+        scalars
+        | st.lists(scalars, max_size=2)
+        | st.dictionaries(st.text(max_size=3), scalars, max_size=2)
     )
     if value != changed[name]:
         changed[name] = value
@@ -142,7 +166,10 @@ def test_every_truncation_is_refused():
         (encode(SIGNED).replace(b'"nested":{', b'"nested":{"ok":false,'), "twice"),
         (encode(SIGNED)[:-1] + b',"outcome":"PASS"}', "twice"),
         (encode(SIGNED)[:-1] + b',"extra":1}', "unknown field"),
-        (encode(SIGNED).replace(b'"schema":1', b'"schema":2'), "its schema is 2, this version reads 1"),
+        (
+            encode(SIGNED).replace(b'"schema":1', b'"schema":2'),
+            "its schema is 2, this version reads 1",
+        ),
         (encode(SIGNED).replace(b"33.0", b"NaN"), "NaN is not JSON"),
         (encode(SIGNED).replace(b"33.0", b"1" + b"0" * 400), "out of range"),
         (encode(SIGNED).replace(b"33.0", b"9" * 5000), "limit"),
@@ -219,11 +246,15 @@ def test_canonical_bytes_are_sorted_compact_ascii_without_the_signature():
     data = attest.canonical_bytes(SIGNED)
     assert data.isascii()
     assert b'"signature"' not in data
-    assert data.startswith(b'{"advice":[],"attestation":"verified","binding":null,"criteria":[{"direction":"at_least",')
+    assert data.startswith(
+        b'{"advice":[],"attestation":"verified","binding":null,"criteria":[{"direction":"at_least",'
+    )
     assert b'"low":1.2345678901234567' in data
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63), 2**64 - 1) | st.text())
+@given(
+    st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63), 2**64 - 1) | st.text()
+)
 def test_what_is_signed_survives_being_written_and_read(value):
     signed = attest.sign(msgspec.structs.replace(VERDICT, measurement={"value": value}), KEY)
     assert verify(json.dumps(msgspec.to_builtins(signed)).encode()).ok
@@ -313,7 +344,11 @@ def test_a_link_a_folder_a_pipe_and_nothing_are_no_private_keys(tmp_path):
 
 
 def _pem(key, password=None):
-    form = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    form = (
+        serialization.BestAvailableEncryption(password)
+        if password
+        else serialization.NoEncryption()
+    )
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, form)
 
 
@@ -342,15 +377,24 @@ def test_other_public_keys_are_refused(tmp_path):
     with pytest.raises(UsageError, match="not a public key"):
         attest.load_public_key(path)
     elliptic = ec.generate_private_key(ec.SECP256R1()).public_key()
-    path.write_bytes(elliptic.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    path.write_bytes(
+        elliptic.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
     with pytest.raises(UsageError, match="not an Ed25519 key"):
         attest.load_public_key(path)
 
 
 def test_importing_the_layer_loads_no_torch():
-    code = "import sys, bottleneck_lab.grading.attest, bottleneck_lab.grading.criteria; print({'torch'} & set(sys.modules))"
+    code = (
+        "import sys, bottleneck_lab.grading.attest, bottleneck_lab.grading.criteria;"
+        " print({'torch'} & set(sys.modules))"
+    )
     assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
         == "set()"
     )
 
@@ -383,7 +427,9 @@ def test_lab_verify_says_whose_verdict_it_is(tmp_path, capsys, learner, theirs):
     bound = msgspec.structs.replace(VERDICT, binding=Binding("spring", "ada", "s-17", "n0nce"))
     (tmp_path / "verdict.json").write_bytes(encode(attest.sign(bound, KEY)))
     (tmp_path / "key.pub").write_bytes(
-        PUBLIC.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        PUBLIC.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
     )
     with contextlib.nullcontext() if theirs else pytest.raises(typer.Exit):
         verify_command(tmp_path / "verdict.json", tmp_path / "key.pub", learner)
@@ -393,5 +439,7 @@ def test_lab_verify_says_whose_verdict_it_is(tmp_path, capsys, learner, theirs):
 
 
 def test_a_signed_fail_says_so():
-    failed = attest.sign(msgspec.structs.replace(SIGNED, outcome=Outcome.FAIL, reason="wrong output"), KEY)
+    failed = attest.sign(
+        msgspec.structs.replace(SIGNED, outcome=Outcome.FAIL, reason="wrong output"), KEY
+    )
     assert "the outcome is FAIL" in verify(encode(failed)).sentence

@@ -6,29 +6,48 @@ import math
 
 import pytest
 
-from bottleneck_lab.grading.calibration import PastPrediction, calibrate, describe_calibration, describe_point
-from bottleneck_lab.report.html import render_html
+from bottleneck_lab.grading.calibration import (
+    PastPrediction,
+    calibrate,
+    describe_calibration,
+    describe_point,
+)
+from bottleneck_lab.report.page.html import render_html
 
-POINTS = [PastPrediction("one", 2.0, 2.1), PastPrediction("two", 4.0, 2.0), PastPrediction("three", 3.0, 2.0)]
+POINTS = [
+    PastPrediction("one", 2.0, 2.1),
+    PastPrediction("two", 4.0, 2.0),
+    PastPrediction("three", 3.0, 2.0),
+]
 
 
 def test_bias_and_spread_are_medians_of_factors():
     found = calibrate(POINTS)
     assert found.bias == pytest.approx(1.5)
     assert found.typical == pytest.approx(1.5)
-    turned = calibrate([PastPrediction(point.lab, point.measured, point.predicted) for point in POINTS])
+    turned = calibrate(
+        [PastPrediction(point.lab, point.measured, point.predicted) for point in POINTS]
+    )
     assert turned.bias == pytest.approx(1 / 1.5)
     assert turned.typical == pytest.approx(1.5)
 
 
 def test_what_is_said_of_each_and_of_all():
-    assert [describe_point(point) for point in POINTS] == ["right", "2.00x too much", "1.50x too much"]
-    assert describe_calibration(calibrate(POINTS)) == (
-        "1 of 3 labs predicted within 10%. Typically you are off by 1.50x; on the whole you promise 1.50x too much."
+    assert [describe_point(point) for point in POINTS] == [
+        "right",
+        "2.00x too much",
+        "1.50x too much",
+    ]
+    assert (
+        describe_calibration(calibrate(POINTS))
+        == "1 of 3 labs predicted within 10%. Typically you are off by 1.50x; on the whole you"
+        " promise 1.50x too much."
     )
 
 
-@pytest.mark.parametrize("point", [PastPrediction("a", 0.0, 2.0), PastPrediction("a", 2.0, math.inf)])
+@pytest.mark.parametrize(
+    "point", [PastPrediction("a", 0.0, 2.0), PastPrediction("a", 2.0, math.inf)]
+)
 def test_gains_that_are_none_do_not_count(point):
     assert calibrate([point]) is None
     assert calibrate([]) is None

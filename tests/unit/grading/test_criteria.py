@@ -1,4 +1,6 @@
-"""What a learner is told: figures in their unit, the gravest reason first, never a PASS for what was not measured."""
+"""What a learner is told: figures in their unit, the gravest reason first, never a PASS for what
+was not measured.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,16 @@ from bottleneck_lab.grading.sequential import BLOCKS, Plan
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 ANSWERS = CriterionSpec("right-answers", "correctness", "The answers agree with the reference")
-SPEEDUP = CriterionSpec("speedup", "target", "At least {target} as fast as shipped", target=1.5, unit="x")
+SPEEDUP = CriterionSpec(
+    "speedup", "target", "At least {target} as fast as shipped", target=1.5, unit="x"
+)
 BUSY = CriterionSpec("useful-utilisation", "target", "useful utilisation", target=0.8, unit="share")
-LATENCY = CriterionSpec("p50-ms", "target", "Median latency", target=5, direction="at_most", unit="ms")
-WAIT = CriterionSpec("data-wait", "mechanism", "Waiting for data", target=0.15, direction="at_most", unit="share")
+LATENCY = CriterionSpec(
+    "p50-ms", "target", "Median latency", target=5, direction="at_most", unit="ms"
+)
+WAIT = CriterionSpec(
+    "data-wait", "mechanism", "Waiting for data", target=0.15, direction="at_most", unit="share"
+)
 CAUSE = CriterionSpec("cause", "diagnosis", "The cause is named")
 SPECS = [ANSWERS, SPEEDUP, WAIT, CAUSE]
 
@@ -52,9 +60,22 @@ def given_results(*holds):
 
 def test_a_missed_share_is_told_in_percent_with_bounds_samples_and_target():
     result = sampled(BUSY, [0.39, 0.40, 0.41, 0.41, 0.41, 0.42, 0.42, 0.43])
-    assert result.sentence == "useful utilisation: 41% (39–43%, 8 blocks); the target is at least 80%."
-    assert (result.holds, result.value, result.low, result.high, result.samples) == (False, 0.41, 0.39, 0.43, 8)
-    assert (result.target, result.direction, result.unit, result.kind) == (0.8, "at_least", "share", "target")
+    assert (
+        result.sentence == "useful utilisation: 41% (39–43%, 8 blocks); the target is at least 80%."
+    )
+    assert (result.holds, result.value, result.low, result.high, result.samples) == (
+        False,
+        0.41,
+        0.39,
+        0.43,
+        8,
+    )
+    assert (result.target, result.direction, result.unit, result.kind) == (
+        0.8,
+        "at_least",
+        "share",
+        "target",
+    )
 
 
 def test_a_text_that_states_the_target_does_not_hear_it_twice():
@@ -65,7 +86,10 @@ def test_a_text_that_states_the_target_does_not_hear_it_twice():
 
 def test_at_most_is_told_as_such():
     result = sampled(LATENCY, [4.0, 4.1, 4.2, 4.3, 4.3, 4.3, 4.3, 4.4])
-    assert result.sentence == "Median latency: 4.3 ms (4–4.4 ms, 8 blocks); the target is at most 5 ms."
+    assert (
+        result.sentence
+        == "Median latency: 4.3 ms (4–4.4 ms, 8 blocks); the target is at most 5 ms."
+    )
     assert result.holds is True
 
 
@@ -87,7 +111,11 @@ def test_a_result_survives_json_and_its_bounds_agree_with_holds(samples, spec):
     assert msgspec.json.decode(msgspec.json.encode(result), type=CriterionResult) == result
     if result.holds is not None:
         assert result.low <= result.value <= result.high
-        better = result.low >= spec.target if spec.direction == "at_least" else result.high <= spec.target
+        better = (
+            result.low >= spec.target
+            if spec.direction == "at_least"
+            else result.high <= spec.target
+        )
         assert better is result.holds
 
 
@@ -98,7 +126,9 @@ def test_the_margin_is_part_of_the_test_and_of_the_sentence():
     assert result.sentence.endswith("; the target is at least 1x, and counts as met from 0.97x.")
 
 
-@pytest.mark.parametrize(("value", "holds"), [(0.149, True), (0.15, True), (0.151, False), (math.inf, False)])
+@pytest.mark.parametrize(
+    ("value", "holds"), [(0.149, True), (0.15, True), (0.151, False), (math.inf, False)]
+)
 def test_an_exact_value_is_compared_as_it_is(value, holds):
     assert grade_value(WAIT, value).holds is holds
 
@@ -136,14 +166,17 @@ def test_figures_read_differently_from_the_target_they_miss(value, unit, against
 
 def test_a_check_says_what_is_wrong_or_how_much_was_right():
     assert (
-        grade_check(ANSWERS, None, 320).sentence == "The answers agree with the reference: yes (320 answers checked)."
+        grade_check(ANSWERS, None, 320).sentence
+        == "The answers agree with the reference: yes (320 answers checked)."
     )
     wrong = grade_check(ANSWERS, "image 7 differs by 0.3", 7)
     assert wrong.sentence == "The answers agree with the reference: no. image 7 differs by 0.3."
     assert (wrong.holds, wrong.samples) == (False, 7)
 
 
-@pytest.mark.parametrize(("things", "one"), [("answers", "1 answer"), ("batches", "1 batch"), ("losses", "1 loss")])
+@pytest.mark.parametrize(
+    ("things", "one"), [("answers", "1 answer"), ("batches", "1 batch"), ("losses", "1 loss")]
+)
 def test_one_of_a_thing_is_singular(things, one):
     assert one in grade_check(ANSWERS, None, 1, things).sentence
 
@@ -155,7 +188,9 @@ def test_nothing_checked_is_never_right():
 def test_what_was_not_reached_says_why():
     result = not_measured(SPEEDUP, "the answers were wrong")
     assert (result.holds, result.target) == (None, 1.5)
-    assert result.sentence == "At least 1.5x as fast as shipped: not measured, the answers were wrong."
+    assert (
+        result.sentence == "At least 1.5x as fast as shipped: not measured, the answers were wrong."
+    )
 
 
 def test_no_easy_case_carries_a_hard_one():
@@ -192,7 +227,9 @@ def test_gravest_reason_first(holds, outcome, reason):
 @pytest.mark.parametrize("holds", list(itertools.product((True, False, None), repeat=4)))
 def test_pass_needs_every_criterion_and_fail_needs_one(holds):
     outcome = conclude(given_results(*holds), specs=SPECS).outcome
-    expected = Outcome.FAIL if False in holds else Outcome.INCONCLUSIVE if None in holds else Outcome.PASS
+    expected = (
+        Outcome.FAIL if False in holds else Outcome.INCONCLUSIVE if None in holds else Outcome.PASS
+    )
     assert outcome is expected
 
 
@@ -214,16 +251,24 @@ def test_a_busy_machine_is_inconclusive_in_one_sentence():
 
 def test_undecided_on_a_machine_that_is_in_doubt_says_by_how_much():
     results = given_results(True, None, True, True)
-    conclusion = conclude(results, specs=SPECS, conditions=Conditions(other_cores=1.0, cores=2, doubt=0.31))
+    conclusion = conclude(
+        results, specs=SPECS, conditions=Conditions(other_cores=1.0, cores=2, doubt=0.31)
+    )
     assert conclusion.outcome is Outcome.INCONCLUSIVE
     assert "beaten by 31%" in conclusion.summary
     assert "Other programs kept 1.0 of 2 cores busy" in conclusion.summary
 
 
-@pytest.mark.parametrize("reason", ["crashed", "timed out", "tampered", "forbidden call", "does not compile"])
+@pytest.mark.parametrize(
+    "reason", ["crashed", "timed out", "tampered", "forbidden call", "does not compile"]
+)
 def test_code_that_stopped_fails_for_that_reason_even_when_it_was_fast(reason):
     stopped = Stopped(reason, "the worker ended with status 139")
-    for results in ([], given_results(True, True, True, True), given_results(True, False, True, True)):
+    for results in (
+        [],
+        given_results(True, True, True, True),
+        given_results(True, False, True, True),
+    ):
         conclusion = conclude(results, specs=SPECS, stopped=stopped)
         assert (conclusion.outcome, conclusion.reason) == (Outcome.FAIL, reason)
         assert conclusion.summary == "the worker ended with status 139."
@@ -232,8 +277,14 @@ def test_code_that_stopped_fails_for_that_reason_even_when_it_was_fast(reason):
 
 def test_wrong_output_beats_a_crash_and_tampering_beats_both():
     results = given_results(False, None, None, None)
-    assert conclude(results, specs=SPECS, stopped=Stopped("crashed", "It ended.")).reason == "wrong output"
-    assert conclude(results, specs=SPECS, stopped=Stopped("tampered", "It traced us.")).reason == "tampered"
+    assert (
+        conclude(results, specs=SPECS, stopped=Stopped("crashed", "It ended.")).reason
+        == "wrong output"
+    )
+    assert (
+        conclude(results, specs=SPECS, stopped=Stopped("tampered", "It traced us.")).reason
+        == "tampered"
+    )
 
 
 @pytest.mark.parametrize("holds", [(True,) * 4, (False,) * 4])
@@ -251,8 +302,14 @@ def test_a_fault_of_the_machine_blames_the_machine(holds):
         [],
         given_results(True, True, True, True)[:3],
         [*given_results(True, True, True, True), given_results(True, True, True, True)[0]],
-        [*given_results(True, True, True, True)[:3], CriterionResult("cause", "mechanism", True, "As another kind.")],
-        [*given_results(True, True, True, True), CriterionResult("made-up", "target", True, "Unasked.")],
+        [
+            *given_results(True, True, True, True)[:3],
+            CriterionResult("cause", "mechanism", True, "As another kind."),
+        ],
+        [
+            *given_results(True, True, True, True),
+            CriterionResult("made-up", "target", True, "Unasked."),
+        ],
     ],
 )
 def test_a_checker_that_left_something_out_never_passes(results):
@@ -264,22 +321,38 @@ def test_a_lab_without_criteria_never_passes():
 
 
 def test_a_pass_leads_with_the_target():
-    assert conclude(given_results(*[True] * 4), specs=SPECS).summary == "All 4 criteria are met. speedup is True."
+    assert (
+        conclude(given_results(*[True] * 4), specs=SPECS).summary
+        == "All 4 criteria are met. speedup is True."
+    )
 
 
 @pytest.mark.parametrize(
     ("conditions", "cause"),
     [
-        (Conditions(noise=0.3, other_cores=1.2, cores=2, waiting=0.4), "Other programs kept 1.2 of 2 cores busy"),
-        (Conditions(noise=0.3, other_cores=0.1, waiting=0.12), "Programs waited for a CPU 12% of the time"),
-        (Conditions(noise=0.18, other_cores=0.0), "differed by about 18%, though little else was running"),
+        (
+            Conditions(noise=0.3, other_cores=1.2, cores=2, waiting=0.4),
+            "Other programs kept 1.2 of 2 cores busy",
+        ),
+        (
+            Conditions(noise=0.3, other_cores=0.1, waiting=0.12),
+            "Programs waited for a CPU 12% of the time",
+        ),
+        (
+            Conditions(noise=0.18, other_cores=0.0),
+            "differed by about 18%, though little else was running",
+        ),
         (Conditions(noise=0.18), "differed by about 18%, for an unknown reason"),
         (Conditions(noise=0.01), "too close to the target"),
     ],
 )
 def test_inconclusive_names_the_surest_cause_and_what_to_do(conditions, cause):
     undecided = sampled(SPEEDUP, [1.4, 1.6] * 12)
-    results = [*given_results(True, True, True, True)[::2], undecided, given_results(True, True, True, True)[3]]
+    results = [
+        *given_results(True, True, True, True)[::2],
+        undecided,
+        given_results(True, True, True, True)[3],
+    ]
     conclusion = conclude(results, specs=SPECS, conditions=conditions)
     assert conclusion.outcome is Outcome.INCONCLUSIVE
     assert cause in conclusion.summary
@@ -301,8 +374,13 @@ def test_a_miss_without_a_partner_is_not_held_against_anybody_while_others_use_t
     missed = sampled(SPEEDUP, [1.0] * 12)
     assert missed.holds is False
     assert not_held_against(missed, 0.6).holds is None
-    assert "Not held against you: other programs kept 0.6 cores busy" in not_held_against(missed, 0.6).sentence
-    assert not_held_against(missed, 0.6, "it waited").sentence.endswith("Not held against you: it waited.")
+    assert (
+        "Not held against you: other programs kept 0.6 cores busy"
+        in not_held_against(missed, 0.6).sentence
+    )
+    assert not_held_against(missed, 0.6, "it waited").sentence.endswith(
+        "Not held against you: it waited."
+    )
     assert not_held_against(missed, 0.1).holds is False
     assert not_held_against(sampled(SPEEDUP, [9.0] * 12), 0.6).holds is True
 
@@ -320,10 +398,18 @@ def test_undecided_blocks_are_told_by_the_figure_over_all_of_them():
     result = grade_decision(BUSY, decision, "blocks", overall=0.62)
     assert result.holds is None
     assert result.value == 0.62
-    assert "undecided, 62% over all 24 blocks, whose median lies between 19% and 100%" in result.sentence
+    assert (
+        "undecided, 62% over all 24 blocks, whose median lies between 19% and 100%"
+        in result.sentence
+    )
     few = grade_decision(
-        BUSY, sequential_test(BUSY, BLOCKS).decide([0.19, 1.0], exhausted=True), "blocks", overall=0.62
+        BUSY,
+        sequential_test(BUSY, BLOCKS).decide([0.19, 1.0], exhausted=True),
+        "blocks",
+        overall=0.62,
     )
     assert "too few to give an interval" in few.sentence
     passed = sequential_test(BUSY, BLOCKS).decide([0.95] * 24, exhausted=True)
-    assert grade_decision(BUSY, passed, "blocks", overall=0.3).value == 0.95, "what is decided is the median's"
+    assert grade_decision(BUSY, passed, "blocks", overall=0.3).value == 0.95, (
+        "what is decided is the median's"
+    )

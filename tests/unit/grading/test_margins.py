@@ -10,7 +10,15 @@ from bottleneck_lab.grading.margins import Margin, Proof, Row, calibrate, margin
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
 
-def row(name: str, low: float, high: float, *, right: bool, machine: str = "laptop", at_least: bool = True) -> Row:
+def row(
+    name: str,
+    low: float,
+    high: float,
+    *,
+    right: bool,
+    machine: str = "laptop",
+    at_least: bool = True,
+) -> Row:
     margin = Margin("speedup", (low + high) / 2, low, high, 3.0, at_least, "x")
     part = "variants" if right else "mutants"
     return Row("mine", name, [], Proof(part, name, "cpu", "PASS", [margin], machine, right))
@@ -31,9 +39,13 @@ def test_nothing_at_all_of_what_is_to_be_small_is_far_beyond_the_target():
 def test_only_measured_targets_have_a_margin_and_the_bar_is_the_share_that_is_asked_for():
     results = [
         CriterionResult("right-answers", "correctness", True, "yes"),
-        CriterionResult("speedup", "target", True, "yes", value=1.2, low=1.1, high=1.3, target=1.0, unit="x"),
+        CriterionResult(
+            "speedup", "target", True, "yes", value=1.2, low=1.1, high=1.3, target=1.0, unit="x"
+        ),
         CriterionResult("p50-ms", "target", None, "not measured", target=5.0, direction="at_most"),
-        CriterionResult("launches", "mechanism", True, "yes", value=200.0, target=220.0, direction="at_most"),
+        CriterionResult(
+            "launches", "mechanism", True, "yes", value=200.0, target=220.0, direction="at_most"
+        ),
     ]
     specs = [
         CriterionSpec("right-answers", "correctness", "right"),
@@ -44,7 +56,9 @@ def test_only_measured_targets_have_a_margin_and_the_bar_is_the_share_that_is_as
     found = {margin.criterion: margin for margin in margins_of(verdict(results), specs)}
     assert set(found) == {"speedup", "launches"}
     assert found["speedup"].least == pytest.approx(1.1 / 0.97)
-    assert found["launches"].least == found["launches"].most == pytest.approx(1.1), "exact: its own bounds"
+    assert found["launches"].least == found["launches"].most == pytest.approx(1.1), (
+        "exact: its own bounds"
+    )
 
 
 def verdict(results) -> Verdict:
@@ -66,8 +80,12 @@ def test_a_target_is_safe_where_both_sides_are_clear_of_it_on_every_machine():
 
 
 def test_a_target_too_near_to_right_work_says_to_whose_and_what_would_be_safe():
-    (found,) = calibrate([row("fast", 3.1, 3.3, right=True, machine="server"), row("slow", 1.0, 1.2, right=False)])
-    assert found.problems == ["right work is 1.03 times as good as required; 1.1 is safe (fast, server)."]
+    (found,) = calibrate(
+        [row("fast", 3.1, 3.3, right=True, machine="server"), row("slow", 1.0, 1.2, right=False)]
+    )
+    assert found.problems == [
+        "right work is 1.03 times as good as required; 1.1 is safe (fast, server)."
+    ]
     assert (found.safe_from, found.safe_to) == pytest.approx((1.2 / 0.9, 3.1 / 1.1))
 
 
@@ -78,7 +96,10 @@ def test_where_the_two_sides_meet_no_target_is_safe():
 
 
 def test_what_is_to_be_small_is_safe_the_other_way_round():
-    rows = [row("few", 1.0, 2.0, right=True, at_least=False), row("many", 6.0, 7.0, right=False, at_least=False)]
+    rows = [
+        row("few", 1.0, 2.0, right=True, at_least=False),
+        row("many", 6.0, 7.0, right=False, at_least=False),
+    ]
     (found,) = calibrate(rows)
     assert not found.problems
     assert (found.safe_from, found.safe_to) == pytest.approx((2.0 * 1.1, 6.0 * 0.9))
@@ -87,7 +108,9 @@ def test_what_is_to_be_small_is_safe_the_other_way_round():
 def test_a_count_is_safe_on_its_target():
     def counted(name, count, *, right):
         margin = Margin("waits", count, count, count, 1.0, at_least=False, exact=True)
-        return Row("mine", name, [], Proof("variants", name, "cpu", "PASS", [margin], "laptop", right))
+        return Row(
+            "mine", name, [], Proof("variants", name, "cpu", "PASS", [margin], "laptop", right)
+        )
 
     (safe,) = calibrate([counted("right", 1.0, right=True), counted("slow", 4.0, right=False)])
     assert safe.problems == []

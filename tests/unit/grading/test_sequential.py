@@ -35,11 +35,17 @@ def test_error_is_exact_over_every_path_of_a_fair_coin():
     paths = list(itertools.product((0.5, 2.0), repeat=12))
     passed = sum(test.decide(path).state is State.PASS for path in paths)
     failed = sum(test.decide(path).state is State.FAIL for path in paths)
-    assert Fraction(passed, len(paths)) == Fraction(failed, len(paths)) == ever_missed(SMALL.looks, SMALL.ranks)
+    assert (
+        Fraction(passed, len(paths))
+        == Fraction(failed, len(paths))
+        == ever_missed(SMALL.looks, SMALL.ranks)
+    )
     assert passed / len(paths) <= SMALL.error
 
 
-@pytest.mark.parametrize("plan", [PAIRS, BLOCKS, SMALL, Plan(looks=(10, 14, 20, 30, 40)), Plan(looks=(100,))])
+@pytest.mark.parametrize(
+    "plan", [PAIRS, BLOCKS, SMALL, Plan(looks=(10, 14, 20, 30, 40)), Plan(looks=(100,))]
+)
 def test_every_plan_keeps_to_its_error(plan):
     assert 0 < ever_missed(plan.looks, plan.ranks) <= Fraction(str(plan.error))
 
@@ -50,7 +56,9 @@ def test_ranks_are_never_stricter_than_bonferroni(groups, error):
     level = Fraction(str(error)) / len(looks)
     for look, rank in zip(looks, look_ranks(looks, error), strict=True):
         below = Fraction(sum(math.comb(look, i) for i in range(rank + 1)), 2**look)
-        assert below > level, f"rank {rank + 1} would have been allowed by Bonferroni at look {look}"
+        assert below > level, (
+            f"rank {rank + 1} would have been allowed by Bonferroni at look {look}"
+        )
 
 
 @pytest.mark.parametrize("plan", [PAIRS, BLOCKS])
@@ -59,7 +67,15 @@ def test_first_look_of_the_standard_plans_can_decide(plan):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"looks": ()}, {"looks": (8, 8)}, {"looks": (0, 9)}, {"looks": (4,)}, {"error": 0.0}, {"error": 0.5}]
+    "wrong",
+    [
+        {"looks": ()},
+        {"looks": (8, 8)},
+        {"looks": (0, 9)},
+        {"looks": (4,)},
+        {"error": 0.0},
+        {"error": 0.5},
+    ],
 )
 def test_plans_that_cannot_work_are_refused(wrong):
     with pytest.raises(ValueError, match=r"look|error|samples"):
@@ -77,7 +93,9 @@ def test_a_decision_never_turns_with_more_samples(first, more, target, direction
 @given(values, st.floats(0.5, 2), directions, st.randoms())
 def test_order_within_a_group_does_not_matter(samples, target, direction, rng):
     test = SequentialTest(target=target, direction=direction, plan=SMALL)
-    groups = [samples[a:b] for a, b in zip((0, *SMALL.looks), (*SMALL.looks, len(samples)), strict=True)]
+    groups = [
+        samples[a:b] for a, b in zip((0, *SMALL.looks), (*SMALL.looks, len(samples)), strict=True)
+    ]
     for group in groups:
         rng.shuffle(group)
     assert test.decide(list(itertools.chain(*groups))) == test.decide(samples)

@@ -1,4 +1,6 @@
-"""Thousands of simulated checks: the sequential test errs as rarely as the documentation says, whatever the noise."""
+"""Thousands of simulated checks: the sequential test errs as rarely as the documentation says,
+whatever the noise.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ def cells(simulation):
 @pytest.mark.parametrize("plan", ["pairs", "blocks"])
 @pytest.mark.parametrize("speed", [0.8, 0.9, 1.1, 1.25])
 def test_away_from_the_target_wrong_verdicts_are_rare(simulation, cells, plan, speed):
-    """At most 0.1% false passes from 0.9x down and 1% false fails from 1.1x up; the runs vouch for 0.16% at worst."""
+    """At most 0.1% false passes from 0.9x down and 1% false fails from 1.1x up; the runs vouch for
+    0.16% at worst.
+    """
     cell = simulation.pool(cells, plan=plan, speed=speed)
     assert cell.runs == RUNS * 15
     assert cell.wrong / cell.runs <= (0.001 if speed < 1 else 0.01)
-    assert binomtest(cell.wrong, cell.runs).proportion_ci(0.95).high < (0.003 if speed < 1 else 0.01)
+    assert binomtest(cell.wrong, cell.runs).proportion_ci(0.95).high < (
+        0.003 if speed < 1 else 0.01
+    )
 
 
 @pytest.mark.parametrize("plan", ["pairs", "blocks"])
@@ -63,7 +69,9 @@ def test_a_stormy_machine_mostly_gives_no_verdict(simulation, cells):
 def test_the_usual_way_errs_where_this_one_does_not(simulation, cells):
     usual = simulation.naive_errors("drifting", "loaded", 1.1, RUNS, seed=1)
     assert usual > 0.3 * RUNS
-    assert simulation.pool(cells, plan="pairs", noise="drifting", level="loaded", speed=1.1).wrong == 0
+    assert (
+        simulation.pool(cells, plan="pairs", noise="drifting", level="loaded", speed=1.1).wrong == 0
+    )
 
 
 def test_samples_without_a_partner_take_drift_for_slowness(simulation):
@@ -73,15 +81,26 @@ def test_samples_without_a_partner_take_drift_for_slowness(simulation):
 
 
 def test_writing_fills_the_pages_from_the_seed(simulation, tmp_path, monkeypatch, capsys):
-    page = "\n".join(f"<!-- generated: {name} -->\n\n<!-- end: {name} -->" for name in ("plans", "errors", "usual way"))
+    page = "\n".join(
+        f"<!-- generated: {name} -->\n\n<!-- end: {name} -->"
+        for name in ("plans", "errors", "usual way")
+    )
     (tmp_path / "statistics.md").write_text(page, encoding="utf-8")
     monkeypatch.setattr(simulation, "DOCS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["verdict_simulation.py", "--runs", "2", "--write"])
     simulation.main()
-    printed, written = capsys.readouterr().out, (tmp_path / "statistics.md").read_text(encoding="utf-8")
+    printed, written = (
+        capsys.readouterr().out,
+        (tmp_path / "statistics.md").read_text(encoding="utf-8"),
+    )
     assert all(line in written for line in printed.splitlines())
     measured = (tmp_path / "measured" / "verdict_simulation.md").read_text(encoding="utf-8")
-    rows = len(simulation.PLANS) * len(simulation.LEVELS) * len(simulation.NOISES) * len(simulation.SPEEDS)
+    rows = (
+        len(simulation.PLANS)
+        * len(simulation.LEVELS)
+        * len(simulation.NOISES)
+        * len(simulation.SPEEDS)
+    )
     assert measured.count("\n| pairs |") + measured.count("\n| blocks |") == rows
 
 

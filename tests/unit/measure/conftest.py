@@ -1,4 +1,6 @@
-"""Checks in a test run against the example of docs/authors.md: a whole lab, small enough to be measured in seconds."""
+"""Checks in a test run against the example of docs/authors.md: a whole lab, small enough to be
+measured in seconds.
+"""
 
 from __future__ import annotations
 

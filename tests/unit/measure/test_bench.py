@@ -1,4 +1,6 @@
-"""The device that does real work: commands and notes of its process, and what happens when it ends. No time is judged."""
+"""The device that does real work: commands and notes of its process, and what happens when it ends.
+No time is judged.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.benchmark.bench import Bench, disturbance, stretches
 from bottleneck_lab.measure.kinds.benchmark.device import COMMAND, REPORT, WORK, read
 
-two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="host and device need a core each")
+two_cores = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="host and device need a core each"
+)
 
 
 @pytest.fixture
@@ -74,7 +78,9 @@ def test_a_stretch_is_relative_to_the_time_a_piece_should_take():
 
 
 @pytest.mark.parametrize("took_s", [1.5, 0.5])
-@pytest.mark.parametrize(("off", "seen"), [(10, ""), (11, "10% of the work missed its time by at least 50.0%")])
+@pytest.mark.parametrize(
+    ("off", "seen"), [(10, ""), (11, "10% of the work missed its time by at least 50.0%")]
+)
 def test_a_machine_kept_still_where_few_pieces_missed_their_time(off, seen, took_s):
     report = np.array([[1.0, 0.0, took_s if piece < off else 1.01] for piece in range(100)])
     assert disturbance(report, 0.02, 0.1) == seen

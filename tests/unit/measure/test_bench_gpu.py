@@ -1,4 +1,6 @@
-"""The GPU that does real work: what it notes of each piece on a stream that is stood in for, and its kernel, as far as it can be tried without a GPU."""
+"""The GPU that does real work: what it notes of each piece on a stream that is stood in for, and
+its kernel, as far as it can be tried without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def test_events_are_recorded_again(gpu, stream):
 
 
 class StoodInDriver:
-    """libcuda, as far as a Kernel calls it. `launched`: the values of the parameters at each launch."""
+    """libcuda, as far as a Kernel calls it. `launched`: the values of the parameters at each
+    launch.
+    """
 
     def __init__(self, status=0):
         self.status, self.launched = status, []
@@ -146,7 +150,9 @@ def test_a_driver_that_refuses_is_told():
 def assembler():
     """ptxas, of a CUDA toolkit or of Triton."""
     triton = pytest.importorskip("triton")
-    return shutil.which("ptxas") or str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas")
+    return shutil.which("ptxas") or str(
+        Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    )
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

@@ -1,4 +1,6 @@
-"""The `benchmark` kind: a trial is a conversation, and the emulated machine's rows are a trace that says so."""
+"""The `benchmark` kind: a trial is a conversation, and the emulated machine's rows are a trace that
+says so.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,16 @@ from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import KIND, check
 from bottleneck_lab.measure.kinds.benchmark.check import TrialSession, _result
+from bottleneck_lab.measure.kinds.benchmark.child import serve_trials
 from bottleneck_lab.measure.kinds.benchmark.run import _kineto, _serve, profile
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
-from bottleneck_lab.measure.kinds.benchmark.worker import serve_trials
 from bottleneck_lab.trace import load
 
 HARNESS = "def run(entry, ask, name):\n    return entry.twice(ask, name)\n"
-ENTRY = "def twice(ask, name):\n    (first,), (second,) = ask(name, 1), ask(name, 2)\n    return first, second\n"
+ENTRY = (
+    "def twice(ask, name):\n    (first,), (second,) = ask(name, 1), ask(name, 2)\n    return first,"
+    " second\n"
+)
 
 
 class Echo:
@@ -68,7 +73,10 @@ def test_the_learners_code_asks_and_is_told(worker):
     trials, shown = [Echo(), Echo()], []
     _serve(worker, trials, shown.append)
     assert shown == trials
-    assert all(trial.asked == [["weather", 1], ["weather", 2]] and trial.answer == [10, 20] for trial in trials)
+    assert all(
+        trial.asked == [["weather", 1], ["weather", 2]] and trial.answer == [10, 20]
+        for trial in trials
+    )
 
 
 class Deaf(TrialSession):
@@ -97,7 +105,9 @@ def test_another_message_than_a_question_or_an_answer_is_tampering():
         Deaf(Ready()).run(Echo())
 
 
-@pytest.mark.parametrize(("error", "reason"), [(TimedOut("nobody reads"), "timed out"), (Closed("gone"), "crashed")])
+@pytest.mark.parametrize(
+    ("error", "reason"), [(TimedOut("nobody reads"), "timed out"), (Closed("gone"), "crashed")]
+)
 def test_a_worker_that_does_not_read_or_is_gone_is_the_learners(error, reason):
     def send(_self, _message):
         raise error
@@ -125,13 +135,19 @@ def test_an_exception_is_no_crash_when_the_machines_time_was_up(late):
 
 
 def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
-    rows = [("call", True, 0.0, 1e-6), ("function", False, 2e-6, 5e-6), ("synchronize", True, 1e-6, 6e-6)]
+    rows = [
+        ("call", True, 0.0, 1e-6),
+        ("function", False, 2e-6, 5e-6),
+        ("synchronize", True, 1e-6, 6e-6),
+    ]
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps(_kineto(rows)).encode()))
     timeline = load(path)
     assert timeline.emulated
     assert timeline.device.start.size == 1
-    assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {"cudaDeviceSynchronize"}
+    assert {timeline.strings[i] for i in timeline.runtime.name.tolist()} == {
+        "cudaDeviceSynchronize"
+    }
 
 
 def test_an_outside_profiler_sees_the_learners_benchmark_on_the_gpu():
@@ -159,7 +175,9 @@ def test_measuring_code_never_sees_the_gpu_that_it_measures(monkeypatch, tmp_pat
 class Course:
     """A context that knows one criterion."""
 
-    spec = CriterionSpec("alarms", "correctness", "At most {target} alarms", 0.01, "at_most", "share")
+    spec = CriterionSpec(
+        "alarms", "correctness", "At most {target} alarms", 0.01, "at_most", "share"
+    )
 
     def required(self, _id):
         return self.spec
@@ -182,6 +200,8 @@ def test_a_setting_that_there_is_not_is_named():
     lab = find_lab("timing-pitfalls")
     device = lab.spec.devices["virtual"]
     wrong = msgspec.structs.replace(device, settings=device.settings | {"speed": 3})
-    lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices={"virtual": wrong}))
+    lab = msgspec.structs.replace(
+        lab, spec=msgspec.structs.replace(lab.spec, devices={"virtual": wrong})
+    )
     with pytest.raises(LabError, match="speed"):
         KIND.settings(lab, "virtual")

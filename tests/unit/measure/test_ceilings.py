@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bottleneck_lab.analysis.roofline import CacheLevel, Machine
+from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure import ceilings
 from bottleneck_lab.measure.ceilings import Cache
@@ -28,8 +28,12 @@ def home(tmp_path, monkeypatch):
 def counted(monkeypatch):
     """Stands in for the measuring: says what was asked for."""
     asked = []
-    monkeypatch.setattr(ceilings, "read_caches", lambda threads: [Cache("L1", 32 * KB), Cache("L2", 2048 * KB)])
-    monkeypatch.setattr(ceilings, "copy_rate", lambda size, threads: asked.append((size, threads)) or 1e15 / size)
+    monkeypatch.setattr(
+        ceilings, "read_caches", lambda threads: [Cache("L1", 32 * KB), Cache("L2", 2048 * KB)]
+    )
+    monkeypatch.setattr(
+        ceilings, "copy_rate", lambda size, threads: asked.append((size, threads)) or 1e15 / size
+    )
     monkeypatch.setattr(ceilings, "_cpu_flops", lambda threads: 1e12)
     return asked
 
@@ -63,7 +67,9 @@ def test_every_thread_copies_and_all_is_counted(monkeypatch):
     monkeypatch.setattr(ceilings, "REPEAT_S", 1e-4)
     copied = []
     copy = np.copyto
-    monkeypatch.setattr(np, "copyto", lambda to, source: copied.append(to.nbytes) or copy(to, source))
+    monkeypatch.setattr(
+        np, "copyto", lambda to, source: copied.append(to.nbytes) or copy(to, source)
+    )
     assert ceilings.copy_rate(64 * KB, 3) > 0
     assert len(copied) >= 3 * ceilings.REPEATS
     assert len(set(copied)) == 1
@@ -72,7 +78,10 @@ def test_every_thread_copies_and_all_is_counted(monkeypatch):
 def test_levels_memory_and_arithmetic_make_a_machine(counted):
     steps = []
     found = ceilings.measure_ceilings("cpu", lambda step, done: steps.append((step, done)))
-    assert [(level.name, level.working_set_bytes) for level in found.caches] == [("L1", 16 * KB), ("L2", 256 * KB)]
+    assert [(level.name, level.working_set_bytes) for level in found.caches] == [
+        ("L1", 16 * KB),
+        ("L2", 256 * KB),
+    ]
     assert found.flops == {"fp32": 1e12}
     in_memory, threads = counted[-1]
     assert found.bytes_per_s == 1e15 / in_memory

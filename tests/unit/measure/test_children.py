@@ -1,4 +1,6 @@
-"""Children whose output is read line by line: however that ends, none of them is left, and no signal comes before they are known."""
+"""Children whose output is read line by line: however that ends, none of them is left, and no
+signal comes before they are known.
+"""
 
 import os
 import signal
@@ -93,7 +95,9 @@ for have, want in ((256, 4096), (256, 100), (resource.RLIM_INFINITY, 1 << 30)):
 
 def test_a_limit_lower_than_ours_stays():
     """As `ulimit -n` or a login node may have set; without privileges it cannot be raised."""
-    said = subprocess.run([sys.executable, "-c", LIMITS], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", LIMITS], check=True, capture_output=True, text=True
+    ).stdout
     assert said.split("\n")[:3] == ["256 256", "100 100", f"{1 << 30} {1 << 30}"]
 
 
@@ -129,7 +133,9 @@ def test_a_reader_that_fails_ends_it_at_once(tmp_path):
 
 
 def test_sigterm_ends_it_at_once(tmp_path):
-    first = subprocess.Popen([sys.executable, "-c", STREAMS], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [sys.executable, "-c", STREAMS], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
     child = psutil.Process(int(first.stdout.readline()))
     first.terminate()
     assert first.wait(30) == 143
@@ -139,9 +145,14 @@ def test_sigterm_ends_it_at_once(tmp_path):
 
 def test_a_signal_that_interrupts_no_read_is_handled(tmp_path):
     """As one is that comes just before the read: here another thread gets it."""
-    elsewhere = "threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()"
+    elsewhere = (
+        "threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(),"
+        " signal.SIGTERM)).start()"
+    )
     script = STREAMS.replace("with Janitor", f"import threading\n{elsewhere}\nwith Janitor")
-    first = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
     child = psutil.Process(int(first.stdout.readline()))
     assert first.wait(30) == 143
     assert soon(lambda: not lives(child))
@@ -155,7 +166,9 @@ def test_signals_in_the_first_moments_leave_nothing(tmp_path):
         script = STREAMS.replace('"echo $$; sleep 600"', f'"sleep 600; :", "{mark}"').replace(
             "with Janitor", 'print("starts", flush=True)\nwith Janitor'
         )
-        first = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        first = subprocess.Popen(
+            [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
         first.stdout.readline()
         time.sleep(after_us / 1e6)
         first.terminate()
@@ -166,4 +179,8 @@ def test_signals_in_the_first_moments_leave_nothing(tmp_path):
 
 def bearing(mark):
     """The processes with this word in their command line."""
-    return [process for process in psutil.process_iter(["cmdline"]) if mark in (process.info["cmdline"] or [])]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if mark in (process.info["cmdline"] or [])
+    ]

@@ -1,6 +1,8 @@
-"""Whole checks on `cuda` without a GPU: the learner's work is NumPy's, the kernel beside it is only compiled, compute-sanitizer is a stand-in.
+"""Whole checks on `cuda` without a GPU: the learner's work is NumPy's, the kernel beside it is only
+compiled, compute-sanitizer is a stand-in.
 
-What is shown is the way from what was found in a kernel to the verdict; answers and time are the example lab's.
+What is shown is the way from what was found in a kernel to the verdict; answers and time are the
+example lab's.
 """
 
 import shutil
@@ -10,13 +12,15 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, Lab
 from bottleneck_lab.grading.verdict import Outcome
-from bottleneck_lab.measure.kinds.speedup import kernels, refusals
-from bottleneck_lab.measure.kinds.speedup.compilers import compile_cubin
+from bottleneck_lab.measure.kinds.speedup import refusals
+from bottleneck_lab.measure.kinds.speedup.cuda import kernels
+from bottleneck_lab.measure.kinds.speedup.cuda.compilers import compile_cubin
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.programs import find_program
 
 pytestmark = pytest.mark.skipif(
-    find_program("nvcc") is None or find_program("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+    find_program("nvcc") is None or find_program("nvdisasm") is None,
+    reason="needs nvcc and nvdisasm",
 )
 
 KERNEL = """
@@ -28,7 +32,9 @@ extern "C" __global__ void multiply(const uint4* in, float* out) {{
     out[threadIdx.x] = c[0] + c[1] + c[2] + c[3];
 }}
 """
-NARROW = "{in[threadIdx.x].x, in[threadIdx.x + 40].y, in[threadIdx.x + 80].z, in[threadIdx.x + 120].w}"
+NARROW = (
+    "{in[threadIdx.x].x, in[threadIdx.x + 40].y, in[threadIdx.x + 80].z, in[threadIdx.x + 120].w}"
+)
 BINDING = """
 import pathlib, shutil
 import numpy as np
@@ -43,7 +49,9 @@ def load(device):
 
 @pytest.fixture
 def gpu_lab(lab, tmp_path) -> Lab:
-    """The example lab on `cuda`, with a kernel to be looked at and generous targets: nothing here is about speed."""
+    """The example lab on `cuda`, with a kernel to be looked at and generous targets: nothing here
+    is about speed.
+    """
     path = tmp_path / "lab"
     shutil.copytree(lab.path, path)
     (path / "bare.py").write_text("")
@@ -52,7 +60,9 @@ def gpu_lab(lab, tmp_path) -> Lab:
     criteria = [
         device.criteria[0],
         msgspec.structs.replace(device.criteria[1], target=0.01),
-        CriterionSpec("load-bytes", "mechanism", "loads of at least {target}", target=8, unit="bytes"),
+        CriterionSpec(
+            "load-bytes", "mechanism", "loads of at least {target}", target=8, unit="bytes"
+        ),
     ]
     settings = {**device.settings, "sanitize": "bare.py", "self_test_margin": 20}
     spec = msgspec.structs.replace(
@@ -77,7 +87,9 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
         tool.write_text(f'#!/bin/sh\necho "========= {memcheck}"\n')
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_program", lambda _name: tool)
-        monkeypatch.setattr(refusals, "MAX_SLOWED", 99.0)  # a CPU that runs other tests is slowed by those
+        monkeypatch.setattr(
+            refusals, "MAX_SLOWED", 99.0
+        )  # a CPU that runs other tests is slowed by those
         monkeypatch.setattr(refusals, "SURELY_SLOWED", 99.0)
         return check_lab(gpu_lab, work, "cuda", data=tmp_path, home=tmp_path)
 
@@ -99,13 +111,19 @@ def test_a_kernel_in_order_passes_and_is_explained(verdict):
 @pytest.mark.long
 def test_a_kernel_that_is_fast_enough_and_still_loads_piecemeal_keeps_the_mechanism(verdict):
     found = verdict(NARROW)
-    assert (found.outcome, found.reason) == (Outcome.FAIL, "the mechanism is still there"), found.summary
+    assert (found.outcome, found.reason) == (
+        Outcome.FAIL,
+        "the mechanism is still there",
+    ), found.summary
     assert "4 bytes" in found.summary
 
 
 @pytest.mark.long
 def test_a_stray_access_is_a_wrong_output_whatever_the_time(verdict):
-    found = verdict("in[threadIdx.x]", "Invalid __global__ read of size 16 bytes\n========= ERROR SUMMARY: 1 error")
+    found = verdict(
+        "in[threadIdx.x]",
+        "Invalid __global__ read of size 16 bytes\n========= ERROR SUMMARY: 1 error",
+    )
     assert (found.outcome, found.reason) == (Outcome.FAIL, "wrong output")
     assert "Invalid __global__ read" in found.summary
     assert all(result.value is None for result in found.criteria)

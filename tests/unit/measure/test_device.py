@@ -1,4 +1,6 @@
-"""A script's device: what it takes, what it puts on record, and how it tells a script that it takes no more."""
+"""A script's device: what it takes, what it puts on record, and how it tells a script that it takes
+no more.
+"""
 
 import contextlib
 from threading import Thread
@@ -8,9 +10,9 @@ import pytest
 
 from bottleneck_lab.measure.channel.messages import Broken, Done, TrainBatch, Trained
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
-from bottleneck_lab.measure.kinds.feed.device import Device, EmulatedEngine
-from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS, Accelerator
-from bottleneck_lab.measure.kinds.server.pixels import IMAGES as FORM
+from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES as FORM
+from bottleneck_lab.measure.kinds.input_pipeline.device import Device, EmulatedEngine
+from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS, Accelerator
 
 BATCH = 2
 IMAGES = FORM.values("uint8", BATCH)
@@ -22,7 +24,9 @@ def a_device(step_s: float):
     ours, theirs = Channel.pair()
     host, script = Channel.pair()
     arena = Arena.create(SLOTS * BATCH * FORM.largest_bytes)
-    device = Device(Channel(host), Channel(theirs), arena, EmulatedEngine(step_s, BATCH), FORM, BATCH)
+    device = Device(
+        Channel(host), Channel(theirs), arena, EmulatedEngine(step_s, BATCH), FORM, BATCH
+    )
 
     def serve():
         with contextlib.suppress(Closed):
@@ -53,9 +57,17 @@ def test_every_step_is_on_record_before_training_counts_as_done():
 @pytest.mark.parametrize(
     ("images", "labels", "words"),
     [
-        (FORM.values("uint8", BATCH + 1), range(BATCH + 1), "batches of 1 to 2 images; this one has 3"),
+        (
+            FORM.values("uint8", BATCH + 1),
+            range(BATCH + 1),
+            "batches of 1 to 2 images; this one has 3",
+        ),
         (IMAGES[:0], [], "this one has 0"),
-        (IMAGES, np.zeros((BATCH, 1)), r"as many labels, in one dimension; these have shape \(2, 1\)"),
+        (
+            IMAGES,
+            np.zeros((BATCH, 1)),
+            r"as many labels, in one dimension; these have shape \(2, 1\)",
+        ),
         (IMAGES.astype(np.int8), range(BATCH), "these are 2×3×224×224, int8"),
         (IMAGES.transpose(0, 2, 3, 1), range(BATCH), "these are 2×224×224×3, uint8"),
     ],

@@ -1,4 +1,6 @@
-"""The model of a server on a GPU, on a device that is not there: what it answers, what it says that it saw, and that a batch's company changes nothing."""
+"""The model of a server on a GPU, on a device that is not there: what it answers, what it says that
+it saw, and that a batch's company changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from bottleneck_lab.measure import rehearsal
 from bottleneck_lab.measure.channel.messages import Infer, Inferred, Ran, Score, Scored
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.context import load_judge
-from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
-from bottleneck_lab.measure.kinds.server.device import EmulatedModel, ServingDevice
-from bottleneck_lab.measure.kinds.server.judging import SCORES_WITHIN
-from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
-from bottleneck_lab.measure.kinds.server.pixels import IMAGES, MEAN, STD, levels
+from bottleneck_lab.measure.kinds.inference_server.device import EmulatedModel, ServingDevice
+from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
+from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES, MEAN, STD, levels
+from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 
 pytestmark = pytest.mark.long
 
@@ -39,9 +41,9 @@ def on_the_host(monkeypatch):
 
 @pytest.fixture
 def ensemble(on_the_host):
-    from bottleneck_lab.measure.kinds.server.ensemble import Ensemble
+    from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    return Ensemble(3, load_judge(find_lab("inference-server")).member)
+    return Ensemble(3, load_judge(find_lab("past-the-plateau")).member)
 
 
 @pytest.fixture
@@ -77,9 +79,9 @@ def test_what_the_networks_saw_is_read_off_the_device(ensemble, pictures):
 
 
 def test_weights_are_others_each_time(ensemble, pictures, on_the_host):
-    from bottleneck_lab.measure.kinds.server.ensemble import Ensemble
+    from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    other = Ensemble(3, load_judge(find_lab("inference-server")).member)
+    other = Ensemble(3, load_judge(find_lab("past-the-plateau")).member)
     assert np.abs(run(ensemble, pictures)[0] - run(other, pictures)[0]).max() > 0.05
 
 
@@ -129,13 +131,18 @@ def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):
 
 
 @pytest.mark.slow
-def test_two_photographs_differ_far_more_than_one_does_from_batch_to_batch(on_the_host, photos, monkeypatch):
+def test_two_photographs_differ_far_more_than_one_does_from_batch_to_batch(
+    on_the_host, photos, monkeypatch
+):
     """The lab's own network, a ResNet-50, on the host."""
     monkeypatch.delenv(rehearsal.VARIABLE)
     on_the_host.manual_seed(1)
-    network = load_judge(find_lab("inference-server")).member()
+    network = load_judge(find_lab("past-the-plateau")).member()
     files = sorted((photos / "large").glob("*.jpg"))[:8]
-    shown = [np.asarray(Image.open(file).convert("RGB").resize((224, 224))).transpose(2, 0, 1) for file in files]
+    shown = [
+        np.asarray(Image.open(file).convert("RGB").resize((224, 224))).transpose(2, 0, 1)
+        for file in files
+    ]
     images = on_the_host.from_numpy(((np.stack(shown) / 255 - MEAN) / STD).astype(np.float32))
     together = network(images).numpy()
     alone = np.concatenate([network(images[at : at + 1]).numpy() for at in range(8)])

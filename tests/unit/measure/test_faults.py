@@ -1,6 +1,8 @@
-"""Every process of a check is killed or stopped in every phase, its disk and memory run out, its pipes close, the wall clock jumps.
+"""Every process of a check is killed or stopped in every phase, its disk and memory run out, its
+pipes close, the wall clock jumps.
 
-The outcome has to be right, and the blame: FAIL where it was the learner's process, ERROR where it was ours. Nothing may be left behind.
+The outcome has to be right, and the blame: FAIL where it was the learner's process, ERROR where it
+was ours. Nothing may be left behind.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure import verifier
 from bottleneck_lab.measure.channel.session import start_worker
 from bottleneck_lab.measure.context import Measured
-from bottleneck_lab.measure.kinds.feed import device_process, session
-from bottleneck_lab.measure.kinds.feed.device_process import start_device
+from bottleneck_lab.measure.kinds.input_pipeline import device_process, session
+from bottleneck_lab.measure.kinds.input_pipeline.device_process import start_device
 from bottleneck_lab.measure.sandbox import janitor
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.settings import Settings
@@ -40,8 +42,13 @@ from ...processes import groups_left, started_since
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[3]
-CONTENT = {"running-mean": ROOT / "docs" / "example", "feeder": ROOT / "tests" / "exploits" / "content"}
-"""Labs in miniature, for the kinds `speedup` and `feed`; the other two kinds have their own lab."""
+CONTENT = {
+    "running-mean": ROOT / "docs" / "example",
+    "feeder": ROOT / "tests" / "exploits" / "content",
+}
+"""Labs in miniature, for the kinds `speedup` and `input_pipeline`; the other two kinds have their
+own lab.
+"""
 QUICK = {
     "running-mean": {"self_test_margin": 50.0, "max_s": 6, "judge": {"samples": [6000, 9000]}},
     "feeder": {},
@@ -58,10 +65,14 @@ class Bench:
         self.device = next(iter(lab.spec.devices))
         spec = lab.spec.devices[self.device]
         settings = spec.settings | (
-            {"start_s": 12, "call_s": 2, "memory_gib": 0.5, **QUICK[slug]} if slug in CONTENT else {}
+            {"start_s": 12, "call_s": 2, "memory_gib": 0.5, **QUICK[slug]}
+            if slug in CONTENT
+            else {}
         )
         devices = {self.device: msgspec.structs.replace(spec, settings=settings)}
-        self.lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
+        self.lab = msgspec.structs.replace(
+            lab, spec=msgspec.structs.replace(lab.spec, devices=devices)
+        )
         self.workspace = tmp_path / "workspace"
         shutil.copytree(self.lab.path, self.workspace)
         self.entry = self.workspace / lab.spec.entry
@@ -76,7 +87,12 @@ class Bench:
         """The verdict, and the assertion that nothing is left."""
         others = psutil.Process().children()
         verdict = check_lab(
-            self.lab, self.workspace, self.device, data=self.workspace, home=self.workspace, progress=progress
+            self.lab,
+            self.workspace,
+            self.device,
+            data=self.workspace,
+            home=self.workspace,
+            progress=progress,
         )
         if isinstance(progress, Saboteur):
             progress.stop()
@@ -114,7 +130,9 @@ def processes(who: str) -> list[psutil.Process]:
 
 
 class Saboteur:
-    """Sends a signal to a process of the check as soon as it is there, once the phase has begun that `phase` is part of the name of."""
+    """Sends a signal to a process of the check as soon as it is there, once the phase has begun
+    that `phase` is part of the name of.
+    """
 
     def __init__(self, who: str, phase: str, number: signal.Signals) -> None:
         self.who, self.phase, self.number = who, phase, number
@@ -132,7 +150,9 @@ class Saboteur:
             self.thread.start()
 
     def _strike(self) -> None:
-        """Until it was met, and half a second longer: a sandbox that is killed while it sets up may leave its child to live."""
+        """Until it was met, and half a second longer: a sandbox that is killed while it sets up may
+        leave its child to live.
+        """
         end, number = time.monotonic() + 10, self.number
         while time.monotonic() < end and not self.stopped:
             for process in processes(self.who):
@@ -143,7 +163,13 @@ class Saboteur:
             time.sleep(0.005)
 
 
-SPEEDUP = ["starting the reference", "loading your code", "checking answers", "comparing the reference", "measuring"]
+SPEEDUP = [
+    "starting the reference",
+    "loading your code",
+    "checking answers",
+    "comparing the reference",
+    "measuring",
+]
 FEED = ["calibrating", "starting your script", "measuring", "checking images"]
 KILLED_WHOLE = [
     ("resnet-top-ops", "reference", "starting the reference"),
@@ -174,12 +200,16 @@ NAMED = {"reference": "reference worker", "device": "device process"}
 
 
 def rightful(verdict) -> bool:
-    """Whether this is what a right solution gets where nothing is wrong but, perhaps, that others use the machine."""
+    """Whether this is what a right solution gets where nothing is wrong but, perhaps, that others
+    use the machine.
+    """
     weather = verdict.outcome is Outcome.ERROR and "protocol itself" in verdict.summary
     return weather or verdict.outcome in (Outcome.PASS, Outcome.INCONCLUSIVE)
 
 
-@pytest.mark.parametrize(("slug", "who", "phase"), KILLED, ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("slug", "who", "phase"), KILLED, ids=lambda value: value.replace(" ", "-")
+)
 def test_killed(bench, slug, who, phase):
     saboteur = Saboteur(who, phase, signal.SIGKILL)
     verdict = bench(slug).check(saboteur)
@@ -208,10 +238,14 @@ STOPPED = [
 ]
 
 
-@pytest.mark.parametrize(("slug", "who", "phase"), STOPPED, ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("slug", "who", "phase"), STOPPED, ids=lambda value: value.replace(" ", "-")
+)
 def test_stopped(bench, slug, who, phase, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.measure.sandbox.process.END_S", 1.0)  # the supervisor is stopped as well
-    monkeypatch.setattr("bottleneck_lab.measure.kinds.ranks.emulation.RUN_S", 60.0)
+    monkeypatch.setattr(
+        "bottleneck_lab.measure.sandbox.process.END_S", 1.0
+    )  # the supervisor is stopped as well
+    monkeypatch.setattr("bottleneck_lab.measure.kinds.data_parallel.emulation.RUN_S", 60.0)
     verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
     if who == "learner":
         assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
@@ -254,15 +288,18 @@ def test_a_stopped_janitor_is_not_waited_for_for_ever(bench, monkeypatch):
 
 
 CODE = {
-    "memory": """
+    "memory": (
+        """
         held = []
         def load(device):
             def call(trace, width):
                 while True:
                     held.append(bytearray(b"x" * (8 << 20)))
             return call
-    """,
-    "memory in files": """
+    """
+    ),
+    "memory in files": (
+        """
         import os
         held = []
         def load(device):
@@ -271,31 +308,38 @@ CODE = {
                     held.append(os.memfd_create("nameless"))
                     os.write(held[-1], b"x" * (1 << 20))
             return call
-    """,
-    "scratch disk": """
+    """
+    ),
+    "scratch disk": (
+        """
         def load(device):
             def call(trace, width):
                 with open("full", "wb") as file:
                     while True:
                         file.write(bytes(8 << 20))
             return call
-    """,
-    "its pipes": """
+    """
+    ),
+    "its pipes": (
+        """
         import os
         def load(device):
             def call(trace, width):
                 os.closerange(0, 64)
                 while True: pass
             return call
-    """,
-    "processes": """
+    """
+    ),
+    "processes": (
+        """
         import os, time
         def load(device):
             def call(trace, width):
                 while True:
                     if not os.fork(): time.sleep(987)
             return call
-    """,
+    """
+    ),
 }
 
 
@@ -332,7 +376,10 @@ def test_a_disk_that_the_learner_fills_is_the_learners(small_disk):
 
 
 def test_a_disk_that_was_full_is_not(small_disk):
-    with (small_disk.temporary / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with (
+        (small_disk.temporary / "fill").open("wb", buffering=0) as file,
+        contextlib.suppress(OSError),
+    ):
         while True:
             file.write(bytes(1 << 16))
     assert shutil.disk_usage(small_disk.temporary).free == 0

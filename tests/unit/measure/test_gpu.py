@@ -1,4 +1,6 @@
-"""What the driver says of GPUs, and what `lab doctor`, `start` and `check` make of it: with a driver and an NVML that are stood in."""
+"""What the driver says of GPUs, and what `lab doctor`, `start` and `check` make of it: with a
+driver and an NVML that are stood in.
+"""
 
 import sys
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from bottleneck_lab.capture import doctor
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure import gpu, machine
-from bottleneck_lab.measure.kinds.speedup.kernels import LIMITS
+from bottleneck_lab.measure.kinds.speedup.cuda.kernels import LIMITS
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.sandbox.process import Worker
 from bottleneck_lab.measure.sandbox.visible import Paths
@@ -71,16 +73,18 @@ def test_the_gpu_of_a_verdict_is_the_one_that_is_used(stand_in):
 def test_a_gpu_in_order_has_nothing_in_its_way(stand_in):
     stand_in()
     assert set(rows()) == {"GPU", "GPU counters"}
-    assert doctor.choose_device(find_lab("dataloader"), None) == "cuda"
+    assert doctor.choose_device(find_lab("idle-gpu"), None) == "cuda"
 
 
 @pytest.mark.parametrize(("mode", "word"), [(3, "EXCLUSIVE_PROCESS"), (2, "PROHIBITED")])
-def test_a_compute_mode_that_keeps_the_reference_out_is_refused_before_anything_runs(stand_in, mode, word):
+def test_a_compute_mode_that_keeps_the_reference_out_is_refused_before_anything_runs(
+    stand_in, mode, word
+):
     stand_in(nvmlDeviceGetComputeMode=lambda _handle: mode)
     assert word in rows()["GPU mode"].found
     assert "nvidia-smi -c DEFAULT" in rows()["GPU mode"].remedy
     with pytest.raises(MachineError, match=word) as refused:
-        doctor.choose_device(find_lab("dataloader"), "cuda")
+        doctor.choose_device(find_lab("idle-gpu"), "cuda")
     assert "--device virtual" in refused.value.remedy
 
 
@@ -113,7 +117,10 @@ def test_a_lab_for_several_gpus_starts_where_they_are(stand_in, gpus, device):
     lab = find_lab("ddp-scaling")
     assert doctor.choose_device(lab, None) == device
     if gpus == 1:
-        assert doctor.gpus_missing(lab) == "'ddp-scaling' needs 2 GPUs on `cuda`, and this process can use 1."
+        assert (
+            doctor.gpus_missing(lab)
+            == "'ddp-scaling' needs 2 GPUs on `cuda`, and this process can use 1."
+        )
         with pytest.raises(MachineError, match="needs 2 GPUs"):
             doctor.choose_device(lab, "cuda")
 
@@ -124,8 +131,12 @@ def test_wsl_without_a_gpu_is_told_where_the_driver_belongs(stand_in, monkeypatc
     assert "driver in Windows" in rows()["GPU"].remedy
 
 
-@pytest.mark.parametrize(("capabilities", "refused"), [("000001ffffffffff", False), ("00000000a80425fb", True)])
-def test_root_in_a_container_may_not_read_counters_either(monkeypatch, tmp_path, capabilities, refused):
+@pytest.mark.parametrize(
+    ("capabilities", "refused"), [("000001ffffffffff", False), ("00000000a80425fb", True)]
+)
+def test_root_in_a_container_may_not_read_counters_either(
+    monkeypatch, tmp_path, capabilities, refused
+):
     """The second set is the one that Docker gives."""
     status, params = tmp_path / "status", tmp_path / "params"
     status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
@@ -145,15 +156,20 @@ def test_a_python_without_its_headers_is_named_with_the_remedy(monkeypatch, tmp_
 
 
 @pytest.mark.skipif(
-    find_program("compute-sanitizer") is None or bool(gpu.cuda_devices()), reason="needs compute-sanitizer, and no GPU"
+    find_program("compute-sanitizer") is None or bool(gpu.cuda_devices()),
+    reason="needs compute-sanitizer, and no GPU",
 )
 def test_the_sanitizer_starts_its_target_in_the_sandbox(tmp_path):
-    """Its launcher meets the program over an abstract Unix socket, which a sandbox without a network has, too. Without a driver the rest is not to be had."""
+    """Its launcher meets the program over an abstract Unix socket, which a sandbox without a
+    network has, too. Without a driver the rest is not to be had.
+    """
     tool = find_program("compute-sanitizer")
     command = [str(tool), "--target-processes", "all", sys.executable, "-c", "print(1)"]
     paths = Paths(tmp_path, [tool.resolve().parents[1]])
     with Janitor() as janitor:
-        worker = Worker(command, paths, LIMITS, pass_fds=[], cores=None, threads=2, gpu=True, janitor=janitor)
+        worker = Worker(
+            command, paths, LIMITS, pass_fds=[], cores=None, threads=2, gpu=True, janitor=janitor
+        )
         try:
             worker.process.wait(60)
             assert "terminated before first instrumented API call" in worker.log_tail()

@@ -1,4 +1,6 @@
-"""A DataLoader's worker processes show up in the trace, with the lines that they spent their time on."""
+"""A DataLoader's worker processes show up in the trace, with the lines that they spent their time
+on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import time
 from torch.utils.data import DataLoader, Dataset
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.measure.kinds.feed.loader_workers import add_worker_rows, recorded_workers
+from bottleneck_lab.measure.kinds.input_pipeline.loader_workers import (
+    add_worker_rows,
+    recorded_workers,
+)
 from bottleneck_lab.trace import load
 
 

@@ -59,7 +59,9 @@ def pack(monkeypatch):
 def quiz(lab, **settings):
     device = lab.spec.devices["cpu"]
     cpu = msgspec.structs.replace(device, criteria=device.criteria[:1], settings=settings)
-    return msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, measure="quiz", devices={"cpu": cpu}))
+    return msgspec.structs.replace(
+        lab, spec=msgspec.structs.replace(lab.spec, measure="quiz", devices={"cpu": cpu})
+    )
 
 
 def test_another_package_s_kind_measures_a_lab(pack, lab, workspace, tmp_path):
@@ -76,14 +78,20 @@ def test_another_package_s_kind_measures_a_lab(pack, lab, workspace, tmp_path):
 
 def test_a_wrong_setting_is_found_without_measuring(pack, lab):
     assert not [line for line in check_files(quiz(lab)) if "pass_mark" in line]
-    assert [line for line in check_files(quiz(lab, pass_mark="many")) if "`pass_mark`: expected a whole number" in line]
+    assert [
+        line
+        for line in check_files(quiz(lab, pass_mark="many"))
+        if "`pass_mark`: expected a whole number" in line
+    ]
 
 
 def test_a_built_in_kind_cannot_be_replaced(pack):
     assert registry.find_kind("speedup") is not pack
 
 
-@pytest.mark.parametrize(("name", "says"), [("odd", "is not a kind of lab"), ("riddle", "no kind of lab called")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("odd", "is not a kind of lab"), ("riddle", "no kind of lab called")]
+)
 def test_what_is_no_kind_is_said(pack, name, says):
     with pytest.raises(LabError, match=says):
         registry.find_kind(name)

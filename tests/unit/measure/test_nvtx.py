@@ -1,4 +1,6 @@
-"""A server as nsys sees it: what it marks becomes NVTX ranges within the captured window, and what is run under nsys loads it."""
+"""A server as nsys sees it: what it marks becomes NVTX ranges within the captured window, and what
+is run under nsys loads it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.measure.kinds.http_server import nvtx
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.requests import nvtx
 
 
 @pytest.fixture
@@ -54,7 +56,9 @@ def test_a_function_is_marked_each_time_it_is_called(marked, window):
 
 def test_the_window_is_open_for_as_long_as_it_is_shown(window, monkeypatch):
     slept = []
-    monkeypatch.setattr(nvtx.time, "sleep", lambda seconds: slept.append((seconds, window.is_set())))
+    monkeypatch.setattr(
+        nvtx.time, "sleep", lambda seconds: slept.append((seconds, window.is_set()))
+    )
     nvtx.show(4.0)
     assert slept == [(4.0, True)]
     assert not window.is_set()
@@ -83,10 +87,15 @@ def test_a_pytorch_without_nvtx_says_so(unmarked, monkeypatch):
 
 
 def test_nsys_runs_a_server_under_load_and_other_tools_say_that_they_cannot():
-    lab = find_lab("inference-server")
+    lab = find_lab("past-the-plateau")
     kind = kind_of(lab)
-    assert kind.program(lab, "virtual", "nsys")[-1] == "bottleneck_lab.measure.kinds.requests.under_load"
+    assert (
+        kind.program(lab, "virtual", "nsys")[-1]
+        == "bottleneck_lab.measure.kinds.http_server.under_load"
+    )
     for tool in ("ncu", "sanitizer", "memory"):
-        with pytest.raises(UsageError, match=f"`--tool {tool}` does not capture a server under load"):
+        with pytest.raises(
+            UsageError, match=f"`--tool {tool}` does not capture a server under load"
+        ):
             kind.program(lab, "cuda", tool)
     assert kind.program(lab, "virtual") == (sys.executable, "-u", "serve.py")

@@ -1,4 +1,6 @@
-"""What a verdict says of a diagnosis that is still open: no grade without measured work, and no figures that answer it."""
+"""What a verdict says of a diagnosis that is still open: no grade without measured work, and no
+figures that answer it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from bottleneck_lab.measure import verifier
 from bottleneck_lab.measure.context import Measured
 from bottleneck_lab.measure.verifier import _Ended, check_lab, without_answers
 
-GIVEN = [CriterionResult("cause", "diagnosis", True, "right"), CriterionResult("share", "diagnosis", False, "off")]
+GIVEN = [
+    CriterionResult("cause", "diagnosis", True, "right"),
+    CriterionResult("share", "diagnosis", False, "off"),
+]
 RIGHT, WRONG = (CriterionResult("answers", "correctness", holds, "said") for holds in (True, False))
 SLOW = CriterionResult("speedup", "target", False, "too slow")
 
@@ -36,11 +41,16 @@ def test_answers_are_graded_with_work_that_is_right_however_slow():
     assert verifier._graded(GIVEN, _Ended(Measured([RIGHT, SLOW]))) == GIVEN
 
 
-def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(lab, workspace, tmp_path):
+def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(
+    lab, workspace, tmp_path
+):
     (workspace / "smooth.py").write_text("#" * (2 << 20))
     verdict = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path, diagnosis=GIVEN)
     assert verdict.outcome is Outcome.FAIL
-    assert [result.holds for result in verdict.criteria if result.kind == "diagnosis"] == [None, None]
+    assert [result.holds for result in verdict.criteria if result.kind == "diagnosis"] == [
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +62,9 @@ def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(lab
         ("resnet-latency", Outcome.FAIL, True),
     ],
 )
-def test_measured_answers_are_told_with_a_pass_only(lab, workspace, tmp_path, monkeypatch, slug, outcome, told):
+def test_measured_answers_are_told_with_a_pass_only(
+    lab, workspace, tmp_path, monkeypatch, slug, outcome, told
+):
     (workspace / "smooth.py").unlink()
     made = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path)
     monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")

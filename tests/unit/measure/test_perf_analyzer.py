@@ -1,4 +1,6 @@
-"""perf_analyzer beside `lab run`: what it is asked, what is read of its report, and what is said where it is missing or fails."""
+"""perf_analyzer beside `lab run`: what it is asked, what is read of its report, and what is said
+where it is missing or fails.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import pytest
 
 from bottleneck_lab.capture import doctor
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.kinds.requests.level import Level
-from bottleneck_lab.measure.kinds.server.perf_analyzer import (
+from bottleneck_lab.measure.kinds.http_server.load.level import Level
+from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
     FailedError,
     PerfAnalyzer,
     Row,
@@ -36,7 +38,9 @@ Client Recv,p50 latency,p90 latency,p95 latency,p99 latency
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """Function: a stand-in for perf_analyzer, a shell script, in the environment of a Triton server."""
+    """Function: a stand-in for perf_analyzer, a shell script, in the environment of a Triton
+    server.
+    """
 
     def make(script):
         program = tmp_path / "triton" / "env" / "bin" / "perf_analyzer"
@@ -60,9 +64,13 @@ def test_both_loops_are_asked_for_on_a_command_line_that_can_be_copied(tmp_path)
     closed = command(tmp_path / "perf_analyzer", "127.0.0.1:8000", tmp_path, closed_loop(16))
     opened = command(tmp_path / "perf_analyzer", "127.0.0.1:8000", tmp_path, open_loop(24.04))
     assert "--concurrency-range 16 --percentile 99" in " ".join(closed)
-    assert "--request-rate-range 24.0 --request-distribution poisson --percentile 99" in " ".join(opened)
+    assert "--request-rate-range 24.0 --request-distribution poisson --percentile 99" in " ".join(
+        opened
+    )
     for words in (closed, opened):
-        assert f"-m classify -u 127.0.0.1:8000 --input-data {tmp_path}/pictures.json" in " ".join(words)
+        assert f"-m classify -u 127.0.0.1:8000 --input-data {tmp_path}/pictures.json" in " ".join(
+            words
+        )
         assert words[-2:] == ["-f", str(tmp_path / "report.csv")]
 
 
@@ -72,7 +80,9 @@ def test_its_report_is_read(tmp_path):
     assert row == Row("closed loop", "perf_analyzer", 29.2196, 508.441, 779.003)
 
 
-@pytest.mark.parametrize("text", [None, "", REPORT.splitlines()[0], REPORT.replace("p99", "p98"), REPORT * 2])
+@pytest.mark.parametrize(
+    "text", [None, "", REPORT.splitlines()[0], REPORT.replace("p99", "p98"), REPORT * 2]
+)
 def test_what_is_not_a_report_of_one_loop_is_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "report.csv").write_text(text)
@@ -82,7 +92,10 @@ def test_what_is_not_a_report_of_one_loop_is_refused(tmp_path, text):
 
 def test_it_is_run_to_its_end_with_the_server_looked_after_meanwhile(stand_in, tmp_path):
     program, looks = (
-        stand_in(f'sleep 0.3; cp {tmp_path}/given.csv {tmp_path}/report.csv; echo "$@" > {tmp_path}/asked'),
+        stand_in(
+            f'sleep 0.3; cp {tmp_path}/given.csv {tmp_path}/report.csv; echo "$@" >'
+            f" {tmp_path}/asked"
+        ),
         [],
     )
     (tmp_path / "given.csv").write_text(REPORT)
@@ -105,7 +118,9 @@ def test_where_it_fails_its_last_words_are_told(stand_in, tmp_path):
 
 
 def test_one_that_does_not_end_is_ended(stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.measure.kinds.server.perf_analyzer.LIMIT_S", 0.3)
+    monkeypatch.setattr(
+        "bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer.LIMIT_S", 0.3
+    )
     program, started = stand_in("exec sleep 60"), []
     monkeypatch.setattr(subprocess, "Popen", _noted(subprocess.Popen, started))
     with Janitor() as janitor, pytest.raises(FailedError, match="still running"):
@@ -141,8 +156,13 @@ def test_doctor_says_whether_it_is_there_and_how_to_get_it(stand_in, tmp_path, m
 def test_its_figures_stand_beside_those_of_lab_run():
     begun = np.arange(120, dtype=np.int64) * 50_000_000
     level = Level(begun, begun, begun, begun + 200_000_000, np.full(120, 200), [b""] * 120, 0.1)
-    rows = [row_of(level, 6.0, "closed loop"), Row("closed loop", "perf_analyzer", 29.2, 508.4, 779.0)]
-    shown = show([*rows, Row("open loop", "perf_analyzer --async", 19.2, 179.0, 483.0)], "2.51.0").splitlines()
+    rows = [
+        row_of(level, 6.0, "closed loop"),
+        Row("closed loop", "perf_analyzer", 29.2, 508.4, 779.0),
+    ]
+    shown = show(
+        [*rows, Row("open loop", "perf_analyzer --async", 19.2, 179.0, 483.0)], "2.51.0"
+    ).splitlines()
     assert [line.split() for line in shown[3:8]] == [
         ["closed", "loop"],
         ["lab", "run", "19.5", "200", "200"],

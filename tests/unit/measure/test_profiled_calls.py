@@ -1,4 +1,6 @@
-"""How much of a lab that answers calls is captured: all that is asked for, unless the trace would be too large to be of use."""
+"""How much of a lab that answers calls is captured: all that is asked for, unless the trace would
+be too large to be of use.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import torch
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.kinds import profiling
-from bottleneck_lab.measure.kinds.speedup import profiled
+from bottleneck_lab.measure.kinds.speedup import child_profiled as profiled
 from bottleneck_lab.trace import load
 
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
@@ -29,7 +31,9 @@ def tiny_operators(count):
 
 
 @pytest.mark.parametrize(("most_bytes", "recorded"), [(10**9, 8), (10**3, 3)])
-def test_calls_of_too_many_events_are_recorded_fewer_times_but_three(tmp_path, monkeypatch, most_bytes, recorded):
+def test_calls_of_too_many_events_are_recorded_fewer_times_but_three(
+    tmp_path, monkeypatch, most_bytes, recorded
+):
     monkeypatch.setattr(profiled, "MOST_BYTES", most_bytes)
     profiled.record_on_cpu([tiny_operators(50)] * 11, SCHEDULE, tmp_path / "trace.json.gz")
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
@@ -49,7 +53,9 @@ def test_in_between_as_many_as_fit(tmp_path, monkeypatch):
 
 def test_a_trace_is_compressed_and_nothing_else_is_left(tmp_path):
     content = {"traceEvents": [{"ph": "X", "name": "call"}]}
-    written = SimpleNamespace(export_chrome_trace=lambda path: Path(path).write_text(json.dumps(content)))
+    written = SimpleNamespace(
+        export_chrome_trace=lambda path: Path(path).write_text(json.dumps(content))
+    )
     profiling.export(written, tmp_path / "trace.json.gz")
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         assert json.load(file) == content

@@ -9,13 +9,17 @@ from bottleneck_lab.measure.quiet import wait_until_quiet
 
 
 def waited(loads, limit_s=60.0):
-    """Seconds that were waited where other programs keep `loads` cores busy, look by look, and what was told."""
+    """Seconds that were waited where other programs keep `loads` cores busy, look by look, and what
+    was told.
+    """
     now, told, loads = [0.0], [], iter(loads)
 
     def sleep(seconds):
         now[0] += seconds
 
-    wait_until_quiet(limit_s, told.append, busy_cores=lambda: next(loads), clock=lambda: now[0], sleep=sleep)
+    wait_until_quiet(
+        limit_s, told.append, busy_cores=lambda: next(loads), clock=lambda: now[0], sleep=sleep
+    )
     return now[0], told
 
 

@@ -21,7 +21,10 @@ def machine(tmp_path, monkeypatch):
     for at, (uuid, minor) in enumerate(zip(UUIDS, MINORS, strict=True)):
         folder = driver / f"0000:{at + 1}b:00.0"
         folder.mkdir(parents=True)
-        text = f"Model: \t NVIDIA H100\nGPU UUID: \t {uuid}\nBus Location: \t {folder.name}\nDevice Minor: \t {minor}\n"
+        text = (
+            f"Model: \t NVIDIA H100\nGPU UUID: \t {uuid}\nBus Location: \t {folder.name}\nDevice"
+            f" Minor: \t {minor}\n"
+        )
         (folder / "information").write_text(text)
     monkeypatch.setattr(gpus, "DEV", dev)
     monkeypatch.setattr(gpus, "DRIVER", driver)
@@ -35,10 +38,17 @@ def nodes(**environment: str) -> list[str]:
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("chosen", "seen"),
-    [("0", ["nvidia2"]), ("1", ["nvidia0"]), ("2,0", ["nvidia1", "nvidia2"]), ("GPU-bbbb", ["nvidia0"])],
+    [
+        ("0", ["nvidia2"]),
+        ("1", ["nvidia0"]),
+        ("2,0", ["nvidia1", "nvidia2"]),
+        ("GPU-bbbb", ["nvidia0"]),
+    ],
 )
 def test_only_the_chosen_gpu_and_what_controls_the_driver_is_seen(chosen, seen):
-    assert nodes(CUDA_VISIBLE_DEVICES=chosen, CUDA_DEVICE_ORDER="PCI_BUS_ID") == sorted([*CONTROL, *seen])
+    assert nodes(CUDA_VISIBLE_DEVICES=chosen, CUDA_DEVICE_ORDER="PCI_BUS_ID") == sorted(
+        [*CONTROL, *seen]
+    )
 
 
 @pytest.mark.usefixtures("machine")
@@ -59,10 +69,14 @@ def test_where_it_cannot_be_told_which_is_meant_all_are_seen(environment):
 
 def test_a_container_counts_the_gpus_that_it_has(machine):
     (machine / "nvidia2").unlink()
-    assert nodes(CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == sorted([*CONTROL, "nvidia0"])
+    assert nodes(CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == sorted(
+        [*CONTROL, "nvidia0"]
+    )
 
 
-def test_the_sandbox_binds_no_other_node_and_names_the_gpu_by_what_it_is(machine, monkeypatch, tmp_path):
+def test_the_sandbox_binds_no_other_node_and_names_the_gpu_by_what_it_is(
+    machine, monkeypatch, tmp_path
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     monkeypatch.setattr(visible, "bubblewrap", lambda: "bwrap")

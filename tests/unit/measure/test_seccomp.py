@@ -1,4 +1,6 @@
-"""The filter of system calls, run by a few lines of an interpreter: the kernel's own run is in tests/exploits (memory_nobody_counts)."""
+"""The filter of system calls, run by a few lines of an interpreter: the kernel's own run is in
+tests/exploits (memory_nobody_counts).
+"""
 
 import struct
 
@@ -20,7 +22,11 @@ def answer(code: bytes, arch: int, number: int, argument: int = 0) -> int:
         if what == 0x20:
             value, at = {0: number, 4: arch, 16: argument}[constant], at + 1
         else:
-            holds = {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}[what]
+            holds = {
+                0x15: value == constant,
+                0x35: value >= constant,
+                0x45: bool(value & constant),
+            }[what]
             at += 1 + (if_so if holds else if_not)
 
 
@@ -43,12 +49,16 @@ def test_a_machine_whose_numbers_are_not_known_has_no_filter():
     assert program("riscv64") == b""
 
 
-@pytest.mark.parametrize(("machine", "arch", "socket"), [("x86_64", X86, 41), ("aarch64", ARM, 198)])
+@pytest.mark.parametrize(
+    ("machine", "arch", "socket"), [("x86_64", X86, 41), ("aarch64", ARM, 198)]
+)
 def test_sockets_are_for_this_machine_alone_unless_ranks_have_to_meet(machine, arch, socket):
     unix, inet, netlink, inet6 = 1, 2, 16, 10
     alone, open_ = program(machine), program(machine, network=True)
     assert [answer(alone, arch, socket, family) for family in (unix, netlink)] == [ALLOWED] * 2
-    assert [answer(alone, arch, socket, family) for family in (inet, inet6)] == [0x00050000 | 97] * 2
+    assert [answer(alone, arch, socket, family) for family in (inet, inet6)] == [
+        0x00050000 | 97
+    ] * 2
     assert answer(open_, arch, socket, inet) == ALLOWED
     assert answer(open_, arch, 425) == REFUSED
 

@@ -1,4 +1,6 @@
-"""What a check makes of what it measured of a server: both servers, their load and their answers are made up here."""
+"""What a check makes of what it measured of a server: both servers, their load and their answers
+are made up here.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,18 @@ from bottleneck_lab.grading.criteria import conclude
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.requests import check as loading
-from bottleneck_lab.measure.kinds.requests.level import Level
-from bottleneck_lab.measure.kinds.server import KIND, ServerSettings, check, sizing
-from bottleneck_lab.measure.kinds.server.sizing import Sizing, size_model
+from bottleneck_lab.measure.kinds.http_server import check as loading
+from bottleneck_lab.measure.kinds.http_server.load.level import Level
+from bottleneck_lab.measure.kinds.inference_server import KIND, ServerSettings, check, sizing
+from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_model
 
-LAB = find_lab("inference-server")
+LAB = find_lab("past-the-plateau")
 SPECS = LAB.spec.devices["virtual"].criteria
 
 
 class Server:
-    """Answers `rate` requests a second; its device works for `busy` of the time. In an open loop each takes `latency_s`.
+    """Answers `rate` requests a second; its device works for `busy` of the time. In an open loop
+    each takes `latency_s`.
 
     `harmed`: how many requests after a bad one are refused with it.
     """
@@ -31,7 +34,9 @@ class Server:
     batches = ()  # of which pixels were kept
     scores_alone = None
 
-    def __init__(self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400, harmed=0) -> None:
+    def __init__(
+        self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400, harmed=0
+    ) -> None:
         self.rate, self.busy, self.latency_s, self.late_s = rate, busy, latency_s, late_s
         self.refuses, self.bad_status, self.harmed = refuses, bad_status, harmed
         self.asked_rates, self.frozen, self.address = [], False, "here"
@@ -79,7 +84,15 @@ class Server:
         status[: self.refuses] = 503
         taken = (latency_s * 1e9 * np.ones(len(begun))).astype(np.int64)
         sent = begun + int(self.late_s * 1e9)
-        return Level(np.zeros((len(begun), 8), np.int64), begun, sent, begun + taken, status, [b""] * len(begun), 0.1)
+        return Level(
+            np.zeros((len(begun), 8), np.int64),
+            begun,
+            sent,
+            begun + taken,
+            status,
+            [b""] * len(begun),
+            0.1,
+        )
 
 
 class Bench(check.Bench):
@@ -110,17 +123,25 @@ def bench_of(context, load=None):
     bad = "A body that is not a JPEG file"
     strips = SimpleNamespace(header=b"\xff\xd8")
     clients = context.settings.clients
-    return Bench(context, np.random.default_rng(0), load, clients, check.CLOSED_S, bad, strips=strips)
+    return Bench(
+        context, np.random.default_rng(0), load, clients, check.CLOSED_S, bad, strips=strips
+    )
 
 
 @pytest.fixture
 def checked(monkeypatch):
-    """Function: the outcome of a check of a learner's server beside a shipped one, its reason and all results by id."""
-    monkeypatch.setattr(check, "check_answers", lambda level, *_, all_of: check_refused(level, all_of))
+    """Function: the outcome of a check of a learner's server beside a shipped one, its reason and
+    all results by id.
+    """
+    monkeypatch.setattr(
+        check, "check_answers", lambda level, *_, all_of: check_refused(level, all_of)
+    )
 
     def check_refused(level, all_of):
         return (
-            None if all_of is None or (level.status[all_of] == 200).all() else "2 of 64 good requests got status 503."
+            None
+            if all_of is None or (level.status[all_of] == 200).all()
+            else "2 of 64 good requests got status 503."
         )
 
     def run(learner, shipped=None, shipped_again=None, other_cores=0.0):
@@ -152,7 +173,9 @@ def test_a_server_that_is_fast_and_right_passes(checked):
     assert outcome is Outcome.PASS
     assert results["throughput"].value == pytest.approx(2.8, rel=0.02)
     assert results["p99-ms"].value == pytest.approx(200)
-    assert learner.asked_rates[0] == pytest.approx(100, rel=0.02), "twice the shipped server's plateau"
+    assert learner.asked_rates[0] == pytest.approx(100, rel=0.02), (
+        "twice the shipped server's plateau"
+    )
     assert learner.asked_rates[-1] > 140, "then more and more"
 
 
@@ -181,7 +204,9 @@ def test_one_that_turns_clients_away_fails(checked):
     assert "503" in results["right-answers"].sentence
 
 
-@pytest.mark.parametrize(("status", "words"), [(200, "status 200"), (500, "status 500"), (-1, "no answer")])
+@pytest.mark.parametrize(
+    ("status", "words"), [(200, "status 200"), (500, "status 500"), (-1, "no answer")]
+)
 def test_what_is_no_picture_has_to_get_400(checked, status, words):
     outcome, reason, results = checked(Server(140.0, bad_status=status))
     assert (outcome, reason) == (Outcome.FAIL, "wrong output")
@@ -209,7 +234,9 @@ def test_what_the_generator_or_others_may_have_spoilt_is_not_held_against_the_le
 
 
 class Hasty(Server):
-    """Takes 740 ms for a request; the generator sends late by 50 ms in its first open loops, so many of them."""
+    """Takes 740 ms for a request; the generator sends late by 50 ms in its first open loops, so
+    many of them.
+    """
 
     def __init__(self, late_loops) -> None:
         super().__init__(140.0, latency_s=0.74)
@@ -268,7 +295,11 @@ class Gpu(SimpleNamespace):
 def gpu(monkeypatch):
     """What a check has on `cuda`, with the times of the devices that it has closed."""
     closed = []
-    monkeypatch.setattr(sizing, "_launch", lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed))
+    monkeypatch.setattr(
+        sizing,
+        "_launch",
+        lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed),
+    )
     return SimpleNamespace(device="cuda", settings=ServerSettings(), closed=closed)
 
 
@@ -291,7 +322,10 @@ def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_t
 
 @pytest.mark.parametrize(
     ("members", "said", "not_said"),
-    [(0, "The device is emulated: it takes 150 ms", "GPU"), (23, "an ensemble of 23 networks on the GPU", "emulated")],
+    [
+        (0, "The device is emulated: it takes 150 ms", "GPU"),
+        (23, "an ensemble of 23 networks on the GPU", "emulated"),
+    ],
 )
 def test_the_verdict_says_what_the_model_ran_on(members, said, not_said):
     bench = bench_of(SimpleNamespace(settings=ServerSettings()))

@@ -1,4 +1,6 @@
-"""A server that crashes, hangs, returns or does not start: each ends a check with a verdict that says so. Real processes, held as in a check."""
+"""A server that crashes, hangs, returns or does not start: each ends a check with a verdict that
+says so. Real processes, held as in a check.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import pytest
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.requests import RequestsSettings, session
-from bottleneck_lab.measure.kinds.requests.judging import refused
-from bottleneck_lab.measure.kinds.requests.level import Load
-from bottleneck_lab.measure.kinds.requests.messages import Messages, head
-from bottleneck_lab.measure.kinds.requests.session import ServerSession
+from bottleneck_lab.measure.kinds.http_server import RequestsSettings, session
+from bottleneck_lab.measure.kinds.http_server.judging import refused
+from bottleneck_lab.measure.kinds.http_server.load.level import Load
+from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, head
+from bottleneck_lab.measure.kinds.http_server.session import ServerSession
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 SERVER = """
@@ -52,7 +54,9 @@ def go(context, load):
 
 @pytest.fixture
 def running(tmp_path, monkeypatch):
-    """Function: starts a server with this code and loads it for a moment: what came of it. Raises what ends a check early."""
+    """Function: starts a server with this code and loads it for a moment: what came of it. Raises
+    what ends a check early.
+    """
     monkeypatch.setattr(session, "ANSWER_S", 0.3)
 
     def load_it(code):
@@ -62,7 +66,15 @@ def running(tmp_path, monkeypatch):
         with Janitor() as janitor:
             settings = RequestsSettings(start_s=2.0)
             context = Context(
-                find_lab("inference-server"), "virtual", settings, folder, folder, tmp_path, tmp_path, janitor, print
+                find_lab("past-the-plateau"),
+                "virtual",
+                settings,
+                folder,
+                folder,
+                tmp_path,
+                tmp_path,
+                janitor,
+                print,
             )
             load = Load(janitor.folder / "load", Requests(), janitor, np.random.default_rng(0))
             return go(context, load)
@@ -84,7 +96,8 @@ def loaded(running):
 
 def test_a_crash_under_load_is_a_crash_with_its_last_words(loaded):
     fault = loaded(
-        "\ndef meet(number):\n    if number == 20:\n        print('out of handles', flush=True)\n        os._exit(3)\n"
+        "\ndef meet(number):\n    if number == 20:\n        print('out of handles', flush=True)\n  "
+        "      os._exit(3)\n"
     )
     assert fault.reason == "crashed"
     assert "serving: the process exited with status 3" in fault.detail
@@ -100,11 +113,16 @@ def test_a_server_that_hangs_has_not_started(loaded):
 def test_a_server_that_hangs_under_load_has_left_requests_without_an_answer(running):
     level = running("\ndef meet(number):\n    time.sleep(60 if number == 20 else 0)\n")
     assert (level.status == 200).sum() >= 10
-    assert re.search(r"[12] of \d+ good requests got no answer", refused(level, np.arange(len(level.status))))
+    assert re.search(
+        r"[12] of \d+ good requests got no answer", refused(level, np.arange(len(level.status)))
+    )
 
 
 def test_a_server_that_returns_has_crashed(loaded):
-    fault = loaded("\ndef meet(number):\n    pass\n\nall_day = serve\n\ndef serve(listener):\n    listener.accept()\n")
+    fault = loaded(
+        "\ndef meet(number):\n    pass\n\nall_day = serve\n\ndef serve(listener):\n   "
+        " listener.accept()\n"
+    )
     assert fault.reason == "crashed"
     assert "`serve` returned" in fault.detail
 

@@ -1,4 +1,6 @@
-"""Every reply of a server is traced to the batch that gave its scores: what is refused, and in which words."""
+"""Every reply of a server is traced to the batch that gave its scores: what is refused, and in
+which words.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.measure.channel.messages import Ran
-from bottleneck_lab.measure.kinds.requests.level import Level
-from bottleneck_lab.measure.kinds.server import figures
-from bottleneck_lab.measure.kinds.server.judging import check_answers, check_pixels
-from bottleneck_lab.measure.kinds.server.pictures import STRIPS, Strips
+from bottleneck_lab.measure.kinds.http_server.load.level import Level
+from bottleneck_lab.measure.kinds.inference_server import figures
+from bottleneck_lab.measure.kinds.inference_server.judging import check_answers, check_pixels
+from bottleneck_lab.measure.kinds.inference_server.pictures import STRIPS, Strips
 
 N = 12
 MS = 1_000_000
@@ -20,7 +22,9 @@ MS = 1_000_000
 
 @pytest.fixture
 def strips():
-    means = np.random.default_rng(0).integers(0, 256, size=(30, STRIPS, 2, 14, 3)).astype(np.float32)
+    means = (
+        np.random.default_rng(0).integers(0, 256, size=(30, STRIPS, 2, 14, 3)).astype(np.float32)
+    )
     return Strips(b"head", [[b"x"] * STRIPS for _ in range(30)], means)
 
 
@@ -36,15 +40,30 @@ def served(strips):
         rows, images = np.array([0], np.int64), np.zeros((1, 3, 224, 224), np.uint8)
         begin, end = at * MS, (at + 20) * MS
         batches.append(Ran(begin, begin, end, scores[at : at + 4], means, rows, images))
-    replies = [json.dumps({"scores": row.round(5).tolist()}).encode() for row in scores.astype(float)]
+    replies = [
+        json.dumps({"scores": row.round(5).tolist()}).encode() for row in scores.astype(float)
+    ]
     ended = begun + 30 * MS
     return SimpleNamespace(
-        pictures=pictures, batches=batches, replies=replies, begun=begun, ended=ended, status=np.full(N, 200)
+        pictures=pictures,
+        batches=batches,
+        replies=replies,
+        begun=begun,
+        ended=ended,
+        status=np.full(N, 200),
     )
 
 
 def problem_of(served, strips, all_of=None):
-    level = Level(served.pictures, served.begun, served.begun, served.ended, served.status, served.replies, 0.1)
+    level = Level(
+        served.pictures,
+        served.begun,
+        served.begun,
+        served.ended,
+        served.status,
+        served.replies,
+        0.1,
+    )
     return check_answers(level, served.batches, strips, all_of=all_of)
 
 
@@ -68,7 +87,8 @@ def test_an_answer_before_the_model_had_run(served, strips):
 
 
 @pytest.mark.parametrize(
-    "reply", [b"", b"[]", b'{"scores": [1, 2]}', b'{"scores": null}', b'{"scores": [NaN]}', b"{" * 9999]
+    "reply",
+    [b"", b"[]", b'{"scores": [1, 2]}', b'{"scores": null}', b'{"scores": [NaN]}', b"{" * 9999],
 )
 def test_a_reply_of_another_form(served, strips, reply):
     served.replies[3] = reply
@@ -87,7 +107,15 @@ def test_answers_without_any_batch(served, strips):
 
 
 def test_kept_pixels_are_compared_with_those_of_their_own_picture(served, strips):
-    level = Level(served.pictures, served.begun, served.begun, served.ended, served.status, served.replies, 0.1)
+    level = Level(
+        served.pictures,
+        served.begun,
+        served.begun,
+        served.ended,
+        served.status,
+        served.replies,
+        0.1,
+    )
     asked = []
     judge = SimpleNamespace(
         reference_pixels=lambda file: asked.append(file) or file,
@@ -104,13 +132,23 @@ def test_rates_and_idle_time_come_from_batches_and_count_only_what_was_answered(
     def ran(number):
         end = (number + 1) * 100 * MS
         means = np.zeros((10, 14, 14, 3), np.uint8)
-        return Ran(end - 75 * MS, end - 75 * MS, end, np.zeros((10, 10), np.float32), means, np.zeros(0), np.zeros(0))
+        return Ran(
+            end - 75 * MS,
+            end - 75 * MS,
+            end,
+            np.zeros((10, 10), np.float32),
+            means,
+            np.zeros(0),
+            np.zeros(0),
+        )
 
     batches = [ran(number) for number in range(60)]
     begun = (np.arange(600) * 10 * MS).astype(np.int64)
     half = np.where(np.arange(600) % 2, 200, 503)
     level = Level(np.zeros((600, 8)), begun, begun, begun + MS, np.full(600, 200), [b""] * 600, 0.1)
-    assert figures.rates(level, batches) == pytest.approx([100.0] * len(figures.rates(level, batches)))
+    assert figures.rates(level, batches) == pytest.approx(
+        [100.0] * len(figures.rates(level, batches))
+    )
     assert len(figures.rates(level, batches)) >= 12
     assert figures.idle(level, batches) == pytest.approx([0.25] * len(figures.idle(level, batches)))
     refused = Level(level.asked, begun, begun, begun + MS, half, level.replies, 0.1)

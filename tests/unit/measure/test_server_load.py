@@ -18,18 +18,18 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.analysis.plateau import Plateau
-from bottleneck_lab.measure.kinds.requests import figures
-from bottleneck_lab.measure.kinds.requests import stolen as measured
-from bottleneck_lab.measure.kinds.requests.level import Level, Load
-from bottleneck_lab.measure.kinds.requests.load import LOST, Generator, Plan, go_first
-from bottleneck_lab.measure.kinds.requests.local import compare
-from bottleneck_lab.measure.kinds.requests.loops import compare_loops
-from bottleneck_lab.measure.kinds.requests.messages import Messages, message
-from bottleneck_lab.measure.kinds.requests.stolen import Stolen
-from bottleneck_lab.measure.kinds.server.judging import seen_by_model
-from bottleneck_lab.measure.kinds.server.pictures import CROP, HEAD, RESIZED, make_strips
-from bottleneck_lab.measure.kinds.server.pixels import levels
-from bottleneck_lab.measure.kinds.server.plateau import max_batch_of, point, show_plateau
+from bottleneck_lab.measure.kinds.http_server import figures
+from bottleneck_lab.measure.kinds.http_server.load.generator import LOST, Generator, Plan, go_first
+from bottleneck_lab.measure.kinds.http_server.load.generator import stolen as measured
+from bottleneck_lab.measure.kinds.http_server.load.level import Level, Load
+from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
+from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, message
+from bottleneck_lab.measure.kinds.http_server.load.stolen import Stolen
+from bottleneck_lab.measure.kinds.http_server.local import compare
+from bottleneck_lab.measure.kinds.inference_server.judging import seen_by_model
+from bottleneck_lab.measure.kinds.inference_server.pictures import CROP, HEAD, RESIZED, make_strips
+from bottleneck_lab.measure.kinds.inference_server.pixels import levels
+from bottleneck_lab.measure.kinds.inference_server.plateau import max_batch_of, point, show_plateau
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,18 @@ def strips(tmp_path_factory):
     names = []
     for number in range(3):
         coarse = rng.integers(0, 255, size=(9, 11, 3), dtype=np.uint8)
-        Image.fromarray(coarse).resize((1200, 900), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg")
+        Image.fromarray(coarse).resize((1200, 900), Image.Resampling.BICUBIC).save(
+            folder / f"{number}.jpg"
+        )
         names.append(f'{{"name": "{number}.jpg", "set": "large"}}')
     (folder / "manifest.json").write_text(f'{{"photos": [{", ".join(names)}]}}')
     return make_strips(folder, rng)
 
 
 class Server:
-    """Answers HTTP on a Unix socket, one function for all requests: number and body in, status and delay out."""
+    """Answers HTTP on a Unix socket, one function for all requests: number and body in, status and
+    delay out.
+    """
 
     def __init__(self, path, answer) -> None:
         self.address, self.bodies, self._answer = str(path), [], answer
@@ -68,7 +72,9 @@ class Server:
                 status, delay_s = self._answer(len(self.bodies) - 1)
                 await asyncio.sleep(delay_s)
                 if status:
-                    writer.write(b'HTTP/1.1 %d x\r\nContent-Length: 15\r\n\r\n{"scores": [1]}' % status)
+                    writer.write(
+                        b'HTTP/1.1 %d x\r\nContent-Length: 15\r\n\r\n{"scores": [1]}' % status
+                    )
                 else:
                     writer.close()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -90,10 +96,14 @@ def test_a_picture_is_a_whole_file_and_shows_what_is_said_of_it(strips):
         with Image.open(io.BytesIO(file)) as image:
             assert image.size == (1024, 768)
             cut = image.convert("RGB").resize(RESIZED, Image.Resampling.BILINEAR)
-            shown.append(np.asarray(cut.crop((left, top, left + CROP, top + CROP))).transpose(2, 0, 1))
+            shown.append(
+                np.asarray(cut.crop((left, top, left + CROP, top + CROP))).transpose(2, 0, 1)
+            )
     apart = np.abs(levels(np.stack(shown)).reshape(4, -1) - seen_by_model(strips, pictures)).mean(1)
     assert apart.max() < 1.5
-    elsewhere = np.abs(levels(np.stack(shown[::-1])).reshape(4, -1) - seen_by_model(strips, pictures)).mean(1)
+    elsewhere = np.abs(
+        levels(np.stack(shown[::-1])).reshape(4, -1) - seen_by_model(strips, pictures)
+    ).mean(1)
     assert elsewhere.min() > 10
 
 
@@ -108,7 +118,10 @@ def test_pictures_are_the_same_when_another_process_puts_them_together(strips, t
 
 def test_the_model_sees_the_same_in_bytes_and_in_floats():
     pixels = np.random.default_rng(4).integers(0, 256, size=(2, 3, 224, 224), dtype=np.uint8)
-    mean, std = np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1), np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+    mean, std = (
+        np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1),
+        np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1),
+    )
     floats = ((pixels / 255 - mean) / std).astype(np.float32)
     assert np.abs(levels(pixels).astype(int) - levels(floats)).max() <= 1
 
@@ -132,7 +145,9 @@ def test_an_open_loop_waits_for_nobody_and_counts_from_when_a_request_was_due(lo
     level = load.open(server.address, 100.0, 0.8, time.sleep)
     assert (level.status == 200).all()
     assert 40 < len(level.status) < 160
-    assert (level.sent_ns[:40] < level.ended_ns[:1]).sum() > 10, "requests were sent while the first was waited for"
+    assert (level.sent_ns[:40] < level.ended_ns[:1]).sum() > 10, (
+        "requests were sent while the first was waited for"
+    )
     assert (level.latencies_s() >= (level.ended_ns - level.sent_ns) / 1e9).all()
     assert (level.sent_ns >= level.begun_ns).all()
 
@@ -143,7 +158,9 @@ def test_an_open_loop_too_short_for_a_request_sends_one(load, tmp_path):
 
 
 def test_a_server_that_reads_no_further_is_heard_all_the_same(load, tmp_path):
-    """A body of more than the server takes: it answers, and closes the connection while the rest is still to be sent."""
+    """A body of more than the server takes: it answers, and closes the connection while the rest is
+    still to be sent.
+    """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.listen(5)
@@ -153,12 +170,16 @@ def test_a_server_that_reads_no_further_is_heard_all_the_same(load, tmp_path):
             connection, _ = listener.accept()
             with connection:
                 connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 413 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                connection.sendall(
+                    b"HTTP/1.1 413 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
 
     server = threading.Thread(target=refuse)
     server.start()
     due_ns = np.array([0, 200_000_000])
-    level = load.at(str(tmp_path / "s"), due_ns, time.sleep, broken={0: message(HEAD, bytes(4 << 20))})
+    level = load.at(
+        str(tmp_path / "s"), due_ns, time.sleep, broken={0: message(HEAD, bytes(4 << 20))}
+    )
     server.join()
     listener.close()
     assert level.status.tolist() == [413, 413]
@@ -174,7 +195,9 @@ def test_what_has_no_answer_is_lost_and_waits_for_ever(load, tmp_path):
 
 def test_bad_requests_are_sent_as_planned(load, tmp_path):
     server = Server(tmp_path / "s", lambda _: (200, 0.0))
-    level = load.open(server.address, 60.0, 0.5, time.sleep, broken={1: message(HEAD, b"no picture")}, leaves=[3])
+    level = load.open(
+        server.address, 60.0, 0.5, time.sleep, broken={1: message(HEAD, b"no picture")}, leaves=[3]
+    )
     assert b"no picture" in server.bodies
     assert level.status[3] == LOST
     assert len(server.bodies) == len(level.status) - 1, "who leaves does not finish the upload"
@@ -202,7 +225,9 @@ def test_what_is_due_goes_before_what_has_come(tmp_path):
 
 
 class Machine:
-    """A clock, and what a kernel says of a thread and of all cores. `passes` lets time pass, ms: of it, so much as used, so much as stolen."""
+    """A clock, and what a kernel says of a thread and of all cores. `passes` lets time pass, ms: of
+    it, so much as used, so much as stolen.
+    """
 
     def __init__(self) -> None:
         self.now, self.used, self.stolen_s = 0, 0, 0.0
@@ -255,14 +280,25 @@ def test_where_the_kernel_says_nothing_nothing_was_stolen(monkeypatch, tmp_path)
 
 
 def made_up(latencies_s, gap_s=0.01, late_s=0.0, cores=0.1, stolen_s=0.0) -> Level:
-    """A level whose requests were due one after the other and took so long; infinite: never answered."""
+    """A level whose requests were due one after the other and took so long; infinite: never
+    answered.
+    """
     begun = (1e9 + np.arange(len(latencies_s)) * gap_s * 1e9).astype(np.int64)
     answered = np.isfinite(latencies_s)
     ended = np.where(answered, begun + np.where(answered, latencies_s, 0) * 1e9, 0).astype(np.int64)
     status = np.where(answered, 200, LOST)
     sent = begun + int(late_s * 1e9)
     stolen = np.full(len(begun), int(stolen_s * 1e9))
-    return Level(np.zeros((len(begun), 8), np.int64), begun, sent, ended, status, [b""] * len(begun), cores, stolen)
+    return Level(
+        np.zeros((len(begun), 8), np.int64),
+        begun,
+        sent,
+        ended,
+        status,
+        [b""] * len(begun),
+        cores,
+        stolen,
+    )
 
 
 def test_each_window_of_an_open_loop_has_its_own_p99():
@@ -275,8 +311,13 @@ def test_each_window_of_an_open_loop_has_its_own_p99():
 def test_a_generator_that_was_late_or_busy_says_so():
     assert figures.bottleneck_of_its_own(made_up(np.full(100, 0.1))) is None
     assert "2.0 ms late" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.002))
-    assert figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)) is None
-    assert "hypervisor" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.05, stolen_s=0.0495))
+    assert (
+        figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085))
+        is None
+    )
+    assert "hypervisor" in figures.bottleneck_of_its_own(
+        made_up(np.full(100, 0.1), late_s=0.05, stolen_s=0.0495)
+    )
     assert "cores" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), cores=0.95))
 
 
@@ -286,7 +327,8 @@ def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
     said = figures.audit([late, unsent])
     assert (
         said
-        == "The load generator sent 190 of 200 requests, 1% of them more than 2.4 ms late, and used at most 0.30 cores."
+        == "The load generator sent 190 of 200 requests, 1% of them more than 2.4 ms late, and used"
+        " at most 0.30 cores."
     )
 
 
@@ -298,7 +340,10 @@ def test_the_generator_says_what_a_hypervisor_took_from_it():
 def test_where_nothing_is_answered_no_loops_are_compared():
     said, load = [], SimpleNamespace(closed=lambda *_: made_up(np.full(16, np.inf)))
     compare(SimpleNamespace(address="here", follow=None), load, 16, said.append)
-    assert said == ["None of 16 concurrent clients got an answer within 6 s, so there is no rate to compare at.\n"]
+    assert said == [
+        "None of 16 concurrent clients got an answer within 6 s, so there is no rate to compare"
+        " at.\n"
+    ]
 
 
 def test_both_loops_are_drawn_to_one_scale():
@@ -310,14 +355,19 @@ def test_both_loops_are_drawn_to_one_scale():
     )
     assert {line.count("▒") for line in closed} == {5}
     assert {line.count("█") for line in opened} == {46}
-    assert "none" in compare_loops(made_up(np.full(200, 0.05)), made_up(np.full(200, np.inf)), 16, 100.0)
+    assert "none" in compare_loops(
+        made_up(np.full(200, 0.05)), made_up(np.full(200, np.inf)), 16, 100.0
+    )
 
 
 def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
     slow, fast = made_up(np.full(100, 0.2)), made_up(np.full(300, 0.1), gap_s=0.003)
     text = show_plateau(Plateau(64, [point(1, slow, 1.0, [1, 1]), point(8, fast, 1.0, [8, 4])]))
     rows = [line for line in text.splitlines() if "█" in line]
-    assert [row.split()[:4] for row in rows] == [["1", "1.0", "81", "200"], ["8", "6.0", "300", "100"]]
+    assert [row.split()[:4] for row in rows] == [
+        ["1", "1.0", "81", "200"],
+        ["8", "6.0", "300", "100"],
+    ]
     assert rows[1].count("█") == 40
     assert 8 <= rows[0].count("█") <= 14
     entry = tmp_path / "serve.py"

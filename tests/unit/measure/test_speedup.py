@@ -32,14 +32,25 @@ TESTS = {"speedup": SequentialTest(target=3.0)}
 
 
 def case(ratio: float, overhead_s: float, pairs: int = 12) -> Case:
-    """Pairs whose true ratio is `ratio`, each call 10 ms of the learner's or more, plus the protocol's time."""
-    return Case("only", overhead_s, [0.01 * ratio + overhead_s] * pairs, [0.01 + overhead_s] * pairs)
+    """Pairs whose true ratio is `ratio`, each call 10 ms of the learner's or more, plus the
+    protocol's time.
+    """
+    return Case(
+        "only", overhead_s, [0.01 * ratio + overhead_s] * pairs, [0.01 + overhead_s] * pairs
+    )
 
 
 @pytest.mark.parametrize("moved_s", [0.0, 0.02, 0.08])
-@pytest.mark.parametrize(("ratio", "state"), [(0.5, State.FAIL), (0.9, State.FAIL), (1.05, State.PASS)])
+@pytest.mark.parametrize(
+    ("ratio", "state"), [(0.5, State.FAIL), (0.9, State.FAIL), (1.05, State.PASS)]
+)
 def test_moving_data_hides_no_difference_between_kernels(ratio, state, moved_s):
-    made = Case("only", idle=True, reference_s=[0.01 * ratio + moved_s] * 40, learner_s=[0.01 + moved_s] * 40)
+    made = Case(
+        "only",
+        idle=True,
+        reference_s=[0.01 * ratio + moved_s] * 40,
+        learner_s=[0.01 + moved_s] * 40,
+    )
     made.moved_s = [moved_s] * 39 + [9.0]
     tests = {"speedup": SequentialTest(target=1.0, margin=0.97)}
     made.decide(tests, exhausted=True)
@@ -48,7 +59,9 @@ def test_moving_data_hides_no_difference_between_kernels(ratio, state, moved_s):
 
 
 def test_a_call_that_takes_no_longer_than_moving_its_data_is_not_infinitely_fast():
-    made = Case("only", idle=True, reference_s=[0.04] * 3, learner_s=[0.01] * 3, moved_s=[0.02] * 3).without_moving()
+    made = Case(
+        "only", idle=True, reference_s=[0.04] * 3, learner_s=[0.01] * 3, moved_s=[0.02] * 3
+    ).without_moving()
     assert made.ratios() == pytest.approx([20.0] * 3)
     assert made.moved_s == []
 
@@ -58,7 +71,9 @@ def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows
 
     def side(name):
         worker = SimpleNamespace(cpu_s=lambda: 0.0)
-        return SimpleNamespace(call=lambda inputs: (asked.append((name, inputs)), (0.5, inputs))[1], worker=worker)
+        return SimpleNamespace(
+            call=lambda inputs: (asked.append((name, inputs)), (0.5, inputs))[1], worker=worker
+        )
 
     workers = Workers.__new__(Workers)
     workers.context, workers.reference, workers.learner = (
@@ -95,8 +110,12 @@ def test_a_miss_that_is_the_protocols_own_is_none():
 
 def test_a_compiler_that_is_missing_is_the_machines_fault(lab, workspace, tmp_path):
     device = lab.spec.devices["cpu"]
-    needs = msgspec.structs.replace(device, settings={**device.settings, "tools": ["no-such-compiler"]})
-    needing = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices={"cpu": needs}))
+    needs = msgspec.structs.replace(
+        device, settings={**device.settings, "tools": ["no-such-compiler"]}
+    )
+    needing = msgspec.structs.replace(
+        lab, spec=msgspec.structs.replace(lab.spec, devices={"cpu": needs})
+    )
     verdict = check_lab(needing, workspace, "cpu", data=tmp_path, home=tmp_path)
     assert verdict.outcome is Outcome.ERROR
     assert "no-such-compiler is not installed here" in verdict.summary
@@ -137,9 +156,18 @@ def test_a_gpu_that_somebody_else_uses_or_that_lowers_its_clocks_is_no_attack(be
 
 
 @pytest.mark.parametrize("case", ["first", "last"])
-def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering_whichever_case_shows_it(case):
-    turns = {"first": QUIET, "middle": QUIET, "last": QUIET, case: beside(0.1, 0.09, *[0.25] * 7, 0.1, 0.1)}
-    with pytest.raises(LearnerFault, match=rf"2\.5 times as long alongside .* \({case}\)") as caught:
+def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering_whichever_case_shows_it(
+    case,
+):
+    turns = {
+        "first": QUIET,
+        "middle": QUIET,
+        "last": QUIET,
+        case: beside(0.1, 0.09, *[0.25] * 7, 0.1, 0.1),
+    }
+    with pytest.raises(
+        LearnerFault, match=rf"2\.5 times as long alongside .* \({case}\)"
+    ) as caught:
         refuse_kernels_left_running(turns, failed=False)
     assert caught.value.reason == "tampered"
 
@@ -151,7 +179,11 @@ def test_kernels_that_go_on_while_their_process_is_stopped_are_tampering_whichev
         beside(0.1, 0.09, *[0.3] * 9, *[0.1] * 7),
         Turns([0.1] * 6 + [0.4], [0.3] * 16, [0.1] * 7),
     ],
-    ids=["slowed by less than another user or a falling clock would", "not always", "once as slow alone"],
+    ids=[
+        "slowed by less than another user or a falling clock would",
+        "not always",
+        "once as slow alone",
+    ],
 )
 def test_what_may_have_another_cause_accuses_nobody_and_passes_nobody(turns):
     with pytest.raises(BusyMachineError, match="used the GPU, or its clocks fell"):
@@ -179,7 +211,9 @@ def test_a_miss_is_spared_when_the_waiting_for_a_core_may_have_caused_it(waited_
 
 
 def test_what_was_computed_is_no_waiting():
-    """Threads that wait side by side wait for longer than the calls take: 12 calls of 0.01 s that computed for 0.1 s on two cores need 0.05 s of them."""
+    """Threads that wait side by side wait for longer than the calls take: 12 calls of 0.01 s that
+    computed for 0.1 s on two cores need 0.05 s of them.
+    """
     made = case(2.0, overhead_s=0.0, pairs=12)
     made.cpu_s, made.threads = 0.1, 2
     assert sum(made.without_waiting(1.0).learner_s) == pytest.approx(0.05)
@@ -195,11 +229,15 @@ def test_one_miss_that_waiting_cannot_have_caused_is_enough():
 
 
 class Timed:
-    """Stands where a comparison stands: each pair of a case takes the seconds given for reference and learner, on a made-up clock."""
+    """Stands where a comparison stands: each pair of a case takes the seconds given for reference
+    and learner, on a made-up clock.
+    """
 
     def __init__(self, monkeypatch, max_s, judged=0, **seconds):
         self.context = SimpleNamespace(
-            settings=SpeedupSettings(max_s=max_s, judged=judged), rng=random.Random(1), progress=lambda *_: None
+            settings=SpeedupSettings(max_s=max_s, judged=judged),
+            rng=random.Random(1),
+            progress=lambda *_: None,
         )
         self.seconds, self.now, self.untimed_at = seconds, 0.0, []
         monkeypatch.setattr(sampling.time, "monotonic", lambda: self.now)
@@ -228,12 +266,22 @@ SIX = {f"case_{number}": (0.5, 19.0) for number in range(6)}
         (120, {"only": (0.1, 29.0)}, State.FAIL),
         (150, SIX, State.FAIL),
         (150, {**dict.fromkeys(SIX, (1.0, 0.2)), "slow": (0.1, 20.0)}, State.FAIL),
-        (120, {"only": (20.0, 11.0)}, State.INCONCLUSIVE),  # the target is 3x: missed, but not by far
-        (120, {"only": (20.0, 15.0)}, State.INCONCLUSIVE),  # missed by far, but the reference is what takes the time
+        (
+            120,
+            {"only": (20.0, 11.0)},
+            State.INCONCLUSIVE,
+        ),  # the target is 3x: missed, but not by far
+        (
+            120,
+            {"only": (20.0, 15.0)},
+            State.INCONCLUSIVE,
+        ),  # missed by far, but the reference is what takes the time
         (120, {"only": (40.0, 11.0)}, State.INCONCLUSIVE),  # and never a PASS
     ],
 )
-def test_calls_that_use_up_the_time_fail_where_they_are_far_too_slow(monkeypatch, max_s, seconds, state):
+def test_calls_that_use_up_the_time_fail_where_they_are_far_too_slow(
+    monkeypatch, max_s, seconds, state
+):
     cases = Timed(monkeypatch, max_s, **seconds).sampled()
     worst = max(cases, key=lambda case: sum(case.learner_s))
     assert worst.states() == {"speedup": state}
@@ -259,7 +307,9 @@ def test_time_used_up_by_waiting_for_a_core_is_spared(monkeypatch):
     waited = sum(cases[0].learner_s)
     assert set(spared(cases, TESTS, waited_s=0.5 * waited)) == set()
     why = spared(cases, TESTS, waited_s=0.95 * waited)["speedup"]
-    assert why.startswith(f"without the {0.95 * waited:.1f} s in which its threads waited for a core, it would be ")
+    assert why.startswith(
+        f"without the {0.95 * waited:.1f} s in which its threads waited for a core, it would be "
+    )
 
 
 def test_what_used_up_the_time_is_said(monkeypatch):
@@ -273,7 +323,9 @@ def test_what_used_up_the_time_is_said(monkeypatch):
 
 
 def on(cores: float, allowed: int | None, waiting: float = 0.0, ratio: float = 2.0) -> None:
-    """What is said of 0.12 s in which so many cores were busy and so many threads waited for one, where a case allows so many threads."""
+    """What is said of 0.12 s in which so many cores were busy and so many threads waited for one,
+    where a case allows so many threads.
+    """
     made = case(ratio, overhead_s=0.0, pairs=12)
     made.cpu_s, made.waited_s, made.threads = 0.12 * cores, 0.12 * waiting, allowed
     made.decide({"speedup": SequentialTest(target=1.0)}, exhausted=True)
@@ -309,7 +361,10 @@ def test_a_second_thread_s_share_of_the_work_is_charged_as_time():
 def test_every_case_is_named_with_what_it_came_to_where_there_are_several():
     short, long = case(0.72, 0.0, pairs=12), case(1.3, 0.0, pairs=16)
     short.name, long.name = "length 200", "length 872"
-    assert of_each([short, long]) == ["length 200: 0.72x in 12 pairs", "length 872: 1.30x in 16 pairs"]
+    assert of_each([short, long]) == [
+        "length 200: 0.72x in 12 pairs",
+        "length 872: 1.30x in 16 pairs",
+    ]
     assert of_each([short]) == []
 
 
@@ -342,7 +397,9 @@ def compared(judge) -> Workers:
         rng=random.Random(1),
         settings=SpeedupSettings(),
     )
-    return Workers(context, None, SimpleNamespace(cases=lambda rng, settings: ["only"], judge=judge))
+    return Workers(
+        context, None, SimpleNamespace(cases=lambda rng, settings: ["only"], judge=judge)
+    )
 
 
 def test_an_answer_of_another_shape_is_wrong_and_no_fault_of_the_machine():
@@ -352,7 +409,9 @@ def test_an_answer_of_another_shape_is_wrong_and_no_fault_of_the_machine():
     right = [np.zeros((3, 4), np.float32)]
     compared(judge).check("only", [], right, right)
     for wrong in ([np.zeros(3)], ["text"], []):
-        with pytest.raises(LearnerFault, match="cannot be compared: expected float32 3×4, got") as caught:
+        with pytest.raises(
+            LearnerFault, match="cannot be compared: expected float32 3×4, got"
+        ) as caught:
             compared(judge).check("only", [], wrong, right)
         assert caught.value.reason == "wrong output"
 
@@ -376,7 +435,9 @@ def test_a_judge_that_fails_is_named_with_its_line(lab, workspace, tmp_path):
     copy = tmp_path / "broken"
     shutil.copytree(lab.path, copy)
     (copy / "judge.py").write_text("def cases(rng, settings):\n    return settings['bands']\n")
-    verdict = check_lab(msgspec.structs.replace(lab, path=copy), workspace, "cpu", data=tmp_path, home=tmp_path)
+    verdict = check_lab(
+        msgspec.structs.replace(lab, path=copy), workspace, "cpu", data=tmp_path, home=tmp_path
+    )
     assert verdict.outcome is Outcome.ERROR
     assert "own judge.py failed: KeyError: 'bands'" in verdict.summary
     assert "judge.py, line 2)" in verdict.summary

@@ -1,4 +1,6 @@
-"""The labs on the virtual GPU: what a capture of the shipped script shows first, and that each criterion fails for its own reason alone."""
+"""The labs on the virtual GPU: what a capture of the shipped script shows first, and that each
+criterion fails for its own reason alone.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +37,27 @@ def context_of(tmp_path: Path) -> Iterator[object]:
             settings = kind_of(lab).settings(lab, "virtual")
             assert isinstance(settings, TrainingSettings)
             return Context(
-                lab, "virtual", settings, workspace, workspace, tmp_path, tmp_path, janitor, lambda _doing, _share: None
+                lab,
+                "virtual",
+                settings,
+                workspace,
+                workspace,
+                tmp_path,
+                tmp_path,
+                janitor,
+                lambda _doing, _share: None,
             )
 
         yield made
 
 
 @pytest.fixture(scope="module", params=LABS, ids=lambda lab: lab.slug)
-def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Summary]:
-    """A lab with the summary of a capture of its shipped script, of ten steps, as `lab profile` makes it."""
+def captured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Lab, Summary]:
+    """A lab with the summary of a capture of its shipped script, of ten steps, as `lab profile`
+    makes it.
+    """
     lab: Lab = request.param
     folder = tmp_path_factory.mktemp(lab.slug)
     for name in lab.spec.files:
@@ -56,7 +70,9 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         script.write("\n\nimport atexit\n\natexit.register(print, 'goodbye')\n")
     with Janitor() as janitor:
         settings = kind_of(lab).settings(lab, "virtual")
-        context = Context(lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda *_: None)
+        context = Context(
+            lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda *_: None
+        )
         said: list[str] = []
         assert kind_of(lab).profile(context, folder / "trace.json.gz", said.append) == 0, said
     assert said[-1] == "goodbye\n", "what a script does at its end is done"
@@ -64,7 +80,9 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.long
-def test_what_is_taught_is_the_first_finding_of_the_shipped_script(captured: tuple[Lab, Summary]) -> None:
+def test_what_is_taught_is_the_first_finding_of_the_shipped_script(
+    captured: tuple[Lab, Summary],
+) -> None:
     lab, summary = captured
     assert [finding.id for finding in summary.findings][:1] == [lab.spec.taught]
     assert summary.emulated
@@ -106,7 +124,9 @@ def trained(**changed: object) -> Training:
 
 
 BREAKS = {
-    "right-reports": {"reports": [(step, {"loss": 1.01 / step}) for step in range(10, STEPS + 1, 10)]},
+    "right-reports": {
+        "reports": [(step, {"loss": 1.01 / step}) for step in range(10, STEPS + 1, 10)]
+    },
     "right-parameters": {"parameters": {"weight": np.array([1.0, 2.0, 3.0, 4.1])}},
     "step-speedup": {"step_us": [5000.0] * STEPS},
     "waits-per-interval": {"step_waits": [int(step % 10 in (4, 9)) for step in range(STEPS)]},
@@ -118,9 +138,15 @@ BREAKS = {
 SHIPPED = trained(step_us=[500.0] * STEPS)
 
 
-def failed(context: Context[TrainingSettings], yours: Training, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def failed(
+    context: Context[TrainingSettings], yours: Training, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """The criteria that a training fails, beside a shipped one that takes 500 µs a step."""
-    monkeypatch.setattr(check, "train_modelled", lambda _context, role, *_: [SHIPPED if role == "reference" else yours])
+    monkeypatch.setattr(
+        check,
+        "train_modelled",
+        lambda _context, role, *_: [SHIPPED if role == "reference" else yours],
+    )
     monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
     return [result.id for result in check.measure(context).results if result.holds is False]
 
@@ -130,12 +156,18 @@ def test_a_right_training_fails_nothing(lab, context_of, tmp_path, monkeypatch) 
     assert failed(context_of(lab, tmp_path), trained(), monkeypatch) == []
 
 
-@pytest.mark.parametrize(("lab", "criterion"), CRITERIA, ids=lambda part: getattr(part, "slug", part))
+@pytest.mark.parametrize(
+    ("lab", "criterion"), CRITERIA, ids=lambda part: getattr(part, "slug", part)
+)
 def test_each_criterion_fails_alone(lab, criterion, context_of, tmp_path, monkeypatch) -> None:
-    assert failed(context_of(lab, tmp_path), trained(**BREAKS[criterion]), monkeypatch) == [criterion]
+    assert failed(context_of(lab, tmp_path), trained(**BREAKS[criterion]), monkeypatch) == [
+        criterion
+    ]
 
 
-@pytest.mark.parametrize(("lab", "criterion"), CRITERIA, ids=lambda part: getattr(part, "slug", part))
+@pytest.mark.parametrize(
+    ("lab", "criterion"), CRITERIA, ids=lambda part: getattr(part, "slug", part)
+)
 def test_each_criterion_has_a_wrong_fix_that_it_must_catch(lab, criterion) -> None:
     assert criterion in {mutant.criterion for mutant in load_mutants(lab, "virtual")}
 
@@ -145,10 +177,14 @@ def test_each_criterion_has_a_wrong_fix_that_it_must_catch(lab, criterion) -> No
     [{"steps": STEPS - 1}, {"flops": 0.5e9}, {"step_flops": [1e9] * STEPS}],
     ids=["a batch left out", "work left out", "work before the steps"],
 )
-def test_work_that_the_device_did_not_do_is_refused(less, context_of, tmp_path, monkeypatch) -> None:
+def test_work_that_the_device_did_not_do_is_refused(
+    less, context_of, tmp_path, monkeypatch
+) -> None:
     with pytest.raises(check.LearnerFault, match=r"batches were used|arithmetic"):
         failed(context_of(LABS[0], tmp_path), trained(**less), monkeypatch)
 
 
 def test_made_up_figures_are_complete() -> None:
-    assert set(msgspec.structs.asdict(SHIPPED.figures)) == {field.name for field in msgspec.structs.fields(Figures)}
+    assert set(msgspec.structs.asdict(SHIPPED.figures)) == {
+        field.name for field in msgspec.structs.fields(Figures)
+    }

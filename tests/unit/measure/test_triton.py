@@ -1,4 +1,6 @@
-"""The lab's server on Triton: how it is chosen, what it is given, what stands before it, and what becomes of it when it ends."""
+"""The lab's server on Triton: how it is chosen, what it is given, what stands before it, and what
+becomes of it when it ends.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,20 @@ from bottleneck_lab.catalog import content_root, find_lab
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.channel.wire import Arena
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.feed.learner_api import SLOTS
-from bottleneck_lab.measure.kinds.server import gateway, triton_capture, tritonserver
-from bottleneck_lab.measure.kinds.server.gateway import Gateway, infer_request
-from bottleneck_lab.measure.kinds.server.learner_api import MAX_BATCH
-from bottleneck_lab.measure.kinds.server.perf_analyzer import (
+from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES
+from bottleneck_lab.measure.kinds.inference_server.triton import capture as triton_capture
+from bottleneck_lab.measure.kinds.inference_server.triton import gateway
+from bottleneck_lab.measure.kinds.inference_server.triton import server as tritonserver
+from bottleneck_lab.measure.kinds.inference_server.triton.gateway import Gateway, infer_request
+from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
     PerfAnalyzer,
     closed_loop,
     open_loop,
     read_report,
     write_pictures,
 )
-from bottleneck_lab.measure.kinds.server.pixels import IMAGES
-from bottleneck_lab.measure.kinds.server.tritonserver import (
+from bottleneck_lab.measure.kinds.inference_server.triton.server import (
     TritonError,
     Tritonserver,
     device_fds,
@@ -48,6 +51,7 @@ from bottleneck_lab.measure.kinds.server.tritonserver import (
     say_queues,
     show_statistics,
 )
+from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
@@ -55,14 +59,16 @@ from bottleneck_lab.workspace.home import dataset_root
 
 from ...modules import load_file
 
-LAB = find_lab("inference-server")
+LAB = find_lab("past-the-plateau")
 SET_UP = load_file(content_root() / "datasets" / "tritonserver.py", "set_up_triton")
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 
 
 @pytest.fixture
 def solved(tmp_path):
-    """The solution's model repository, as a workspace has it: the shipped one with the solution's files over it."""
+    """The solution's model repository, as a workspace has it: the shipped one with the solution's
+    files over it.
+    """
     folder = tmp_path / "solved"
     for source in (LAB.path, LAB.solution):
         for file in (source / "models").rglob("*.p*"):
@@ -105,7 +111,9 @@ def test_another_server_is_the_learners_mistake(tmp_path):
         ("Linux", "x86_64", (3, 11), False, "apt-get install libpython3.11"),
     ],
 )
-def test_a_machine_that_cannot_have_triton_is_told_why(tmp_path, system, machine, python, library, said):
+def test_a_machine_that_cannot_have_triton_is_told_why(
+    tmp_path, system, machine, python, library, said
+):
     file = tmp_path / "libpython.so"
     if library:
         file.touch()
@@ -171,10 +179,20 @@ def test_each_server_is_calibrated_by_its_own_shipped_code(server, file):
 
 def test_what_triton_tells_of_its_models_is_shown():
     model = {"name": "decode", "execution_count": 5, "inference_count": 20}
-    times = {"queue": {"count": 20, "ns": 40_000_000}, "compute_infer": {"count": 20, "ns": 600_000_000}}
+    times = {
+        "queue": {"count": 20, "ns": 40_000_000},
+        "compute_infer": {"count": 20, "ns": 600_000_000},
+    }
     idle = {"queue": {"count": 0, "ns": 0}, "compute_infer": {"count": 0, "ns": 0}}
-    ensemble = {"name": "classify", "execution_count": 0, "inference_count": 0, "inference_stats": idle}
-    shown = show_statistics({"model_stats": [{**model, "inference_stats": times}, ensemble]}).splitlines()
+    ensemble = {
+        "name": "classify",
+        "execution_count": 0,
+        "inference_count": 0,
+        "inference_stats": idle,
+    }
+    shown = show_statistics(
+        {"model_stats": [{**model, "inference_stats": times}, ensemble]}
+    ).splitlines()
     assert shown[-2].split() == ["decode", "5", "4.0", "2.0", "30.0"]
     assert shown[-1].split() == ["classify", "0", "0.0", "0.0", "0.0"]
 
@@ -195,7 +213,13 @@ def test_what_requests_waited_in_a_window_is_a_sentence():
         return {"name": name, "inference_stats": {"queue": {"ns": ns, "count": count}}}
 
     before = {"model_stats": [told("classify", 5_000_000, 5), told("decode", 0, 0)]}
-    after = {"model_stats": [told("classify", 65_000_000, 15), told("decode", 0, 0), told("resnet50", 4_000_000, 2)]}
+    after = {
+        "model_stats": [
+            told("classify", 65_000_000, 15),
+            told("decode", 0, 0),
+            told("resnet50", 4_000_000, 2),
+        ]
+    }
     assert say_queues(before, after).endswith(
         "waited 6.0 ms in the queue of classify, 2.0 ms in the queue of resnet50."
     )
@@ -235,7 +259,13 @@ def test_one_range_follows_another_without_a_hole(ranges):
     found.begin("queue")
     found.begin("preprocess")
     with found.instead("request", "postprocess"):
-        assert marked == ["queue begins", "queue ends", "preprocess begins", "preprocess ends", "request begins"]
+        assert marked == [
+            "queue begins",
+            "queue ends",
+            "preprocess begins",
+            "preprocess ends",
+            "request begins",
+        ]
     found.begin(None)
     assert marked[5:] == ["request ends", "postprocess begins", "postprocess ends"]
 
@@ -268,8 +298,12 @@ def test_batches_that_overlap_on_a_thread_are_marked_stretch_by_stretch(ranges):
     assert isinstance(answers[1], ValueError)
     begun = [name.removesuffix(" begins") for name in marked if name.endswith("begins")]
     assert begun == [
-        *("preprocess", "preprocess") * 2,  # each batch to its first wait, then the thread waits for both
-        *("preprocess", "preprocess"),  # the first asks another model; the second is still being decoded
+        *("preprocess", "preprocess")
+        * 2,  # each batch to its first wait, then the thread waits for both
+        *(
+            "preprocess",
+            "preprocess",
+        ),  # the first asks another model; the second is still being decoded
         *("preprocess", "request to another model"),
         *("postprocess", "request to another model"),  # the first ends
         *("postprocess", "queue"),
@@ -312,8 +346,19 @@ def write_trace(file, base_ns, events):
 
 def test_traces_of_several_processes_become_one_on_one_clock_with_the_models_names(tmp_path):
     def events(pid, ts):
-        span = {"ph": "X", "cat": "user_annotation", "name": "preprocess", "pid": pid, "tid": pid, "ts": ts, "dur": 5.0}
-        return [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "python"}}, span]
+        span = {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": "preprocess",
+            "pid": pid,
+            "tid": pid,
+            "ts": ts,
+            "dur": 5.0,
+        }
+        return [
+            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "python"}},
+            span,
+        ]
 
     traces = [tmp_path / "classify 7.json.gz", tmp_path / "my model 8.json.gz"]
     write_trace(traces[0], 1_000_000, events(7, 100.0))
@@ -324,7 +369,9 @@ def test_traces_of_several_processes_become_one_on_one_clock_with_the_models_nam
     assert (timeline.ranges.start - timeline.ranges.start[0]).tolist() == [0, 2_000_000]
     assert timeline.notes == ("requests waited",)
     with gzip.open(merged, "rt") as file:
-        named = [event["args"]["name"] for event in json.load(file)["traceEvents"] if event["ph"] == "M"]
+        named = [
+            event["args"]["name"] for event in json.load(file)["traceEvents"] if event["ph"] == "M"
+        ]
     assert named == ["Triton: classify", "Triton: my model"]
 
 
@@ -332,7 +379,9 @@ def test_every_process_is_told_the_same_window_and_waited_for(tmp_path, monkeypa
     windows = []
     monkeypatch.setattr(triton_capture, "LEAD_S", 0.05)
     monkeypatch.setattr(
-        triton_capture, "capture", lambda *window: window[1] and (windows.append(window), window[1].touch())
+        triton_capture,
+        "capture",
+        lambda *window: window[1] and (windows.append(window), window[1].touch()),
     )
     for model in ("classify", "resnet50"):
         triton_capture.capture_when_told(tmp_path, model)
@@ -371,13 +420,21 @@ class FakeTriton:
 
     async def _answer(self, reader, writer) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        sizes = {name: int(value) for name, value in re.findall(r"(\S*Content-Length): (\d+)", head)}
+        sizes = {
+            name: int(value) for name, value in re.findall(r"(\S*Content-Length): (\d+)", head)
+        }
         body = await reader.readexactly(sizes["Content-Length"])
         text = body[: sizes["Inference-Header-Content-Length"]]
         self.asked.append((head.split()[1], json.loads(text), body[len(text) :]))
-        said = {"outputs": [{"name": "scores", "data": [0.5] * 10}]} if self.said is None else self.said
+        said = (
+            {"outputs": [{"name": "scores", "data": [0.5] * 10}]}
+            if self.said is None
+            else self.said
+        )
         reply = json.dumps(said).encode()
-        writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (self.status, len(reply)) + reply)
+        writer.write(
+            b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (self.status, len(reply)) + reply
+        )
 
     def start(self, max_batch=None) -> None:
         pass
@@ -427,7 +484,9 @@ def test_a_picture_goes_to_triton_as_it_came_and_its_scores_come_back(place):
     path, asked, binary = place.triton.asked[0]
     assert path == "/v2/models/classify/infer"
     assert asked["inputs"][0]["parameters"] == {"binary_data_size": len(binary)}
-    assert binary == (9).to_bytes(4, "little") + b"\xff\xd8picture", "a string's length stands before it"
+    assert binary == (9).to_bytes(4, "little") + b"\xff\xd8picture", (
+        "a string's length stands before it"
+    )
 
 
 def test_what_triton_refuses_is_refused_with_its_status(place):
@@ -470,7 +529,9 @@ def test_a_request_says_how_long_its_parts_are():
     head, _, body = infer_request(b"abc").partition(b"\r\n\r\n")
     sizes = dict(re.findall(rb"(\S*Content-Length): (\d+)", head))
     assert int(sizes[b"Content-Length"]) == len(body)
-    assert json.loads(body[: int(sizes[b"Inference-Header-Content-Length"])])["outputs"] == [{"name": "scores"}]
+    assert json.loads(body[: int(sizes[b"Inference-Header-Content-Length"])])["outputs"] == [
+        {"name": "scores"}
+    ]
 
 
 def read_on(verifier) -> None:
@@ -486,17 +547,23 @@ def device():
     pairs = [socket.socketpair(), socket.socketpair()]
     arena = Arena.create(SLOTS * MAX_BATCH * IMAGES.largest_bytes)
     fds = [pairs[0][0].fileno(), pairs[1][0].fileno(), arena.fd]
-    options = zip(("--host", "--verifier", "--arena", "--fixed-s", "--image-s"), [*fds, 0.01, 0.001], strict=True)
+    options = zip(
+        ("--host", "--verifier", "--arena", "--fixed-s", "--image-s"),
+        [*fds, 0.01, 0.001],
+        strict=True,
+    )
     command = [
         sys.executable,
         "-m",
-        "bottleneck_lab.measure.kinds.server.device",
+        "bottleneck_lab.measure.kinds.inference_server.device",
         "--engine",
         "emulated",
         "--batch",
         "16",
     ]
-    process = subprocess.Popen([*command, *(str(part) for pair in options for part in pair)], pass_fds=fds)
+    process = subprocess.Popen(
+        [*command, *(str(part) for pair in options for part in pair)], pass_fds=fds
+    )
     threading.Thread(target=read_on, args=(pairs[1][1],), daemon=True).start()
     yield device_fds(pairs[0][1].fileno(), arena.fd)
     process.kill()
@@ -546,14 +613,21 @@ def test_a_real_triton_serves_both_repositories_on_loopback_alone_and_leaves_not
     assert len(answers[0][1]["scores"]) == 10
     assert answers[0] == answers[3]
     mine = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    heard = {each.laddr.ip for process in mine for each in process.net_connections() if each.status == "LISTEN"}
+    heard = {
+        each.laddr.ip
+        for process in mine
+        for each in process.net_connections()
+        if each.status == "LISTEN"
+    }
     assert heard == {"127.0.0.1"}
     assert "resnet50" in server.statistics()
     place.gateway.close()
     assert server.ended()
     named = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not any(
-        "triton_python_backend_stub" in word and server._shared in " ".join(words) for words in named for word in words
+        "triton_python_backend_stub" in word and server._shared in " ".join(words)
+        for words in named
+        for word in words
     )
     assert not list(Path("/dev/shm").glob(f"{server._shared}*"))
 
@@ -580,12 +654,20 @@ def asynchronous(copy):
 @pytest.mark.parametrize(
     ("which", "marked"),
     [
-        ("shipped", {"classify": {"queue", "preprocess", "request to another model", "postprocess"}}),
-        ("asynchronous", {"classify": {"queue", "preprocess", "request to another model", "postprocess"}}),
+        (
+            "shipped",
+            {"classify": {"queue", "preprocess", "request to another model", "postprocess"}},
+        ),
+        (
+            "asynchronous",
+            {"classify": {"queue", "preprocess", "request to another model", "postprocess"}},
+        ),
         ("solved", {"decode": {"queue", "preprocess"}}),
     ],
 )
-def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked, solved, triton, tmp_path, monkeypatch):
+def test_models_on_a_real_triton_are_captured_each_in_its_process(
+    which, marked, solved, triton, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     shipped = asynchronous(tmp_path / "models") if which == "asynchronous" else LAB.path / "models"
     server = triton(solved if which == "solved" else shipped, captured=True)
@@ -598,7 +680,9 @@ def test_models_on_a_real_triton_are_captured_each_in_its_process(which, marked,
     place.gateway.close()
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
-    models = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
+    models = {
+        each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"
+    }
     found = {}
     for each in events:
         if each.get("cat") == "user_annotation" and each["pid"] in models:
@@ -618,7 +702,9 @@ def no_perf_analyzer() -> str:
 
 
 @pytest.mark.slow
-def test_a_real_perf_analyzer_asks_a_real_triton_in_both_loops(solved, triton, tmp_path, monkeypatch):
+def test_a_real_perf_analyzer_asks_a_real_triton_in_both_loops(
+    solved, triton, tmp_path, monkeypatch
+):
     if why := no_perf_analyzer():
         pytest.skip(why)
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,14 @@ from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
 
 PLAIN = msgspec.structs.replace(
-    T4, scale=1.0, kernel_us=2.0, launch_us=5.0, wait_us=10.0, malloc_us=0.0, flops_per_s=1e12, bytes_per_s=1e12
+    T4,
+    scale=1.0,
+    kernel_us=2.0,
+    launch_us=5.0,
+    wait_us=10.0,
+    malloc_us=0.0,
+    flops_per_s=1e12,
+    bytes_per_s=1e12,
 )
 
 
@@ -82,20 +89,28 @@ class TestMemory:
 
     def test_a_full_device_says_what_is_there(self) -> None:
         memory = Memory(capacity_bytes=1 << 20)
-        with pytest.raises(OutOfMemory, match=r"Tried to allocate 2\.00 MiB.*total capacity of 1\.00 MiB"):
+        with pytest.raises(
+            OutOfMemory, match=r"Tried to allocate 2\.00 MiB.*total capacity of 1\.00 MiB"
+        ):
             memory.hold(1, 2 << 20)
         assert memory.allocated == 0
 
 
 class TestCodec:
     def test_arguments_come_back_as_they_were(self) -> None:
-        sent = ["add", [Handle(3), 2, [1.5, None]], {"dtype": torch.bfloat16, "at": torch.tensor([[1, 2]])}]
+        sent = [
+            "add",
+            [Handle(3), 2, [1.5, None]],
+            {"dtype": torch.bfloat16, "at": torch.tensor([[1, 2]])},
+        ]
         name, (handle, number, nested), named = decode(encode(sent))
         assert (name, handle.number, number, nested) == ("add", 3, 2, [1.5, None])
         assert named["dtype"] is torch.bfloat16
         assert named["at"].tolist() == [[1, 2]]
 
-    @pytest.mark.parametrize("body", [b"\xc1", b"\xd4\x63\x00", b"\xc7\x02\x02zz", encode({"a": 1})[:-1]])
+    @pytest.mark.parametrize(
+        "body", [b"\xc1", b"\xd4\x63\x00", b"\xc7\x02\x02zz", encode({"a": 1})[:-1]]
+    )
     def test_other_bytes_are_malformed(self, body: bytes) -> None:
         with pytest.raises(Malformed):
             decode(body)
@@ -112,8 +127,12 @@ class TestEngine:
         assert engine.memory.allocated == 1024
         assert engine.call("sum", "default", [Handle(-1)], {}, "").shape == []
 
-    @pytest.mark.parametrize("numbers", [[-1], [3], [], [-2, -3]], ids=["taken", "the engine's", "none", "too many"])
-    def test_a_program_numbers_what_there_is_with_numbers_that_are_free(self, numbers: list[int]) -> None:
+    @pytest.mark.parametrize(
+        "numbers", [[-1], [3], [], [-2, -3]], ids=["taken", "the engine's", "none", "too many"]
+    )
+    def test_a_program_numbers_what_there_is_with_numbers_that_are_free(
+        self, numbers: list[int]
+    ) -> None:
         engine = Engine(PLAIN)
         engine.launch("ones", "default", [[256]], {}, "", [-1])
         with pytest.raises((LookupError, ValueError)):
@@ -164,7 +183,9 @@ class TestEngine:
 
 @pytest.fixture
 def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The program's end and the owner's end of a running engine, which is in a thread here and has said that it is there."""
+    """The program's end and the owner's end of a running engine, which is in a thread here and has
+    said that it is there.
+    """
     program, theirs = socket.socketpair()
     owner, owners = socket.socketpair()
     for end in (program, owner):
@@ -214,7 +235,9 @@ class TestServer:
             "too short",
         ],
     )
-    def test_a_program_that_speaks_no_protocol_is_not_heard_again_and_the_books_stay(self, sent, channels) -> None:
+    def test_a_program_that_speaks_no_protocol_is_not_heard_again_and_the_books_stay(
+        self, sent, channels
+    ) -> None:
         program, owner = channels
         program.sendall(sent)
         program.shutdown(socket.SHUT_WR)
@@ -230,7 +253,9 @@ class TestServer:
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
 
-    def test_a_launch_that_fails_is_told_with_the_next_call_and_what_follows_it_is_not_run(self, channels) -> None:
+    def test_a_launch_that_fails_is_told_with_the_next_call_and_what_follows_it_is_not_run(
+        self, channels
+    ) -> None:
         program, _ = channels
         launches = [
             ["neg", "default", [Handle(7)], {}, "train.py(3): train", [-1]],
@@ -259,7 +284,9 @@ class TestServer:
         ask(owner, End())
         assert msgspec.msgpack.decode(Frames(owner).receive(), type=Books).figures.steps == 3
 
-    def test_an_owner_that_goes_away_in_the_middle_of_an_answer_is_a_normal_end(self, channels) -> None:
+    def test_an_owner_that_goes_away_in_the_middle_of_an_answer_is_a_normal_end(
+        self, channels
+    ) -> None:
         """A capture that is stopped: the thread would be reported with what it raised."""
         program, owner = channels
         program.sendall(framed(["upload", [], 0, torch.zeros(1 << 19), None, True, True, ""]))
@@ -281,7 +308,9 @@ with engine_process() as engine:
 
 
 def test_an_engine_ends_without_a_word_when_its_owner_is_ended() -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as owner:
         assert owner.stdout is not None
         engine = psutil.Process(int(owner.stdout.readline()))
         owner.terminate()
@@ -403,14 +432,20 @@ print(json.dumps(facts))
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What a program says that ran on the virtual GPU, with the engine's books: a process can register the device only once."""
+    """What a program says that ran on the virtual GPU, with the engine's books: a process can
+    register the device only once.
+    """
     script = tmp_path_factory.mktemp("program") / "program.py"
     script.write_text(PROGRAM, encoding="utf-8")
     with engine_process() as engine:
         engine.begin(msgspec.structs.replace(T4, capacity_bytes=64 << 20), recording=True)
         fd = engine.program.fileno()
         done = subprocess.run(
-            [sys.executable, str(script), str(fd)], pass_fds=[fd], capture_output=True, text=True, check=True
+            [sys.executable, str(script), str(fd)],
+            pass_fds=[fd],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return json.loads(done.stdout.splitlines()[-1]) | {"books": engine.end()}
 
@@ -445,7 +480,10 @@ class TestProgram:
         assert seen["parts"] == [[2, 8]] * 4
 
     def test_equal_numbers_of_other_types_make_other_types(self, seen: dict) -> None:
-        assert seen["types"] == ["torch.float32"] * 3 + ["torch.int32", "torch.int32", "torch.float32"] * 2
+        assert (
+            seen["types"]
+            == ["torch.float32"] * 3 + ["torch.int32", "torch.int32", "torch.float32"] * 2
+        )
 
     def test_a_forked_worker_sends_nothing_of_what_its_parent_has_queued(self, seen: dict) -> None:
         assert seen["beside a worker"] == 4 * 64
@@ -492,7 +530,9 @@ def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
     for _ in range(8):
         engine.step()
         engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
-        gone = engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(8): train")
+        gone = engine.call(
+            "mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(8): train"
+        )
         engine.let_go([gone.number], 0)
         engine.call("sum", "default", [Handle(a.number)], {}, "train.py(9): train")
     books = Books(engine.figures(), {}, engine.clock.spans or [], engine.changes)
@@ -504,7 +544,9 @@ def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
 
 
 def test_nobody_has_the_values_of_a_copy_before_it_arrives() -> None:
-    """What holds a program to waiting is the engine: its own side of the protocol can be changed by the program."""
+    """What holds a program to waiting is the engine: its own side of the protocol can be changed by
+    the program.
+    """
     engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
     made = engine.call("ones", "default", [[4]], {"device": torch.device("cpu")}, "")
     number = engine.download(Handle(made.number), True, False, "")
@@ -520,7 +562,13 @@ def test_a_tensor_that_grows_as_a_target_is_held_with_its_new_size() -> None:
     small = engine.call("empty", "memory_format", [[0]], {"device": torch.device("cpu")}, "")
     whole = engine.call("ones", "default", [[256, 256]], {"device": torch.device("cpu")}, "")
     before = engine.memory.allocated
-    engine.call("mul", "out", [Handle(whole.number), Handle(whole.number)], {"out": Handle(small.number)}, "")
+    engine.call(
+        "mul",
+        "out",
+        [Handle(whole.number), Handle(whole.number)],
+        {"out": Handle(small.number)},
+        "",
+    )
     assert engine.memory.allocated == before + 256 * 256 * 4
     engine.let_go([small.number, whole.number], 0)
     assert engine.memory.allocated == 0
@@ -535,7 +583,8 @@ def test_a_product_counts_in_place_too(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "values"), [("is_nonzero", [1.0]), ("where", [0.0, 1.0]), ("nonzero_numpy", [0.0, 1.0])]
+    ("name", "values"),
+    [("is_nonzero", [1.0]), ("where", [0.0, 1.0]), ("nonzero_numpy", [0.0, 1.0])],
 )
 def test_an_operator_that_reads_a_value_inside_waits_for_it(name: str, values: list[float]) -> None:
     """In inference mode a program sends `if tensor:` and `torch.where(mask)` whole."""

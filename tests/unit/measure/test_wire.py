@@ -21,7 +21,10 @@ from bottleneck_lab.measure.channel.wire import (
 )
 
 scalars = st.one_of(
-    st.binary(max_size=50), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(max_size=20)
+    st.binary(max_size=50),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(max_size=20),
 )
 arrays = st.builds(
     lambda shape, dtype: np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape),
@@ -33,7 +36,12 @@ HEADER = 16
 
 def same(a, b):
     if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b)
+        return (
+            isinstance(b, np.ndarray)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and np.array_equal(a, b)
+        )
     return a == b
 
 
@@ -103,7 +111,9 @@ def test_a_channel_tells_silence_from_an_end_from_nonsense(ends):
 
 def test_a_message_that_claims_to_be_huge_is_refused_before_it_is_read(ends):
     channel, other = ends
-    other.sendall(b"BLW1" + bytes([Answer.number, 0, 0, 0]) + (MAX_BODY_BYTES + 1).to_bytes(8, "little"))
+    other.sendall(
+        b"BLW1" + bytes([Answer.number, 0, 0, 0]) + (MAX_BODY_BYTES + 1).to_bytes(8, "little")
+    )
     with pytest.raises(Malformed):
         channel.receive(1)
 
@@ -128,7 +138,8 @@ def test_a_message_that_comes_in_pieces_is_not_lost_when_the_reader_grows_impati
 
 
 @pytest.mark.parametrize(
-    "values", [[], [1, 2, 3, np.zeros(1)], [1, 2, 3.0, np.zeros(1), np.zeros(1)], [1, 2, 3, "x", "y"]]
+    "values",
+    [[], [1, 2, 3, np.zeros(1)], [1, 2, 3.0, np.zeros(1), np.zeros(1)], [1, 2, 3, "x", "y"]],
 )
 def test_a_message_with_other_fields_than_its_own_is_malformed(ends, values):
     channel, other = ends

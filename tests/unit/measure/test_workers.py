@@ -28,7 +28,13 @@ from ...tools import NO_SANDBOX
 
 pytestmark = pytest.mark.long
 LIMITS = Limits(
-    start_s=10, call_s=3, total_s=30, memory_bytes=300 << 20, processes=20, file_bytes=10 << 20, scratch_bytes=20 << 20
+    start_s=10,
+    call_s=3,
+    total_s=30,
+    memory_bytes=300 << 20,
+    processes=20,
+    file_bytes=10 << 20,
+    scratch_bytes=20 << 20,
 )
 
 
@@ -75,7 +81,10 @@ def test_a_worker_that_nobody_waits_for_loads_its_code_meanwhile(context):
 
 
 def test_a_worker_that_nobody_waited_for_is_blamed_when_it_is_needed(context):
-    with start(context, "1 / 0", wait=False) as session, pytest.raises(LearnerFault, match="ZeroDivisionError"):
+    with (
+        start(context, "1 / 0", wait=False) as session,
+        pytest.raises(LearnerFault, match="ZeroDivisionError"),
+    ):
         session.wait_ready()
 
 
@@ -115,12 +124,18 @@ def test_every_way_to_fail_is_the_learners_and_named(context, code, reason, word
 
 
 def test_the_same_fault_in_the_reference_is_ours(context):
-    with pytest.raises(VerifierFault, match="reference worker"), start(context, "raise SystemExit", role="reference"):
+    with (
+        pytest.raises(VerifierFault, match="reference worker"),
+        start(context, "raise SystemExit", role="reference"),
+    ):
         pass
 
 
 def test_megabytes_of_output_do_no_harm(context):
-    code = "def load(device):\n    def noisy():\n        print('x' * (4 << 20)); return 1\n    return noisy"
+    code = (
+        "def load(device):\n    def noisy():\n        print('x' * (4 << 20)); return 1\n    return"
+        " noisy"
+    )
     with start(context, code) as session:
         assert session.call([])[1] == [1]
         assert len(session.worker.log_tail()) <= 64 << 10
@@ -166,7 +181,9 @@ def test_nothing_runs_between_calls(context, monkeypatch, with_group):
 
 
 @pytest.mark.parametrize("with_group", [True, False])
-def test_a_call_of_the_kernel_that_outlasts_the_stop_is_waited_for(context, monkeypatch, with_group):
+def test_a_call_of_the_kernel_that_outlasts_the_stop_is_waited_for(
+    context, monkeypatch, with_group
+):
     code = """
         import mmap, threading, time
         region = mmap.mmap(-1, 3 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
@@ -214,7 +231,10 @@ def test_the_time_in_which_a_worker_is_frozen_is_not_its_own(context):
         assert watch.excess() is None
         worker.thaw()
         time.sleep(1.2)
-        assert watch.excess() == ("timed out", f"ran longer than {watch._limits.total_s:.0f} s in all")
+        assert watch.excess() == (
+            "timed out",
+            f"ran longer than {watch._limits.total_s:.0f} s in all",
+        )
 
 
 def call_until_it_ends(session: CallSession) -> None:
@@ -264,7 +284,13 @@ def waits(monkeypatch):
 
     def made(*times):
         told = iter(
-            [[], [(number, f"{ran * 1e6:.0f} {waited * 1e6:.0f} 1") for number, (ran, waited) in enumerate(times)]]
+            [
+                [],
+                [
+                    (number, f"{ran * 1e6:.0f} {waited * 1e6:.0f} 1")
+                    for number, (ran, waited) in enumerate(times)
+                ],
+            ]
         )
         monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
         return waiting.Waiting(list)
@@ -283,7 +309,9 @@ def test_a_thread_waits_in_a_call_for_no_longer_than_it_did_not_run(waits):
 
 
 def test_threads_that_share_the_work_all_wait_however_little_each_can_run(waits):
-    assert waits((8, 290), (7, 291)).seconds_within(0.3) == pytest.approx(0.581), "two threads beside twenty programs"
+    assert waits((8, 290), (7, 291)).seconds_within(0.3) == pytest.approx(0.581), (
+        "two threads beside twenty programs"
+    )
     assert waits((15, 1), *[(0.4, 9)] * 20).seconds_within(0.02) > 0.1, "a crowd is not slight"
 
 
@@ -316,7 +344,9 @@ for _ in range(3):
         os._exit(0)
     os.wait()
 """
-"""Leaves three processes behind that are nobody's: their parents have ended, their sessions are their own."""
+"""Leaves three processes behind that are nobody's: their parents have ended, their sessions are
+their own.
+"""
 
 
 def left_with(mark) -> list[list[str]]:
@@ -365,7 +395,9 @@ def load(device):
         assert soon(lambda: len(session.worker.tree()) == 1)
 
 
-def test_a_sandbox_that_died_is_not_waited_for_though_a_child_of_it_holds_the_channel(context, monkeypatch):
+def test_a_sandbox_that_died_is_not_waited_for_though_a_child_of_it_holds_the_channel(
+    context, monkeypatch
+):
     code = "import time\ndef load(device):\n    return lambda: time.sleep(60)"
     with start(context, code) as session, monkeypatch.context() as dead:
         dead.setattr(session.worker.process, "poll", lambda: -9)
@@ -390,7 +422,9 @@ def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
 
 
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
-def test_loader_workers_send_batches_however_long_the_path_of_temporary_files_is(request, tmp_path, monkeypatch):
+def test_loader_workers_send_batches_however_long_the_path_of_temporary_files_is(
+    request, tmp_path, monkeypatch
+):
     folder = tmp_path / ("temporary" * 9)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -422,7 +456,10 @@ def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path
                 tries(lambda: open(secret)), tries(lambda: open('/usr/new', 'w')), tries(lambda: os.listdir(os.path.dirname(secret))),
                 tries(lambda: socket.create_connection(('127.0.0.1', port), 1)), len([p for p in os.listdir('/proc') if p.isdigit()]))
     """
-    with __import__("socket").create_server(("127.0.0.1", 0)) as server, start(context, code) as session:
+    with (
+        __import__("socket").create_server(("127.0.0.1", 0)) as server,
+        start(context, code) as session,
+    ):
         secret_read, system_written, home_listed, connected, processes = session.call(
             [str(secret), server.getsockname()[1]]
         )[1]
@@ -430,20 +467,26 @@ def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path
     assert processes < 10
 
 
-def test_a_worker_on_a_gpu_has_the_verifier_s_choice_of_gpu_its_driver_and_its_compiler(tmp_path, monkeypatch):
+def test_a_worker_on_a_gpu_has_the_verifier_s_choice_of_gpu_its_driver_and_its_compiler(
+    tmp_path, monkeypatch
+):
     driver, toolkit = tmp_path / "driver", tmp_path / "toolkit"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{driver}::relative")
     monkeypatch.setattr(visible, "find_program", lambda _name: toolkit / "bin" / "nvcc")
     own = {"CUDA_VISIBLE_DEVICES": "3", "LD_LIBRARY_PATH": str(driver), "CUDA_HOME": str(toolkit)}
-    on_gpu, on_cpu = (visible.worker_environment(Paths(tmp_path), 1, gpu=gpu) for gpu in (True, False))
+    on_gpu, on_cpu = (
+        visible.worker_environment(Paths(tmp_path), 1, gpu=gpu) for gpu in (True, False)
+    )
     assert {name: on_gpu.get(name) for name in own} == own
     assert not own.keys() & on_cpu.keys()
 
 
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
 @pytest.mark.parametrize("gpu", [True, False])
-def test_the_sandbox_shows_a_driver_that_lies_elsewhere_where_there_is_a_gpu(tmp_path, monkeypatch, gpu):
+def test_the_sandbox_shows_a_driver_that_lies_elsewhere_where_there_is_a_gpu(
+    tmp_path, monkeypatch, gpu
+):
     driver, scratch = tmp_path / "driver", tmp_path / "scratch"
     driver.mkdir()
     scratch.mkdir()
@@ -461,8 +504,13 @@ def test_what_is_hidden_is_empty_and_no_memory_to_write_to(tmp_path):
         folder.mkdir()
     (hidden / "solution.py").touch()
     paths = Paths(scratch, [tmp_path], [hidden])
-    for command, output in ((["ls", "-A", str(hidden)], b""), (["touch", str(hidden / "new")], None)):
-        done = subprocess.run(visible.sandboxed(command, paths, 1 << 28, gpu=False), capture_output=True, check=False)
+    for command, output in (
+        (["ls", "-A", str(hidden)], b""),
+        (["touch", str(hidden / "new")], None),
+    ):
+        done = subprocess.run(
+            visible.sandboxed(command, paths, 1 << 28, gpu=False), capture_output=True, check=False
+        )
         assert (done.stdout if done.returncode == 0 else None) == output
 
 
@@ -529,7 +577,9 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
     assert not list(temporary.iterdir())
 
 
-def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(tmp_path, monkeypatch):
+def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(limits, "MAX_FILES", 50)
     (tmp_path / "some").write_bytes(bytes(8192))
     assert limits.too_much_below(tmp_path, 8192) is None
@@ -545,7 +595,12 @@ def test_what_a_worker_leaves_in_its_folder_is_bounded_in_bytes_files_and_depth(
 def test_blocks_count_as_well_as_length_and_a_locked_folder_is_too_much(tmp_path, monkeypatch):
     with (tmp_path / "promised").open("wb") as file:
         keeps_its_size = 1
-        assert ctypes.CDLL(None).fallocate(file.fileno(), keeps_its_size, ctypes.c_long(0), ctypes.c_long(1 << 20)) == 0
+        assert (
+            ctypes.CDLL(None).fallocate(
+                file.fileno(), keeps_its_size, ctypes.c_long(0), ctypes.c_long(1 << 20)
+            )
+            == 0
+        )
     assert (tmp_path / "promised").stat().st_size == 0
     assert "GiB" in limits.too_much_below(tmp_path, 1 << 19)
     monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError))
@@ -593,7 +648,10 @@ def test_files_without_a_name_count_once_and_each_for_what_it_lies_in(tmp_path):
 
 @pytest.mark.parametrize(
     "fill",
-    ["os.write(file, bytes(1 << 20))", "libc.fallocate(file, 1, ctypes.c_long(0), ctypes.c_long(4 << 20))"],
+    [
+        "os.write(file, bytes(1 << 20))",
+        "libc.fallocate(file, 1, ctypes.c_long(0), ctypes.c_long(4 << 20))",
+    ],
     ids=["written", "promised"],
 )
 def test_a_disk_that_is_filled_by_files_without_a_name_ends_the_worker(context, fill):
@@ -627,7 +685,9 @@ time.sleep(60)
 
 
 def test_pages_that_forked_processes_share_count_once():
-    with subprocess.Popen([sys.executable, "-S", "-c", FORKED], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", FORKED], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout.readline() == "ready\n"
         children = psutil.Process(parent.pid).children()
         pids = [parent.pid, *(child.pid for child in children)]

@@ -1,7 +1,9 @@
-"""`python elsewhere.py windows|macos|bare COMMAND…`: the real `lab` in an interpreter that lacks what the named place lacks.
+"""`python elsewhere.py windows|macos|bare COMMAND…`: the real `lab` in an interpreter that lacks
+what the named place lacks.
 
-`bare` is a core installation: none of the extras can be imported. The other two hide Linux' modules and functions, and name the platform.
-Third-party packages are loaded first: they are tested on those systems by their own projects, and would look for the real ones.
+`bare` is a core installation: none of the extras can be imported. The other two hide Linux' modules
+and functions, and name the platform. Third-party packages are loaded first: they are tested on
+those systems by their own projects, and would look for the real ones.
 """
 
 from __future__ import annotations
@@ -29,7 +31,15 @@ EXTRAS = {
     "uvicorn",
     *("sqlalchemy", "alembic", "argon2", "segno", "multipart"),
 }
-DISTRIBUTIONS = {"torch", "torchvision", "pillow", "nvtx", "nvidia-dali-cuda130", "nvidia-ml-py", "ncu-report"}
+DISTRIBUTIONS = {
+    "torch",
+    "torchvision",
+    "pillow",
+    "nvtx",
+    "nvidia-dali-cuda130",
+    "nvidia-ml-py",
+    "ncu-report",
+}
 NOT_ON_WINDOWS = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp"}
 ONLY_LINUX = (
     "memfd_create",
@@ -84,16 +94,24 @@ SIGNALS = (
 
 
 class _Without(importlib.abc.MetaPathFinder):
-    """A finder of modules and distributions that does not know some of them, as where they are not installed."""
+    """A finder of modules and distributions that does not know some of them, as where they are not
+    installed.
+    """
 
     def __init__(self, finder: Any) -> None:
         self._finder = finder
 
     def find_spec(self, fullname, path=None, target=None):
-        return None if fullname.split(".")[0] in _absent else self._finder.find_spec(fullname, path, target)
+        return (
+            None
+            if fullname.split(".")[0] in _absent
+            else self._finder.find_spec(fullname, path, target)
+        )
 
     def find_distributions(self, *arguments, **named):
-        found = getattr(self._finder, "find_distributions", lambda *_, **__: ())(*arguments, **named)
+        found = getattr(self._finder, "find_distributions", lambda *_, **__: ())(
+            *arguments, **named
+        )
         return [one for one in found if one.name not in DISTRIBUTIONS]
 
 
@@ -108,14 +126,37 @@ def _hide(names: set[str]) -> None:
 
 
 LOADED_FIRST = (
-    *("asyncio", "ctypes", "http.server", "multiprocessing", "sqlite3", "subprocess", "tempfile", "webbrowser"),
-    *("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.serialization"),
-    *("isal.igzip", "msgspec", "numpy", "psutil", "rich.console", "rich.progress", "rich.table", "typer.main"),
+    *(
+        "asyncio",
+        "ctypes",
+        "http.server",
+        "multiprocessing",
+        "sqlite3",
+        "subprocess",
+        "tempfile",
+        "webbrowser",
+    ),
+    *(
+        "cryptography.hazmat.primitives.asymmetric.ed25519",
+        "cryptography.hazmat.primitives.serialization",
+    ),
+    *(
+        "isal.igzip",
+        "msgspec",
+        "numpy",
+        "psutil",
+        "rich.console",
+        "rich.progress",
+        "rich.table",
+        "typer.main",
+    ),
 )
 
 
 def _load_third_party() -> None:
-    """What the core commands load, the standard library's modules that choose their form by the platform included."""
+    """What the core commands load, the standard library's modules that choose their form by the
+    platform included.
+    """
     for name in LOADED_FIRST:
         import_module(name)
     sysconfig.get_config_vars()

@@ -1,4 +1,5 @@
-"""Every command that the documentation shows is run, or says in a comment before its block why it is not; and all of them exist.
+"""Every command that the documentation shows is run, or says in a comment before its block why it
+is not; and all of them exist.
 
 A block is fenced as ```console, its commands begin with `$ `. A comment right before it may say
 
@@ -30,10 +31,14 @@ from bottleneck_lab.cli import app
 ROOT = Path(__file__).parents[3]
 CAPTURES = ROOT / "datasets" / "captures"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"((?:^ *<!-- [^\n]* -->\n)*)\n?^( *)```console\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"((?:^ *<!-- [^\n]* -->\n)*)\n?^( *)```console\n(.*?)^ *```$", re.DOTALL | re.MULTILINE
+)
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 INSTALLERS = ("pip", "uv", "pipx", "make", "docker", "git", "apt-get")
-"""Programs that a reader runs once and a test must not: what they install or build is tested elsewhere (test_wheel.py, CI)."""
+"""Programs that a reader runs once and a test must not: what they install or build is tested
+elsewhere (test_wheel.py, CI).
+"""
 
 TRAINING = """\
 import torch
@@ -49,7 +54,9 @@ for _ in range(30):
 
 @dataclass(frozen=True)
 class Block:
-    """One ```console block: its commands as a shell takes them, and what the comments before it say. `before`: the block that it goes on from."""
+    """One ```console block: its commands as a shell takes them, and what the comments before it
+    say. `before`: the block that it goes on from.
+    """
 
     page: Path
     commands: tuple[str, ...]
@@ -59,12 +66,22 @@ class Block:
     before: Block | None = None
 
     def script(self) -> str:
-        """The commands of this block and of all that it goes on from. The status of a block's last command is what it says, and no other's but 0."""
-        commands = [command for command in self.commands if shlex.split(command, comments=True)[0] not in INSTALLERS]
+        """The commands of this block and of all that it goes on from. The status of a block's last
+        command is what it says, and no other's but 0.
+        """
+        commands = [
+            command
+            for command in self.commands
+            if shlex.split(command, comments=True)[0] not in INSTALLERS
+        ]
         if not commands:
             return ""
         *first, last = commands
-        expected = f"{{ status=0; {last}\n}} || status=$?\n[ $status = {self.status} ]" if self.status else last
+        expected = (
+            f"{{ status=0; {last}\n}} || status=$?\n[ $status = {self.status} ]"
+            if self.status
+            else last
+        )
         return "\n".join([self.before.script() if self.before else "set -e", *first, expected])
 
     def __str__(self) -> str:
@@ -125,7 +142,9 @@ def snapshot(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def reader(tmp_path, snapshot):
-    """A folder as the pages assume it: a trace, a later one, a snapshot, a program, and `lab` on PATH."""
+    """A folder as the pages assume it: a trace, a later one, a snapshot, a program, and `lab` on
+    PATH.
+    """
     shutil.copy(snapshot, tmp_path)
     for name, cause in (("trace", "input"), ("before", "input"), ("after", "healthy")):
         shutil.copy(CAPTURES / f"synthetic-{cause}.json.gz", tmp_path / f"{name}.json.gz")
@@ -139,8 +158,14 @@ def reader(tmp_path, snapshot):
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
     programs = tmp_path / ".bin"
     programs.mkdir()
-    for name, module in (("lab", "-m bottleneck_lab"), ("python", ""), ("torchrun", "-m torch.distributed.run")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+    for name, module in (
+        ("lab", "-m bottleneck_lab"),
+        ("python", ""),
+        ("torchrun", "-m torch.distributed.run"),
+    ):
+        (programs / name).write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n'
+        )
         (programs / name).chmod(0o755)
     environment = {
         **os.environ,
@@ -167,7 +192,9 @@ def _marked(blocks: list[Block]) -> list[object]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", _marked([block for block in BLOCKS if not block.not_run and not block.slow]))
+@pytest.mark.parametrize(
+    "block", _marked([block for block in BLOCKS if not block.not_run and not block.slow])
+)
 def test_the_commands_of_a_block_run(reader, block):
     _run(reader, block)
 
@@ -180,14 +207,18 @@ def test_the_commands_of_a_slow_block_run(reader, block):
 
 @cache
 def _help(*words: str) -> str:
-    """What the command says of itself; asked in this process, since most of a process's time would be its imports."""
+    """What the command says of itself; asked in this process, since most of a process's time would
+    be its imports.
+    """
     done = CliRunner().invoke(app, [*words, "--help"], terminal_width=200)
     assert done.exit_code == 0, f"lab {' '.join(words)}: {done.output}"
     return done.output
 
 
 def _calls_of_lab() -> set[tuple[str, str]]:
-    """(page, command) of each `lab …` in a console block, and of each in backquotes in running text."""
+    """(page, command) of each `lab …` in a console block, and of each in backquotes in running
+    text.
+    """
     found = {
         (block.page.name, one)
         for block in BLOCKS
@@ -202,10 +233,14 @@ def _calls_of_lab() -> set[tuple[str, str]]:
 
 def test_the_recorded_session_types_what_the_tutorial_does():
     """The README's picture is not run again: a command that is renamed must not live on in it."""
-    drawn = html.unescape((ROOT / "docs" / "images" / "session.svg").read_text(encoding="utf-8")).replace("\xa0", " ")
+    drawn = html.unescape(
+        (ROOT / "docs" / "images" / "session.svg").read_text(encoding="utf-8")
+    ).replace("\xa0", " ")
     typed = [line.strip().removeprefix("$ ") for line in re.findall(r">(\$ lab [^<]*)<", drawn)]
     assert len(typed) >= 4
-    tutorial = next(page for page in PAGES if page.name == "learners.md").read_text(encoding="utf-8")
+    tutorial = next(page for page in PAGES if page.name == "learners.md").read_text(
+        encoding="utf-8"
+    )
     assert not [line for line in typed if f"$ {line}\n" not in tutorial]
     assert "PASS" in drawn
 
@@ -242,12 +277,16 @@ def test_python_of_a_page_compiles_and_its_names_exist(page):
         if language == "python":
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ImportFrom) and node.module == "bottleneck_lab":
-                    assert {name.name for name in node.names} <= set(bottleneck_lab.__all__), page.name
+                    assert {name.name for name in node.names} <= set(bottleneck_lab.__all__), (
+                        page.name
+                    )
 
 
 @pytest.mark.parametrize("page", ["analysis.md", "own-code.md"])
 def test_python_of_the_pages_on_analysis_runs(reader, page):
-    """One block after the other, in the folder that the commands are run in. A block that imports torch shows what a program does."""
+    """One block after the other, in the folder that the commands are run in. A block that imports
+    torch shows what a program does.
+    """
     texts = [
         text
         for language, text in FENCED.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
-"""What works without the extras, on macOS and on Windows, and what the rest says it needs. See elsewhere.py for how a place is simulated."""
+"""What works without the extras, on macOS and on Windows, and what the rest says it needs. See
+elsewhere.py for how a place is simulated.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ pytestmark = pytest.mark.long
 
 def lab(place: str, *arguments: object, at: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("elsewhere.py")), place, *map(str, arguments)],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("elsewhere.py")),
+            place,
+            *map(str, arguments),
+        ],
         cwd=at,
         env={**os.environ, "BOTTLENECK_LAB_HOME": str(at / "home"), "BOTTLENECK_LAB_DEBUG": "1"},
         stdin=subprocess.DEVNULL,
@@ -42,7 +49,14 @@ def test_a_capture_is_read_and_drawn(place, tmp_path):
     done = lab(place, "report", CAPTURES / "synthetic-input.json.gz", at=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "The device waits for data" in done.stdout
-    done = lab(place, "report", CAPTURES / "synthetic-input.json.gz", "--html", tmp_path / "r.html", at=tmp_path)
+    done = lab(
+        place,
+        "report",
+        CAPTURES / "synthetic-input.json.gz",
+        "--html",
+        tmp_path / "r.html",
+        at=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert "<html" in (tmp_path / "r.html").read_text()
 
@@ -50,7 +64,9 @@ def test_a_capture_is_read_and_drawn(place, tmp_path):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_signature_is_checked(place, tmp_path):
     key = Ed25519PrivateKey.generate().public_key()
-    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    pem = key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
     (tmp_path / "cohort.pub").write_bytes(pem)
     (tmp_path / "verdict.json").write_text("{}")
     done = lab(place, "verify", "verdict.json", "--key", "cohort.pub", at=tmp_path)
@@ -61,7 +77,11 @@ def test_a_signature_is_checked(place, tmp_path):
 @pytest.mark.parametrize("place", PLACES)
 def test_two_captures_are_compared(place, tmp_path):
     done = lab(
-        place, "compare", CAPTURES / "synthetic-input.json.gz", CAPTURES / "synthetic-healthy.json.gz", at=tmp_path
+        place,
+        "compare",
+        CAPTURES / "synthetic-input.json.gz",
+        CAPTURES / "synthetic-healthy.json.gz",
+        at=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "The device waits for data" in done.stdout

@@ -1,4 +1,6 @@
-"""The one sentence that says how to get what is missing, for the installer and the driver that are here."""
+"""The one sentence that says how to get what is missing, for the installer and the driver that are
+here.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,14 @@ import pytest
 from bottleneck_lab import needs
 from bottleneck_lab.errors import MachineError
 
-OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}.65.06  Release Build  (dvs-builder)\nGCC version: gcc 12.2.0\n"
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version:\n"
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}.65.06  Release Build "
+    " (dvs-builder)\nGCC version: gcc 12.2.0\n"
+)
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC"
+    " version:\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +47,9 @@ def test_the_driver_chooses_the_build_of_dali(driver, branch, extra, tmp_path, m
     assert needs.dali_extra() == extra
 
 
-@pytest.mark.parametrize(("cuda", "extra"), [("'12.8'", "dali-cuda12"), ("'13.2'", "dali"), ("None", "dali")])
+@pytest.mark.parametrize(
+    ("cuda", "extra"), [("'12.8'", "dali-cuda12"), ("'13.2'", "dali"), ("None", "dali")]
+)
 def test_without_a_driver_torch_does(cuda, extra, tmp_path, monkeypatch):
     package = tmp_path / "torch"
     package.mkdir()
@@ -53,6 +63,8 @@ def test_without_a_driver_torch_does(cuda, extra, tmp_path, monkeypatch):
 
 def test_only_what_is_missing_is_named():
     needs.require_packages("labs", json="json")
-    with pytest.raises(MachineError, match=r"Not installed for this Python: Nothing Such\.") as caught:
+    with pytest.raises(
+        MachineError, match=r"Not installed for this Python: Nothing Such\."
+    ) as caught:
         needs.require_packages("labs", json="json", no_such_module="Nothing Such")
     assert "bottleneck-lab[labs]" in caught.value.remedy

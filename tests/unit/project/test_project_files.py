@@ -1,4 +1,6 @@
-"""What the hosting site, containers and the package index read: well-formed, and in step with each other."""
+"""What the hosting site, containers and the package index read: well-formed, and in step with each
+other.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,20 @@ def test_a_workflow_has_least_permissions_and_an_end(path):
 
 def test_workflows_type_what_the_makefile_knows():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    asked = {target for path in WORKFLOWS for target in re.findall(r"run: make (\w+)", path.read_text())}
+    asked = {
+        target for path in WORKFLOWS for target in re.findall(r"run: make (\w+)", path.read_text())
+    }
     assert asked
     assert asked <= targets
 
 
 def test_the_tests_run_on_three_pythons_that_the_package_supports():
-    tested = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]["strategy"][
-        "matrix"
-    ]["python"]
-    claimed = {name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)}
+    tested = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"][
+        "tests"
+    ]["strategy"]["matrix"]["python"]
+    claimed = {
+        name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)
+    }
     assert len(tested) >= 3
     assert set(tested) <= claimed
 
@@ -94,4 +100,6 @@ def test_the_containers_bring_the_sandbox_and_no_root():
     for line in re.findall(r"apt-get install[^&]*", (ROOT / "Dockerfile").read_text()):
         assert "--no-install-recommends" in line
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert container["build"]["target"] in re.findall(r" AS (\w+)", (ROOT / "Dockerfile").read_text())
+    assert container["build"]["target"] in re.findall(
+        r" AS (\w+)", (ROOT / "Dockerfile").read_text()
+    )

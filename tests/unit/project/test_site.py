@@ -40,11 +40,17 @@ def _sentences(page: str) -> list[str]:
     text = re.sub(r"`[^`]*`", "x", re.sub(r"\]\([^)]*\)", "]", text))
     parts = re.split(r"\n\s*\n|\n(?=\s*[-*] |\s*\d+\. |\|)|(?<!\\)\|", text)
     return [
-        sentence for part in parts for sentence in re.split(r"(?<=[.!?:])\s+(?=[\w*\[(\"“])", " ".join(part.split()))
+        sentence
+        for part in parts
+        for sentence in re.split(r"(?<=[.!?:])\s+(?=[\w*\[(\"“])", " ".join(part.split()))
     ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_sentence_is_too_long_to_be_read_aloud(page):
-    long = [one for one in _sentences(page.read_text()) if len(re.findall(r"[\w’'-]*\w", one)) > LONGEST_SENTENCE]
+    long = [
+        one
+        for one in _sentences(page.read_text())
+        if len(re.findall(r"[\w’'-]*\w", one)) > LONGEST_SENTENCE
+    ]
     assert not long, f"over {LONGEST_SENTENCE} words"

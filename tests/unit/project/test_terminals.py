@@ -1,4 +1,6 @@
-"""The terminals that people have: without colour, narrow, without Unicode, none at all, and one that is read aloud."""
+"""The terminals that people have: without colour, narrow, without Unicode, none at all, and one
+that is read aloud.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,14 @@ def environment(tmp_path):
 def piped(command: list[str], environment: dict[str, str]) -> str:
     """What it prints where nobody looks."""
     lab = [sys.executable, "-m", "bottleneck_lab", *command]
-    done = subprocess.run(lab, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False)
+    done = subprocess.run(
+        lab,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == (2 if "no-such-lab" in command else 0), done.stderr
     return (done.stdout + done.stderr).decode()
 
@@ -66,7 +75,9 @@ def on_terminal(command: list[str], environment: dict[str, str], columns: int = 
     main, side = pty.openpty()
     ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     lab = [sys.executable, "-m", "bottleneck_lab", *command]
-    child = subprocess.Popen(lab, env=environment, stdin=side, stdout=side, stderr=side, close_fds=True)
+    child = subprocess.Popen(
+        lab, env=environment, stdin=side, stdout=side, stderr=side, close_fds=True
+    )
     os.close(side)
     shown = b""
     while True:
@@ -84,7 +95,8 @@ def on_terminal(command: list[str], environment: dict[str, str], columns: int = 
 
 def width(line: str) -> int:
     return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in line
     )
 
 
@@ -99,11 +111,19 @@ def test_without_colour(command, environment, asked):
 
 def test_in_sixty_columns(command, environment):
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", on_terminal(command, environment, columns=60))
-    assert [line for line in shown.splitlines() if width(line) > 60 and "/" not in line] == []  # paths stay whole
+    assert [
+        line for line in shown.splitlines() if width(line) > 60 and "/" not in line
+    ] == []  # paths stay whole
 
 
 def test_in_ascii(command, environment):
-    c = {"LANG": "C", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    c = {
+        "LANG": "C",
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONUTF8": "0",
+        "PYTHONIOENCODING": "ascii",
+    }
     assert piped(command, environment | c).isascii()
 
 
@@ -123,7 +143,9 @@ def test_read_aloud(command, environment):
 
 def test_read_aloud_json_is_as_always(environment):
     command = ["list", "--json"]
-    assert piped(command, environment | {"BOTTLENECK_LAB_PLAIN": "1"}) == piped(command, environment)
+    assert piped(command, environment | {"BOTTLENECK_LAB_PLAIN": "1"}) == piped(
+        command, environment
+    )
 
 
 @pytest.mark.parametrize(

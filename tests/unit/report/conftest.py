@@ -13,12 +13,18 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture
 def draw():
-    """`draw(render, *arguments, width=80, encoding="utf-8")` → the text, as a terminal without colour shows it."""
+    """`draw(render, *arguments, width=80, encoding="utf-8")` → the text, as a terminal without
+    colour shows it.
+    """
 
     def drawn(render, *arguments, width=80, encoding="utf-8", **options):
         raw = io.BytesIO()
         file = io.TextIOWrapper(raw, encoding=encoding, errors="strict", newline="\n")
-        render(*arguments, Console(file=file, width=width, color_system=None, legacy_windows=False), **options)
+        render(
+            *arguments,
+            Console(file=file, width=width, color_system=None, legacy_windows=False),
+            **options,
+        )
         file.flush()
         return raw.getvalue().decode(encoding)
 

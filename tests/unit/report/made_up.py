@@ -47,7 +47,7 @@ DATA_WAIT = CriterionResult(
 def _verdict(**fields: object) -> Verdict:
     base: dict[str, object] = {
         "reason": None,
-        "lab": "dataloader",
+        "lab": "idle-gpu",
         "lab_hash": "a" * 64,
         "submission_hash": "b" * 64,
         "device": "virtual",
@@ -74,11 +74,16 @@ def slow() -> Verdict:
     return _verdict(
         outcome=Outcome.FAIL,
         reason="correct but slow",
-        summary="The work is right, but the device still waits for data more than half of the time.",
+        summary=(
+            "The work is right, but the device still waits for data more than half of the time."
+        ),
         criteria=[SAMPLES, utilisation(0.412, 0.401, 0.423, holds=False), DATA_WAIT],
         prediction=Prediction(predicted=3.0, measured=1.03),
         advice=[
-            "Look at the largest gap in your own capture: `lab report` shows what the host did meanwhile.",
+            (
+                "Look at the largest gap in your own capture: `lab report` shows what the host did"
+                " meanwhile."
+            ),
             "Change one thing, then run `lab check` again.",
         ],
         notes=["The machine was quiet: an A/A run of the reference differed by 0.6%."],
@@ -108,7 +113,10 @@ def broken() -> Verdict:
 
 def hostile() -> Verdict:
     """Text that tries to become markup, script or terminal commands."""
-    nasty = "</script><script>alert(1)</script> \x1b[2J\x1b]0;owned\x07 [bold]x[/bold] | `rm` \u202egnp.exe"
+    nasty = (
+        "</script><script>alert(1)</script> \x1b[2J\x1b]0;owned\x07 [bold]x[/bold] | `rm`"
+        " \u202egnp.exe"
+    )
     return _verdict(
         outcome=Outcome.FAIL,
         reason="crashed",

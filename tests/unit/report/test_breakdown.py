@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bottleneck_lab.analysis.device import find_device_uses
+from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.report.breakdown import wall_parts
 from bottleneck_lab.trace.timeline import DeviceTable, make_table
 

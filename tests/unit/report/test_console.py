@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.analysis.compare import compare
-from bottleneck_lab.analysis.roofline import Roofline, RooflineRow, find_machine
+from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.console import render_comparison, render_summary, render_verdict
+from bottleneck_lab.report.console.comparison import render_comparison
+from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only
 from bottleneck_lab.trace import load
 
@@ -23,7 +25,9 @@ PAGE = Path("/home/ada/photos/.lab/attempts/0003.html")
 
 @pytest.mark.parametrize("outcome", ["passed", "slow", "undecided", "broken"])
 def test_verdict(draw, golden, outcome):
-    assert draw(render_verdict, getattr(made_up, outcome)(), html=PAGE) == golden(f"verdict-{outcome}-80.txt")
+    assert draw(render_verdict, getattr(made_up, outcome)(), html=PAGE) == golden(
+        f"verdict-{outcome}-80.txt"
+    )
 
 
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
@@ -33,23 +37,49 @@ def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
 
 def test_summary(draw, golden):
     summary = summarise(made_up_capture.capture(emulated=True))
-    assert draw(render_summary, made_up_capture.with_one_finding(summary)) == golden("summary-80.txt")
+    assert draw(render_summary, made_up_capture.with_one_finding(summary)) == golden(
+        "summary-80.txt"
+    )
 
 
 def test_evidence_alone(draw, golden):
-    """Blind: not a word of causes, findings, ceilings and remedies, and the figures as they are otherwise."""
-    summary = evidence_only(made_up_capture.with_one_finding(summarise(made_up_capture.capture(emulated=True))))
+    """Blind: not a word of causes, findings, ceilings and remedies, and the figures as they are
+    otherwise.
+    """
+    summary = evidence_only(
+        made_up_capture.with_one_finding(summarise(made_up_capture.capture(emulated=True)))
+    )
     text = draw(render_summary, summary)
     assert text == golden("evidence-80.txt")
-    told = made_up_capture.with_one_finding(summarise(made_up_capture.capture(emulated=True))).findings[0]
-    assert not [word for word in (told.title, told.advice, told.cause, "Amdahl", "idle: ") if word in text]
+    told = made_up_capture.with_one_finding(
+        summarise(made_up_capture.capture(emulated=True))
+    ).findings[0]
+    assert not [
+        word for word in (told.title, told.advice, told.cause, "Amdahl", "idle: ") if word in text
+    ]
 
 
-@pytest.mark.parametrize(("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"])
+@pytest.mark.parametrize(
+    ("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"]
+)
 def test_the_roofline_is_told_where_the_ceilings_are_known(draw, ceiling_share, shown):
-    row = RooflineRow("aten::addmm", "fp16", 96, 735_000, 1.3e11, 4e8, 325.0, 1.8e14, "compute-bound", ceiling_share)
+    row = RooflineRow(
+        "aten::addmm",
+        "fp16",
+        96,
+        735_000,
+        1.3e11,
+        4e8,
+        325.0,
+        1.8e14,
+        "compute-bound",
+        ceiling_share,
+    )
     summary = summarise(made_up_capture.capture())
-    text = draw(render_summary, replace(summary, roofline=Roofline(find_machine("NVIDIA H100 80GB HBM3"), [row])))
+    text = draw(
+        render_summary,
+        replace(summary, roofline=Roofline(find_machine("NVIDIA H100 80GB HBM3"), [row])),
+    )
     line = next((line for line in text.splitlines() if "aten::addmm fp16" in line), "")
     assert ("under the roofline of H100" in text) is shown
     assert all(part in line for part in ("18.4%", "735 µs", "compute-bound")) is shown
@@ -72,12 +102,16 @@ def test_comparison(draw, golden):
 def test_nothing_reaches_beyond_the_width(draw, width, encoding):
     """A path is the exception: it is to be copied."""
     text = draw(render_verdict, made_up.slow(), width=width, encoding=encoding)
-    text += draw(render_summary, summarise(made_up_capture.capture()), width=width, encoding=encoding)
+    text += draw(
+        render_summary, summarise(made_up_capture.capture()), width=width, encoding=encoding
+    )
     assert max(map(len, text.splitlines())) <= width
 
 
 def test_hostile_text_does_not_drive_the_terminal(draw):
-    text = draw(render_verdict, made_up.hostile()) + draw(render_summary, summarise(made_up_capture.hostile()))
+    text = draw(render_verdict, made_up.hostile()) + draw(
+        render_summary, summarise(made_up_capture.hostile())
+    )
     assert "[bold]" in text, "text in brackets is text, not a style"
     assert not set(text) & {chr(code) for code in [*range(9), *range(11, 32), 0x7F, 0x202E]}
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bottleneck_lab.analysis.kernel_counters import compare_kernels
+from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.console import render_counters
-from bottleneck_lab.report.html import render_html
+from bottleneck_lab.report.console.counters import render_counters
+from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.trace import load
 
 CAPTURE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-fused-attention-ncu.csv"
@@ -23,11 +23,17 @@ def timeline():
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_of_any_width(timeline, width):
     out = io.StringIO()
-    render_counters(compare_kernels(timeline.counters), timeline.notes, Console(file=out, width=width))
+    render_counters(
+        compare_kernels(timeline.counters), timeline.notes, Console(file=out, width=width)
+    )
     text = out.getvalue()
     assert all(len(line) <= max(width, 71) for line in text.splitlines())
-    assert text.index("synthetic: these counters were made up") < text.index("1  How long each launch took")
-    assert text.index("1 Shared memory is read and written with bank conflicts") < text.index("2 Warps wait for loads")
+    assert text.index("synthetic: these counters were made up") < text.index(
+        "1  How long each launch took"
+    )
+    assert text.index("1 Shared memory is read and written with bank conflicts") < text.index(
+        "2 Warps wait for loads"
+    )
     assert "sectors per request                     4            16          ≤ 16" in text
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.charts import attempts_chart
-from bottleneck_lab.report.html import AnsweredQuestion, render_comparison_html, render_html
-from bottleneck_lab.report.markup import Markup, tag
+from bottleneck_lab.report.page.charts import attempts_chart
+from bottleneck_lab.report.page.html import AnsweredQuestion, render_comparison_html, render_html
+from bottleneck_lab.report.page.markup import Markup, tag
 
 from . import made_up, made_up_capture
 
@@ -49,11 +49,16 @@ class Page(HTMLParser):
 def whole(timeline, verdict):
     """A page with every section."""
     return render_html(
-        title="dataloader",
+        title="idle-gpu",
         capture=analyse(timeline),
         attempts=[made_up.slow(), made_up.undecided(), verdict],
         diagnosis=[
-            AnsweredQuestion("What is the bottleneck?", "input-bound", "the device waits for 50% of the time", True)
+            AnsweredQuestion(
+                "What is the bottleneck?",
+                "input-bound",
+                "the device waits for 50% of the time",
+                True,
+            )
         ],
     )
 
@@ -84,7 +89,9 @@ def test_what_is_not_given_is_left_out():
 def compared(timeline, _verdict):
     """The page about a capture beside itself."""
     capture = analyse(timeline)
-    return render_comparison_html(compare(timeline, timeline), capture, capture, names=("before", "after"))
+    return render_comparison_html(
+        compare(timeline, timeline), capture, capture, names=("before", "after")
+    )
 
 
 def test_a_comparison_says_what_changed_above_both_timelines():
@@ -99,8 +106,16 @@ def test_no_text_becomes_markup_or_script(make, page_of):
     hostile = make is made_up_capture.hostile
     page = Page(page_of(make(), made_up.hostile() if hostile else made_up.passed()))
     kinds = [attributes.get("type") for name, attributes in page.tags if name == "script"]
-    assert kinds == ["application/json", "text/plain", None], "data, columns, and the one script of this package"
-    assert not [name for name, _ in page.tags if name in ("img", "iframe", "object", "embed", "link", "base", "form")]
+    assert kinds == [
+        "application/json",
+        "text/plain",
+        None,
+    ], "data, columns, and the one script of this package"
+    assert not [
+        name
+        for name, _ in page.tags
+        if name in ("img", "iframe", "object", "embed", "link", "base", "form")
+    ]
     assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
     assert ("alert(1)" in page.text) == hostile, "hostile text is shown as the text it is"
 
@@ -137,8 +152,12 @@ def test_every_link_of_the_navigation_leads_somewhere():
 def test_every_drawing_has_words_for_those_who_cannot_see_it():
     page = Page(whole(made_up_capture.capture(), made_up.passed()))
     tags = [name for name, _ in page.tags]
-    assert tags.count("svg") == sum(1 for at, name in enumerate(tags) if name == "svg" and tags[at + 1] == "title")
-    assert all(a.get("aria-label") or a.get("aria-hidden") for name, a in page.tags if name == "canvas")
+    assert tags.count("svg") == sum(
+        1 for at, name in enumerate(tags) if name == "svg" and tags[at + 1] == "title"
+    )
+    assert all(
+        a.get("aria-label") or a.get("aria-hidden") for name, a in page.tags if name == "canvas"
+    )
 
 
 def test_unreliable_captures_are_called_so():
@@ -146,14 +165,18 @@ def test_unreliable_captures_are_called_so():
 
     timeline = made_up_capture.capture()
     capture = analyse(timeline)
-    quality = msgspec.structs.replace(capture.summary.quality, reliable=False, reasons=["a window was dropped"])
+    quality = msgspec.structs.replace(
+        capture.summary.quality, reliable=False, reasons=["a window was dropped"]
+    )
     doubtful = capture._replace(summary=msgspec.structs.replace(capture.summary, quality=quality))
     page = Page(render_html(title="x", capture=doubtful))
     assert "Unreliable, because a window was dropped" in page.text
 
 
 def test_what_a_reader_must_know_first_stands_at_the_top():
-    page = Page(render_html(title="x", attempts=[made_up.passed()], warning="Capture 1 is of older code."))
+    page = Page(
+        render_html(title="x", attempts=[made_up.passed()], warning="Capture 1 is of older code.")
+    )
     assert page.text.index("Capture 1 is of older code.") < page.text.index("The check")
 
 
@@ -162,7 +185,9 @@ def test_strings_are_escaped_and_markup_is_not():
 
 
 def test_an_undecided_figure_is_drawn_as_what_bounds_it():
-    """Of a figure that may be anything between 19% and 100% no point is drawn, and above the target least of all."""
+    """Of a figure that may be anything between 19% and 100% no point is drawn, and above the target
+    least of all.
+    """
     drawn = str(attempts_chart([made_up.slow(), made_up.undecided(), made_up.passed()]))
     assert drawn.count("<circle") == 2
     assert drawn.count('class="span"') == 1
@@ -170,6 +195,9 @@ def test_an_undecided_figure_is_drawn_as_what_bounds_it():
 
 
 def test_words_between_backticks_are_code_in_prose_and_nowhere_else():
-    assert tag("p", "Run `lab <check>`, `now`") == "<p>Run <code>lab &lt;check&gt;</code>, <code>now</code></p>"
+    assert (
+        tag("p", "Run `lab <check>`, `now`")
+        == "<p>Run <code>lab &lt;check&gt;</code>, <code>now</code></p>"
+    )
     assert tag("text", "`a`") == "<text>`a`</text>"
     assert tag("p", Markup("`a`")) == "<p>`a`</p>"

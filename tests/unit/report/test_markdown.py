@@ -18,4 +18,6 @@ def test_hostile_text_stays_text():
     assert "<script" not in text
     assert not re.search(r"(?<!\\)[`\[\]]", text), "no code, no links"
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}, "no cell breaks out of the table"
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}, (
+        "no cell breaks out of the table"
+    )

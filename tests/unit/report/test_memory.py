@@ -18,7 +18,11 @@ SCRIPT = Path(__file__).parents[3] / "datasets" / "snapshots.py"
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("snapshot") / "run.pickle"
-    subprocess.run([sys.executable, str(SCRIPT), "--out", str(path), "--events", "2000"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, str(SCRIPT), "--out", str(path), "--events", "2000"],
+        check=True,
+        timeout=60,
+    )
     return path
 
 
@@ -57,7 +61,9 @@ def test_names_in_a_snapshot_are_never_markup(tmp_path: Path) -> None:
     code = SCRIPT.read_text(encoding="utf-8").replace("/home/me/train.py", "/home/me/<script>x.py")
     made = tmp_path / "snapshots.py"
     made.write_text(code, encoding="utf-8")
-    subprocess.run([sys.executable, str(made), "--out", str(path), "--events", "300"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, str(made), "--out", str(path), "--events", "300"], check=True, timeout=60
+    )
     report(str(path), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "&lt;script&gt;x.py(44)" in page

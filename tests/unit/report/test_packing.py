@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.analysis.device import find_device_uses
+from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.lanes import Events, find_lanes
-from bottleneck_lab.report.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
+from bottleneck_lab.report.page.lanes import Events, find_lanes
+from bottleneck_lab.report.page.packing import MAX_NAME, MAX_ROWS, pack_timeline, split_rows
 
 from . import made_up_capture
 
@@ -24,7 +24,9 @@ def unpack(packed):
     """(lane, name, start, end) of every event, as timeline.js reads them."""
     data = gzip.decompress(base64.b64decode(packed.data))
     columns = {
-        column["name"]: np.frombuffer(data, TYPES[column["type"]], column["count"], column["offset"])
+        column["name"]: np.frombuffer(
+            data, TYPES[column["type"]], column["count"], column["offset"]
+        )
         for column in packed.head["columns"]
     }
     place, found = 0, []
@@ -51,12 +53,24 @@ def test_every_event_is_on_the_page_at_its_time():
     timeline = made_up_capture.capture()
     packed = pack_timeline(analyse(timeline))
     lanes = {lane["index"]: lane["label"] for lane in packed.head["lanes"]}
-    got = sorted((name, start, end) for lane, name, start, end in unpack(packed) if lanes[lane] != "idle, by cause")
-    tables = (timeline.device, timeline.runtime, timeline.operators, timeline.ranges, timeline.python)
+    got = sorted(
+        (name, start, end)
+        for lane, name, start, end in unpack(packed)
+        if lanes[lane] != "idle, by cause"
+    )
+    tables = (
+        timeline.device,
+        timeline.runtime,
+        timeline.operators,
+        timeline.ranges,
+        timeline.python,
+    )
     want = sorted(
         (timeline.strings[name], start, end)
         for table in tables
-        for name, start, end in zip(table.name.tolist(), table.start.tolist(), table.end.tolist(), strict=True)
+        for name, start, end in zip(
+            table.name.tolist(), table.start.tolist(), table.end.tolist(), strict=True
+        )
     )
     assert got == want
 
@@ -67,7 +81,9 @@ def test_idle_time_on_the_page_is_the_idle_time_of_the_analysis():
     names, lanes = find_lanes(timeline, [time])
     idle = next(lane.events for lane in lanes if lane.gaps)
     found = {}
-    for name, start, end in zip(idle.name.tolist(), idle.start.tolist(), idle.end.tolist(), strict=True):
+    for name, start, end in zip(
+        idle.name.tolist(), idle.start.tolist(), idle.end.tolist(), strict=True
+    ):
         found[names[name]] = found.get(names[name], 0) + end - start
     assert found == {part.cause: part.idle_ns for part in use.gap_causes}
 
@@ -75,7 +91,11 @@ def test_idle_time_on_the_page_is_the_idle_time_of_the_analysis():
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50)), max_size=60))
 def test_rows_keep_every_event_and_overlap_nowhere(pairs):
     rows = split_rows(events(pairs))
-    kept = sorted((start, end) for row in rows for start, end in zip(row.start.tolist(), row.end.tolist(), strict=True))
+    kept = sorted(
+        (start, end)
+        for row in rows
+        for start, end in zip(row.start.tolist(), row.end.tolist(), strict=True)
+    )
     assert len(rows) < MAX_ROWS
     assert kept == sorted((start, start + length) for start, length in pairs)
     for row in rows:
@@ -93,11 +113,16 @@ def test_nesting_without_end_stays_on_the_last_row():
 def test_times_beyond_32_bits_are_kept():
     """A pause of more than 4.3 s between two events does not fit 32 bits of nanoseconds."""
     far = made_up_capture.capture(wait_ms=5_000)
-    assert max(end for _, _, _, end in unpack(pack_timeline(analyse(far)))) == 3 * 5_005 * made_up_capture.MS
+    assert (
+        max(end for _, _, _, end in unpack(pack_timeline(analyse(far))))
+        == 3 * 5_005 * made_up_capture.MS
+    )
 
 
 def test_long_names_are_cut():
-    assert max(map(len, pack_timeline(analyse(made_up_capture.hostile())).head["names"])) == MAX_NAME
+    assert (
+        max(map(len, pack_timeline(analyse(made_up_capture.hostile())).head["names"])) == MAX_NAME
+    )
 
 
 def test_an_empty_capture_packs():

@@ -82,7 +82,10 @@ def test_a_taken_port_is_explained(trace):
 
 
 def test_a_missing_trace_is_explained(tmp_path):
-    with pytest.raises(CaptureError, match="is not a file"), serve_trace(tmp_path / "none.json", port=0):
+    with (
+        pytest.raises(CaptureError, match="is not a file"),
+        serve_trace(tmp_path / "none.json", port=0),
+    ):
         pass
 
 

@@ -8,20 +8,30 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.analysis.plateau import FILE, Plateau, Point, read_plateau, write_plateau
-from bottleneck_lab.measure.kinds.requests.level import Level
-from bottleneck_lab.measure.kinds.server.plateau import point
-from bottleneck_lab.report.html import render_html
+from bottleneck_lab.measure.kinds.http_server.load.level import Level
+from bottleneck_lab.measure.kinds.inference_server.plateau import point
+from bottleneck_lab.report.page.html import render_html
 
 PLATEAU = Plateau(
-    64, [Point(1, 25.0, 2.1, 2.6, 1.0), Point(16, 50.0, 1.2, 1.4, 15.5), Point(32, 50.0, None, None, 30.0)]
+    64,
+    [
+        Point(1, 25.0, 2.1, 2.6, 1.0),
+        Point(16, 50.0, 1.2, 1.4, 15.5),
+        Point(32, 50.0, None, None, 30.0),
+    ],
 )
 
 
 def test_the_plateau_is_drawn_and_its_figures_stand_beside_it():
     page = render_html(title="a server", plateau=PLATEAU)
     assert "64 concurrent clients, one" in page
-    heights = [float(each) for each in re.findall(r"<rect[^>]*height=\"([\d.]+)\"[^>]*class=\"fill-value\"", page)]
-    assert heights == pytest.approx([45, 90, 90, 90, 90 * 1.4 / 2.6, 0], abs=0.1), "rates, then p99s"
+    heights = [
+        float(each)
+        for each in re.findall(r"<rect[^>]*height=\"([\d.]+)\"[^>]*class=\"fill-value\"", page)
+    ]
+    assert heights == pytest.approx([45, 90, 90, 90, 90 * 1.4 / 2.6, 0], abs=0.1), (
+        "rates, then p99s"
+    )
     assert '<td class="number">15.5</td>' in page
     assert page.count(">none<") == 3, "of the last one p50 and p99, and over its column"
 

@@ -8,21 +8,25 @@ import msgspec
 import pytest
 
 from bottleneck_lab.grading.verdict import Prediction
-from bottleneck_lab.report import charts, words
+from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.page import charts
 
 from . import made_up
 
 
 def test_a_value_reads_differently_from_the_target_that_it_misses():
     """The figures of all renderings come from the function that writes a verdict's sentences."""
-    near = msgspec.structs.replace(made_up.utilisation(0.7996, 0.79, 0.81, holds=False), value=0.7996)
+    near = msgspec.structs.replace(
+        made_up.utilisation(0.7996, 0.79, 0.81, holds=False), value=0.7996
+    )
     assert words.format_measured(near) == "79.96%"
     assert words.format_measured(msgspec.structs.replace(near, value=None)) == ""
 
 
 @pytest.mark.parametrize(
-    ("ns", "text"), [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 µs"), (68_694_000, "68.7 ms"), (3.29e9, "3.29 s")]
+    ("ns", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 µs"), (68_694_000, "68.7 ms"), (3.29e9, "3.29 s")],
 )
 def test_durations(ns, text):
     assert words.format_duration(ns) == text
@@ -50,9 +54,14 @@ def test_what_is_no_number_has_no_bar(value):
 
 
 def test_a_bar_shows_the_target_wherever_the_value_is():
-    far = msgspec.structs.replace(made_up.utilisation(40.0, 39.0, 41.0, holds=True), unit="x", target=2.0)
+    far = msgspec.structs.replace(
+        made_up.utilisation(40.0, 39.0, 41.0, holds=True), unit="x", target=2.0
+    )
     assert words.gauge(far).end == pytest.approx(41 * 1.2)
-    assert words.gauge(msgspec.structs.replace(far, value=0.0, low=None, high=None, target=0.0)).end == 1.0
+    assert (
+        words.gauge(msgspec.structs.replace(far, value=0.0, low=None, high=None, target=0.0)).end
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +79,10 @@ def test_predictions(predicted, measured, end):
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():
-    assert words.describe_prediction(made_up.slow()) == "You predicted 3.00x; this attempt ran 1.03x as fast."
+    assert (
+        words.describe_prediction(made_up.slow())
+        == "You predicted 3.00x; this attempt ran 1.03x as fast."
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,10 +100,13 @@ def test_kernel_names_are_shortened(name, short):
 
 
 def test_more_steps_than_columns_keep_the_slow_one():
-    from bottleneck_lab.analysis.window import Step
+    from bottleneck_lab.analysis.steps.window import Step
 
     times = [99 if n == 777 else 10 for n in range(1000)]
-    steps = [Step(name=f"step {n}", rank=0, start_ns=n, duration_ns=ns, cost_ns=ns) for n, ns in enumerate(times)]
+    steps = [
+        Step(name=f"step {n}", rank=0, start_ns=n, duration_ns=ns, cost_ns=ns)
+        for n, ns in enumerate(times)
+    ]
     drawn = charts.steps_chart(steps)
     assert drawn.count("<rect") == charts.MAX_COLUMNS
     assert "step 777" in drawn

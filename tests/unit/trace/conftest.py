@@ -1,4 +1,6 @@
-"""Runs tests marked `alone` in a fresh process for each file: none that has threads is forked, and other tests leave some in theirs."""
+"""Runs tests marked `alone` in a fresh process for each file: none that has threads is forked, and
+other tests leave some in theirs.
+"""
 
 import os
 import subprocess
@@ -20,6 +22,19 @@ def pytest_pyfunc_call(pyfuncitem):
 @cache
 def _alone(root: Path, file: Path) -> str:
     """What pytest says of all such tests of a file."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-m", "alone", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "alone",
+        str(file),
+    ]
     environment = {**os.environ, IS_ALONE: "1", "COLUMNS": "200"}
-    return subprocess.run(command, check=False, cwd=root, env=environment, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, check=False, cwd=root, env=environment, capture_output=True, text=True
+    ).stdout

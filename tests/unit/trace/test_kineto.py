@@ -1,4 +1,6 @@
-"""Reading Kineto traces: the same rows whatever the pieces, exact nanoseconds, and an error for everything else."""
+"""Reading Kineto traces: the same rows whatever the pieces, exact nanoseconds, and an error for
+everything else.
+"""
 
 import gzip
 import json
@@ -13,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import ActivityKind, kineto_parallel, load, merge_ranks, second_process
-from bottleneck_lab.trace.json_stream import scan
-from bottleneck_lab.trace.kineto import read_kineto
+from bottleneck_lab.trace import ActivityKind, load, merge_ranks
+from bottleneck_lab.trace.fast import kineto_parallel, second_process
+from bottleneck_lab.trace.fast.json_stream import scan
+from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
 
 from ...processes import another_thread
@@ -102,7 +105,9 @@ def same(a: Timeline, b: Timeline) -> bool:
         left, right = getattr(a, name), getattr(b, name)
         for column in fields(left):
             if not np.array_equal(
-                getattr(left, column.name), getattr(right, column.name), equal_nan=column.name == "occupancy"
+                getattr(left, column.name),
+                getattr(right, column.name),
+                equal_nan=column.name == "occupancy",
             ):
                 return False
     return True
@@ -116,7 +121,11 @@ def test_every_column_arrives(tmp_path):
     assert (found.device.grid[0], found.device.block[0], found.device.occupancy[0]) == (8, 128, 31)
     assert found.device.correlation[0] == found.runtime.correlation[0] == 5
     assert found.runtime.thread[0] == found.operators.thread[0], "7 and '7' are one thread"
-    assert (found.memory.bytes[0], found.memory.allocated[0], found.memory.device[0]) == (512, 2048, 0)
+    assert (found.memory.bytes[0], found.memory.allocated[0], found.memory.device[0]) == (
+        512,
+        2048,
+        0,
+    )
 
 
 def test_times_are_exact_nanoseconds(tmp_path):
@@ -140,9 +149,13 @@ def test_pieces_of_any_size_give_the_same_rows(tmp_path, indent, chunk):
     "mend",
     [
         lambda text: text.replace(b"156.777", b'"156.777"'),
-        lambda text: text.replace(b'"External id": 3', b'"External id": "3", "memory bandwidth": inf, "x": -nan'),
+        lambda text: text.replace(
+            b'"External id": 3', b'"External id": "3", "memory bandwidth": inf, "x": -nan'
+        ),
         lambda text: text.replace(b"aten::cat", b"aten::c\xff\xfe"),
-        lambda text: text.replace(b'"correlation": 5', b'"correlation": 5, "bytes": 99999999999999999999999'),
+        lambda text: text.replace(
+            b'"correlation": 5', b'"correlation": 5, "bytes": 99999999999999999999999'
+        ),
         lambda text: b"\xef\xbb\xbf  " + text,
     ],
 )
@@ -181,7 +194,9 @@ def test_gzip_is_read_and_told_by_content(tmp_path):
         b"[" * 100_000,
         b'{"traceEvents": [' + b'{"a":' * 50_000,
         b"SQLite format 3\x00" + b"\x01" * 500,
-        json.dumps({"traceEvents": [{"ph": "X", "cat": "web", "name": "x", "ts": 1, "dur": 2}]}).encode(),
+        json.dumps(
+            {"traceEvents": [{"ph": "X", "cat": "web", "name": "x", "ts": 1, "dur": 2}]}
+        ).encode(),
     ],
 )
 def test_what_is_no_trace_is_an_error_that_helps(tmp_path, content):
@@ -197,7 +212,12 @@ def test_missing_files_and_folders(tmp_path):
 
 
 def test_impossible_times_are_left_out_and_said(tmp_path):
-    bad = [{**KERNEL, "dur": -5}, {**KERNEL, "dur": 1e13}, {**KERNEL, "ts": 0}, {**KERNEL, "ts": 9e30}]
+    bad = [
+        {**KERNEL, "dur": -5},
+        {**KERNEL, "dur": 1e13},
+        {**KERNEL, "ts": 0},
+        {**KERNEL, "ts": 9e30},
+    ]
     found = load(written(tmp_path, trace([KERNEL, *bad])))
     assert len(found.device) == 1
     assert any("4 events have impossible times" in note for note in found.notes)
@@ -212,7 +232,13 @@ def test_malformed_events_are_counted(tmp_path):
     found = load(
         written(
             tmp_path,
-            trace([*EVENTS, {"ph": "X", "cat": "kernel", "ts": "soon"}, {"ph": "X", "cat": "kernel", "ts": [1]}]),
+            trace(
+                [
+                    *EVENTS,
+                    {"ph": "X", "cat": "kernel", "ts": "soon"},
+                    {"ph": "X", "cat": "kernel", "ts": [1]},
+                ]
+            ),
         )
     )
     assert found.events == 5
@@ -225,7 +251,11 @@ def test_emulated_rows_are_told(tmp_path):
 
 
 def test_collectives_and_copies_are_told_by_name(tmp_path):
-    names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", "emulated: all_reduce bucket 1", "my_nccl_like_gemm"]
+    names = [
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)",
+        "emulated: all_reduce bucket 1",
+        "my_nccl_like_gemm",
+    ]
     found = load(written(tmp_path, trace([{**KERNEL, "name": name} for name in names])))
     assert sorted(found.device.kind.tolist()) == [
         ActivityKind.KERNEL,
@@ -239,12 +269,19 @@ def test_collectives_and_copies_are_told_by_name(tmp_path):
         "args": {"device": 0, "stream": 7, "bytes": 4},
     }
     device = load(written(tmp_path, trace([copy]))).device
-    assert (device.kind[0], device.direction[0], device.host_memory[0], device.bytes[0]) == (ActivityKind.COPY, 1, 1, 4)
+    assert (device.kind[0], device.direction[0], device.host_memory[0], device.bytes[0]) == (
+        ActivityKind.COPY,
+        1,
+        1,
+        4,
+    )
 
 
 @pytest.mark.parametrize("odd", [{}, {"tid": 7.5}], ids=["plain", "to be mended"])
 def test_steps_that_are_drawn_beside_the_kernels_are_no_steps_and_no_work(tmp_path, odd):
-    """Kineto writes what `record_function` marked once for the host and once more for every stream whose kernels it launched."""
+    """Kineto writes what `record_function` marked once for the host and once more for every stream
+    whose kernels it launched.
+    """
     step = {**OPERATOR, "cat": "user_annotation", "name": "ProfilerStep#1"}
     drawn = {**KERNEL, **odd, "cat": "gpu_user_annotation", "name": "ProfilerStep#1", "dur": 1e6}
     found = load(written(tmp_path, trace([*EVENTS, step, drawn])))
@@ -254,7 +291,11 @@ def test_steps_that_are_drawn_beside_the_kernels_are_no_steps_and_no_work(tmp_pa
 
 def test_ranks_are_merged_on_one_clock(tmp_path):
     first = load(written(tmp_path, trace(baseTimeNanoseconds=1000), "a.json"))
-    second = load(written(tmp_path, {**trace(baseTimeNanoseconds=3000), "distributedInfo": {"rank": 1}}, "b.json"))
+    second = load(
+        written(
+            tmp_path, {**trace(baseTimeNanoseconds=3000), "distributedInfo": {"rank": 1}}, "b.json"
+        )
+    )
     both = merge_ranks([first, second])
     assert both.ranks == (1, 3)
     assert len(both.device) == 2
@@ -267,7 +308,9 @@ LAID_OUT = "{\n" + '  "schemaVersion": 1,\n  "traceEvents": [\n%s\n  ],\n  "trac
 
 def laid_out(events) -> bytes:
     """As Kineto writes it: two spaces before each event's braces."""
-    return (LAID_OUT % ",\n".join("  {\n    " + json.dumps(event)[1:-1] + "\n  }" for event in events)).encode()
+    return (
+        LAID_OUT % ",\n".join("  {\n    " + json.dumps(event)[1:-1] + "\n  }" for event in events)
+    ).encode()
 
 
 @pytest.mark.parametrize(
@@ -276,15 +319,20 @@ def laid_out(events) -> bytes:
     ids=["none", "one", "one Python does not know"],
 )
 def test_two_processes_read_the_same(tmp_path, monkeypatch, threads):
-    """Also where a process with threads was forked after all, and had written something when that was seen."""
+    """Also where a process with threads was forked after all, and had written something when that
+    was seen.
+    """
     events = [
-        {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i} for i, event in enumerate(EVENTS * 30)
+        {**event, "name": f"{event['name']} {i // 3}", "ts": event["ts"] + i}
+        for i, event in enumerate(EVENTS * 30)
     ]
     path = written(tmp_path, laid_out(events))
     handed_over = []
     add_second_half = kineto_parallel.add_second_half
     monkeypatch.setattr(
-        kineto_parallel, "add_second_half", lambda *given: (handed_over.append(1), add_second_half(*given))[1]
+        kineto_parallel,
+        "add_second_half",
+        lambda *given: (handed_over.append(1), add_second_half(*given))[1],
     )
     monkeypatch.setattr(second_process._Forked, "kill", second_process._Forked.wait)
     with threads():
@@ -317,7 +365,7 @@ def test_a_wrong_guess_of_the_middle_is_never_used(tmp_path, hide):
 
 
 def test_an_event_larger_than_memory_should_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.trace.json_stream.EVENT_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr("bottleneck_lab.trace.fast.json_stream.EVENT_LIMIT_BYTES", 100_000)
     huge = {**OPERATOR, "args": {"x": "a" * 300_000}}
     path = written(tmp_path, trace([huge]))
     with pytest.raises(CaptureError, match="an event of more than"), path.open("rb") as file:
@@ -341,7 +389,8 @@ VALID = json.dumps(trace(EVENTS * 2), indent=2).encode()
 @given(
     at=st.integers(0, len(VALID) - 1),
     length=st.integers(0, 40),
-    put=st.binary(max_size=20) | st.sampled_from([b"},{", b'"', b"]", b"[", b"1e999", b"null", b"-1", b"\\"]),
+    put=st.binary(max_size=20)
+    | st.sampled_from([b"},{", b'"', b"]", b"[", b"1e999", b"null", b"-1", b"\\"]),
     cut=st.none() | st.integers(0, len(VALID)),
     chunk=st.sampled_from([16, 500, 1 << 20]),
 )
@@ -371,12 +420,18 @@ def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
             "PyTorch execution trace",
         ),
         (
-            '{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}, "buffer_records": {"kernel_dispatch": []}}]}',
+            (
+                '{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}, "buffer_records":'
+                ' {"kernel_dispatch": []}}]}'
+            ),
             "rocprofv3's own JSON",
         ),
         (
-            '{"traceEvents": [{"args": {"name": "GPU0"}, "ph": "M", "pid": 6, "name": "process_name"},'
-            '{"ts": "10", "dur": "5", "ph": "X", "name": "gemm", "pid": "6", "tid": "1", "args": {"BeginNs": "10000", "EndNs": "15000"}}]}',
+            (
+                '{"traceEvents": [{"args": {"name": "GPU0"}, "ph": "M", "pid": 6, "name":'
+                ' "process_name"},{"ts": "10", "dur": "5", "ph": "X", "name": "gemm", "pid": "6",'
+                ' "tid": "1", "args": {"BeginNs": "10000", "EndNs": "15000"}}]}'
+            ),
             "JSON from rocprof",
         ),
     ],
@@ -392,10 +447,21 @@ def test_files_of_other_tools_are_refused_by_name(tmp_path, text, said):
 def test_a_folder_is_read_as_the_command_line_reads_it(tmp_path):
     """One trace a rank, in the order of the numbers in their names; or what capture.json names."""
     for rank in (10, 2):
-        event = {"ph": "X", "cat": "cpu_op", "name": f"aten::op{rank}", "pid": 1, "tid": 1, "ts": 5.0, "dur": 1.0}
+        event = {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"aten::op{rank}",
+            "pid": 1,
+            "tid": 1,
+            "ts": 5.0,
+            "dur": 1.0,
+        }
         (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
     both = load(tmp_path)
-    assert [both.strings[i] for i in both.operators.name[both.operators.rank.argsort()]] == ["aten::op2", "aten::op10"]
+    assert [both.strings[i] for i in both.operators.name[both.operators.rank.argsort()]] == [
+        "aten::op2",
+        "aten::op10",
+    ]
     (tmp_path / "capture.json").write_text(json.dumps({"files": ["rank10.json"]}))
     assert load(tmp_path).strings == ("aten::op10",)
     (tmp_path / "empty").mkdir()

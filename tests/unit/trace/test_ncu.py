@@ -8,7 +8,10 @@ import pytest
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import load
 
-FIXED = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC"'
+FIXED = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block'
+    ' Size","Grid Size","Device","CC"'
+)
 RAW = f"""==PROF== Connected to process 1
 {FIXED},"gpu__time_duration.sum","sm__warps_active.avg.pct_of_peak_sustained_active","dram__bytes.sum"
 "","","","","","","","","","","","ns","%","byte"
@@ -47,7 +50,8 @@ def test_the_details_page_in_base_units(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["==PROF== Disconnected\n", FIXED + "\n", FIXED + ',"x"\n"","",""\n', FIXED + '\n"0"\x00\n']
+    "text",
+    ["==PROF== Disconnected\n", FIXED + "\n", FIXED + ',"x"\n"","",""\n', FIXED + '\n"0"\x00\n'],
 )
 def test_tables_without_kernels_are_errors(tmp_path, text):
     path = tmp_path / "x.csv"
@@ -78,10 +82,17 @@ def test_a_report_through_the_package(tmp_path, monkeypatch):
         name = staticmethod(lambda: "k")
         metric_names = dict.keys
 
-    action = Action({name: SimpleNamespace(value=lambda v=value: v) for name, value in values.items()})
+    action = Action(
+        {name: SimpleNamespace(value=lambda v=value: v) for name, value in values.items()}
+    )
     fake = SimpleNamespace(load_report=lambda path: [[action]], __spec__=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "ncu_report", fake)
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(b"NVR")
     (kernel,) = load(path).counters
-    assert (kernel.name, kernel.duration_ns, kernel.grid, kernel.compute_capability) == ("k", 12.345, (4, 1, 1), "9.0")
+    assert (kernel.name, kernel.duration_ns, kernel.grid, kernel.compute_capability) == (
+        "k",
+        12.345,
+        (4, 1, 1),
+        "9.0",
+    )

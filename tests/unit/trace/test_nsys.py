@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks, nsys, nsys_claims, sqlite_pages
-from bottleneck_lab.trace.nsys_rows import TableQuery
-from bottleneck_lab.trace.sqlite_pages import UnusualFileError
+from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks
+from bottleneck_lab.trace.fast import sqlite_pages
+from bottleneck_lab.trace.fast.sqlite_pages import UnusualFileError
+from bottleneck_lab.trace.nsys.reader import claims as nsys_claims
+from bottleneck_lab.trace.nsys.reader import reader as nsys
+from bottleneck_lab.trace.nsys.rows import TableQuery
 from bottleneck_lab.trace.timeline import make_table
 
 PID, TID = 77, 78
@@ -32,10 +35,17 @@ STRINGS = [
 ]
 
 
-def export(path: Path, schema: str, *, drop: tuple[str, ...] = (), began_ns: int | None = None) -> Path:
-    """A small export: two kernels, a copy, a memset, a wait, calls, ranges. 3.25 has other tables for what it says of itself."""
+def export(
+    path: Path, schema: str, *, drop: tuple[str, ...] = (), began_ns: int | None = None
+) -> Path:
+    """A small export: two kernels, a copy, a memset, a wait, calls, ranges. 3.25 has other tables
+    for what it says of itself.
+    """
     db = sqlite3.connect(path)
-    kernel = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT, shortName INT"
+    kernel = (
+        "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT,"
+        " globalPid INT, demangledName INT, shortName INT"
+    )
     kernel += ", gridX INT, gridY INT, gridZ INT, blockX INT, blockY INT, blockZ INT" + (
         ", launchType INT, clusterX INT" if schema == "3.25" else ""
     )
@@ -49,15 +59,27 @@ def export(path: Path, schema: str, *, drop: tuple[str, ...] = (), began_ns: int
             ],
         ),
         "CUPTI_ACTIVITY_KIND_MEMCPY": (
-            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, bytes INT, copyKind INT, srcKind INT, dstKind INT",
-            [(3000, 3500, 0, 7, 3, GLOBAL_PID, 4096, 1, 0, 2), (3600, 3700, 0, 7, 4, GLOBAL_PID, 8, 2, 2, 1)],
+            (
+                "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT,"
+                " bytes INT, copyKind INT, srcKind INT, dstKind INT"
+            ),
+            [
+                (3000, 3500, 0, 7, 3, GLOBAL_PID, 4096, 1, 0, 2),
+                (3600, 3700, 0, 7, 4, GLOBAL_PID, 8, 2, 2, 1),
+            ],
         ),
         "CUPTI_ACTIVITY_KIND_MEMSET": (
-            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, bytes INT",
+            (
+                "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT,"
+                " bytes INT"
+            ),
             [(3800, 3900, 0, 7, 5, GLOBAL_PID, 16)],
         ),
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
-            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, syncType INT",
+            (
+                "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT,"
+                " syncType INT"
+            ),
             [(9000, 9100, 0, 7, 6, GLOBAL_PID, 3)],
         ),
         "CUPTI_ACTIVITY_KIND_RUNTIME": (
@@ -121,16 +143,23 @@ def test_every_table_arrives_in_order(tmp_path, schema):
     assert found.names(found.runtime) == ["cudaLaunchKernel"] * 2
     assert found.names(found.ranges) == ["data", "forward"]
     assert found.names(found.operators) == ["aten::mm"]
-    assert (found.threads[0].pid, found.threads[0].tid, found.threads[0].name) == ("77", "78", "main")
+    assert (found.threads[0].pid, found.threads[0].tid, found.threads[0].name) == (
+        "77",
+        "78",
+        "main",
+    )
     assert (found.devices[0].name, found.devices[0].compute_capability) == ("Some GPU", "9.0")
-    assert found.facts == {"EXPORT_SCHEMA_VERSION": schema}, "nothing that names the machine is kept"
+    assert found.facts == {"EXPORT_SCHEMA_VERSION": schema}, (
+        "nothing that names the machine is kept"
+    )
 
 
 def test_ranks_are_merged_on_one_clock(tmp_path):
     """Every report begins at its own zero."""
     began = 1_779_630_014_975_716_426
     late, early = (
-        load(export(tmp_path / f"{rank}.sqlite", "3.25", began_ns=began + 2000 - 2000 * rank)) for rank in (0, 1)
+        load(export(tmp_path / f"{rank}.sqlite", "3.25", began_ns=began + 2000 - 2000 * rank))
+        for rank in (0, 1)
     )
     both = merge_ranks([late, early])
     first = [int(both.device.start[both.device.rank == rank].min()) for rank in both.ranks]
@@ -139,7 +168,10 @@ def test_ranks_are_merged_on_one_clock(tmp_path):
 
 
 def test_ranks_without_a_common_clock_say_so(tmp_path):
-    reports = [export(tmp_path / "0.sqlite", "3.25", began_ns=10**18), export(tmp_path / "1.sqlite", "3.0.0")]
+    reports = [
+        export(tmp_path / "0.sqlite", "3.25", began_ns=10**18),
+        export(tmp_path / "1.sqlite", "3.0.0"),
+    ]
     both = merge_ranks([load(path) for path in reports])
     assert both.extent == load(reports[0]).extent, "not a lifetime apart"
     (note,) = both.notes
@@ -178,7 +210,9 @@ def test_other_databases_and_empty_exports_are_errors(tmp_path):
 def test_values_of_the_wrong_type_do_no_harm(tmp_path):
     path = export(tmp_path / "x.sqlite", "3.0.0")
     db = sqlite3.connect(path)
-    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon', end = x'00' WHERE correlationId = 1")
+    db.execute(
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon', end = x'00' WHERE correlationId = 1"
+    )
     db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (50, 40, 0, 7, 9, 0, 1)")
     db.commit()
     db.close()
@@ -199,7 +233,8 @@ def test_pages_and_sql_read_the_same(tmp_path, monkeypatch):
     for table in ("device", "runtime", "ranges", "operators"):
         for column in ("start", "end", "name", "rank", "correlation"):
             assert (
-                getattr(getattr(by_pages, table), column).tolist() == getattr(getattr(by_sql, table), column).tolist()
+                getattr(getattr(by_pages, table), column).tolist()
+                == getattr(getattr(by_sql, table), column).tolist()
             )
 
 
@@ -208,7 +243,9 @@ COLUMNS = ("start", "end", "name", "rank", "thread", "correlation")
 
 @pytest.fixture
 def shared_reading(monkeypatch):
-    """Files are read by two processes, and many parts are made of them. How many the other one read each time."""
+    """Files are read by two processes, and many parts are made of them. How many the other one read
+    each time.
+    """
     read = []
     real = nsys_claims.SharedExport._waited_for
 
@@ -230,11 +267,18 @@ def large_export(path):
         names = [row[1] for row in db.execute("PRAGMA table_info(NVTX_EVENTS)")]
         row = dict.fromkeys(names) | {"eventType": 59, "globalTid": GLOBAL_TID}
         rows = [
-            row | {"start": n * 100 // 7, "end": n * 100 // 7 + 50 + n % 3, "text": f"aten::op{n % 5}, seq = {n}"}
+            row
+            | {
+                "start": n * 100 // 7,
+                "end": n * 100 // 7 + 50 + n % 3,
+                "text": f"aten::op{n % 5}, seq = {n}",
+            }
             for n in range(3000)
         ]
         marks = ", ".join("?" * len(names))
-        db.executemany(f"INSERT INTO NVTX_EVENTS VALUES ({marks})", [[*row.values()] for row in rows])
+        db.executemany(
+            f"INSERT INTO NVTX_EVENTS VALUES ({marks})", [[*row.values()] for row in rows]
+        )
     return path
 
 
@@ -266,11 +310,17 @@ def test_two_processes_read_what_one_reads(tmp_path, monkeypatch, shared_reading
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("failing", [lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)])
-def test_what_another_process_that_died_had_taken_is_read(tmp_path, monkeypatch, shared_reading, failing):
+@pytest.mark.parametrize(
+    "failing", [lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)]
+)
+def test_what_another_process_that_died_had_taken_is_read(
+    tmp_path, monkeypatch, shared_reading, failing
+):
     path = large_export(tmp_path / "x.sqlite")
     this = os.getpid()
-    monkeypatch.setattr(nsys, "hand_over", lambda *_: time.sleep(0.1) if os.getpid() == this else failing())
+    monkeypatch.setattr(
+        nsys, "hand_over", lambda *_: time.sleep(0.1) if os.getpid() == this else failing()
+    )
     assert len(load(path).operators) >= 3000
     assert not any(shared_reading)
 
@@ -285,7 +335,10 @@ def test_rows_that_are_nearly_in_order_are_put_in_order():
         found = make_table(HostTable, 300, start=start, end=end, name=np.arange(300))
         order = np.lexsort((np.arange(300), -end, start))
         assert found.name.tolist() == order.tolist()
-        assert (found.start.tolist(), found.end.tolist()) == (start[order].tolist(), end[order].tolist())
+        assert (found.start.tolist(), found.end.tolist()) == (
+            start[order].tolist(),
+            end[order].tolist(),
+        )
 
 
 def refused():
@@ -323,7 +376,10 @@ def test_a_report_without_the_tool_says_what_to_do(tmp_path, monkeypatch):
 def test_a_report_is_exported_by_the_tool(tmp_path, monkeypatch):
     export(tmp_path / "made.sqlite", "3.25")
     tool = tmp_path / "nsys"
-    tool.write_text(f'#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done\n/bin/cp {tmp_path}/made.sqlite "$2"\nexit 1\n')
+    tool.write_text(
+        f'#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done\n/bin/cp {tmp_path}/made.sqlite'
+        ' "$2"\nexit 1\n'
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     report = tmp_path / "x.nsys-rep"
@@ -334,7 +390,11 @@ def test_a_report_is_exported_by_the_tool(tmp_path, monkeypatch):
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.integers(16, 40_000), put=st.binary(min_size=1, max_size=200), cut=st.none() | st.integers(16, 40_000))
+@given(
+    at=st.integers(16, 40_000),
+    put=st.binary(min_size=1, max_size=200),
+    cut=st.none() | st.integers(16, 40_000),
+)
 def test_damaged_exports_end_in_rows_or_in_an_error(tmp_path, at, put, cut):
     whole = tmp_path / "whole.sqlite"
     if not whole.exists():

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bottleneck_lab.trace import kineto_parallel, second_process
-from bottleneck_lab.trace.kineto import read_kineto
-from bottleneck_lab.trace.nsys_claims import SharedExport
-from bottleneck_lab.trace.second_process import fork, spawn
+from bottleneck_lab.trace.fast import kineto_parallel, second_process
+from bottleneck_lab.trace.fast.second_process import fork, spawn
+from bottleneck_lab.trace.kineto.reader import read_kineto
+from bottleneck_lab.trace.nsys.claims import SharedExport
 
 from ...processes import another_thread, lives, soon
 from .test_kineto import EVENTS, laid_out, same
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.long
 WAITS = """
 import sys, tempfile, time
-from bottleneck_lab.trace import second_process
+from bottleneck_lab.trace.fast import second_process
 
 def wait(shared, *_):
     shared.write(b"x")
@@ -57,7 +57,9 @@ def importable(monkeypatch):
     """A fresh interpreter finds this module by its name."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for work in (write, fail):
-        monkeypatch.setattr(work, "__module__", ".".join(Path(__file__).relative_to(ROOT).with_suffix("").parts))
+        monkeypatch.setattr(
+            work, "__module__", ".".join(Path(__file__).relative_to(ROOT).with_suffix("").parts)
+        )
 
 
 @pytest.mark.alone
@@ -79,7 +81,9 @@ def test_a_process_with_threads_is_not_forked():
 
 
 @pytest.mark.parametrize("outcome", ["beginning", "end"])
-def test_threads_that_python_knows_nothing_of_are_seen_and_what_was_begun_is_undone(monkeypatch, outcome):
+def test_threads_that_python_knows_nothing_of_are_seen_and_what_was_begun_is_undone(
+    monkeypatch, outcome
+):
     if outcome == "end":  # the copy was faster than the look at the threads
         monkeypatch.setattr(second_process._Forked, "kill", second_process._Forked.wait)
     before = set(psutil.Process().children())
@@ -125,7 +129,9 @@ def test_it_ends_with_the_first_process(tmp_path, way, number):
     script = tmp_path / "waits.py"
     script.write_text(WAITS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    first = subprocess.Popen([sys.executable, str(script), way], stdout=subprocess.PIPE, env=environment)
+    first = subprocess.Popen(
+        [sys.executable, str(script), way], stdout=subprocess.PIPE, env=environment
+    )
     assert first.stdout.readline() == b"started\n"
     (second,) = psutil.Process(first.pid).children()
     first.send_signal(number)
@@ -138,7 +144,10 @@ def test_an_interrupt_while_a_trace_is_read_leaves_nothing_behind(tmp_path):
     script = tmp_path / "waits.py"
     script.write_text(WAITS)
     first = subprocess.Popen(
-        [sys.executable, str(script), "fork"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, str(script), "fork"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     assert first.stdout.readline() == b"started\n"
     (second,) = psutil.Process(first.pid).children()

@@ -1,4 +1,6 @@
-"""Memory snapshots: read as data, the same as pickle would, whatever the protocol; and nothing in a hostile file is ever executed."""
+"""Memory snapshots: read as data, the same as pickle would, whatever the protocol; and nothing in a
+hostile file is ever executed.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from typing import Any
 import pytest
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import snapshot_pickle
+from bottleneck_lab.trace.fast import snapshot_pickle
+from bottleneck_lab.trace.fast.snapshot_batches import Batches
 from bottleneck_lab.trace.load import load
 from bottleneck_lab.trace.snapshot import ACTIONS, Snapshot, is_snapshot, load_snapshot
-from bottleneck_lab.trace.snapshot_batches import Batches
 
 from ...modules import load_file
 
@@ -35,20 +37,29 @@ def assert_same(read: Snapshot, wanted: dict[str, Any]) -> None:
     """Every figure, every stack and every block."""
     events, trace = read.events[0], wanted["device_traces"][0]
     stacks = [
-        tuple((read.frames[i].file, read.frames[i].line, read.frames[i].function) for i in s) for s in read.stacks
+        tuple((read.frames[i].file, read.frames[i].line, read.frames[i].function) for i in s)
+        for s in read.stacks
     ]
     assert events.action.tolist() == [ACTIONS[event["action"]] for event in trace]
     assert events.time_us.tolist() == [event["time_us"] for event in trace]
-    assert events.address.tolist() == [event.get("addr", event.get("device_free")) for event in trace]
+    assert events.address.tolist() == [
+        event.get("addr", event.get("device_free")) for event in trace
+    ]
     assert events.bytes.tolist() == [event["size"] for event in trace]
     assert [stacks[i] for i in events.stack] == [_lines(event) for event in trace]
     for segment, due in zip(read.segments, wanted["segments"], strict=True):
         assert (segment.device, segment.bytes) == (due["device"], due["total_size"])
         for block, was in zip(segment.blocks, due["blocks"], strict=True):
-            assert (block.address, block.bytes, block.requested) == (was["address"], was["size"], was["requested_size"])
+            assert (block.address, block.bytes, block.requested) == (
+                was["address"],
+                was["size"],
+                was["requested_size"],
+            )
             assert block.active == (was["state"] == "active_allocated")
             assert (stacks[block.stack] if block.active else ()) == _lines(was)
-    assert [note.time_us for note in read.annotations] == [note["time_us"] for note in wanted["external_annotations"]]
+    assert [note.time_us for note in read.annotations] == [
+        note["time_us"] for note in wanted["external_annotations"]
+    ]
 
 
 def _lines(entry: dict[str, Any]) -> tuple[tuple[str, int, str], ...]:
@@ -63,7 +74,9 @@ def test_what_is_read_is_what_pickle_reads(made_up: Any, tmp_path: Path, protoco
     assert read.settings["expandable_segments"] == "False"
 
 
-def test_pieces_of_the_file_leave_no_seam(made_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_the_file_leave_no_seam(
+    made_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshot_pickle, "CHUNK_BYTES", 10_007)
     monkeypatch.setattr(snapshot_pickle, "AHEAD_BYTES", 3000)
     content = made_up.snapshot(events=2500, depth=40)
@@ -96,11 +109,17 @@ def test_words_of_newer_versions_are_passed_over(made_up: Any, tmp_path: Path) -
     content = made_up.snapshot(events=1500)
     for number, event in enumerate(content["device_traces"][0]):
         frames = event.pop("frames")
-        event |= {"pool_id": (0, number % 3), "user_metadata": "x" * (number % 40), "frames": frames}
+        event |= {
+            "pool_id": (0, number % 3),
+            "user_metadata": "x" * (number % 40),
+            "frames": frames,
+        }
     content["device_traces"][0][700]["action"] = "annotate"
     read = load_snapshot(saved(tmp_path / "s.pickle", content))
     assert read.events[0].action[700] == 0
-    assert read.events[0].time_us.tolist() == [event["time_us"] for event in content["device_traces"][0]]
+    assert read.events[0].time_us.tolist() == [
+        event["time_us"] for event in content["device_traces"][0]
+    ]
 
 
 class Runs:
@@ -151,7 +170,11 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(name: str, tmp_path: Path)
 
 
 def test_damage_is_an_error_and_never_a_crash(made_up: Any, tmp_path: Path) -> None:
-    whole, rng, path = pickle.dumps(made_up.snapshot(events=300, depth=4), protocol=4), random.Random(1), tmp_path / "d"
+    whole, rng, path = (
+        pickle.dumps(made_up.snapshot(events=300, depth=4), protocol=4),
+        random.Random(1),
+        tmp_path / "d",
+    )
     for _ in range(150):
         damaged = bytearray(whole[: rng.randrange(2, len(whole))] if rng.random() < 0.3 else whole)
         for _ in range(rng.randrange(1, 4)):

@@ -1,4 +1,6 @@
-"""Tables read from their pages against the same tables read by SQLite: one answer, whatever is in the file."""
+"""Tables read from their pages against the same tables read by SQLite: one answer, whatever is in
+the file.
+"""
 
 import re
 import sqlite3
@@ -9,13 +11,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bottleneck_lab.trace import nsys, nsys_rows, sqlite_pages
-from bottleneck_lab.trace.nsys_rows import TableQuery
-from bottleneck_lab.trace.sqlite_pages import DamagedTreeError, Database, UnusualFileError
+from bottleneck_lab.trace.fast import sqlite_pages
+from bottleneck_lab.trace.fast.sqlite_pages import DamagedTreeError, Database, UnusualFileError
+from bottleneck_lab.trace.nsys.reader import reader as nsys
+from bottleneck_lab.trace.nsys.reader import rows as nsys_rows
+from bottleneck_lab.trace.nsys.rows import TableQuery
 
-COLUMNS = ("start", "end", "eventType", "gridX", "gridY", "gridZ", "demangledName", "shortName", "text")
-ASKED = TableQuery({"start": -1, "end": -2, "grid": 1, "kernelName": -5, "eventType": 7, "rowid": 0, "absent": 3})
-NAMED = TableQuery({"start": -1, "end": -2}, among={"eventType": (59, 60)}, there=("end",), text="text")
+COLUMNS = (
+    "start",
+    "end",
+    "eventType",
+    "gridX",
+    "gridY",
+    "gridZ",
+    "demangledName",
+    "shortName",
+    "text",
+)
+ASKED = TableQuery(
+    {"start": -1, "end": -2, "grid": 1, "kernelName": -5, "eventType": 7, "rowid": 0, "absent": 3}
+)
+NAMED = TableQuery(
+    {"start": -1, "end": -2}, among={"eventType": (59, 60)}, there=("end",), text="text"
+)
 EDGES = [
     0,
     1,
@@ -36,14 +54,32 @@ EDGES = [
 
 integers = st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1) | st.integers(0, 255)
 texts = st.sampled_from(
-    ["aten::mm, seq = 3", "aten::mm, op_id = 4711", ", op_id", "a, b, seq = 1, op_id = 2", "Grüße", "", "12 things"]
+    [
+        "aten::mm, seq = 3",
+        "aten::mm, op_id = 4711",
+        ", op_id",
+        "a, b, seq = 1, op_id = 2",
+        "Grüße",
+        "",
+        "12 things",
+    ]
 )
 values = (
     st.none() | integers | integers | st.sampled_from([59, 60, 60.0, "59"]) | st.floats(allow_nan=False) | texts
     | st.text(max_size=80) | st.binary(max_size=9) | st.integers(100, 6000).map("x".__mul__)
 )  # fmt: skip
 kinds = st.sampled_from(
-    ["INTEGER", "INTEGER", "INT NOT NULL DEFAULT 5", "", "TEXT", "REAL", "BLOB", "NUMERIC", "INTEGER PRIMARY KEY"]
+    [
+        "INTEGER",
+        "INTEGER",
+        "INT NOT NULL DEFAULT 5",
+        "",
+        "TEXT",
+        "REAL",
+        "BLOB",
+        "NUMERIC",
+        "INTEGER PRIMARY KEY",
+    ]
 )
 
 
@@ -57,9 +93,14 @@ def tables(draw):
     for at in keys[1:]:
         declared[at] = names[at]
     row = st.tuples(
-        *(st.none() | integers | (texts if name == "text" else (integers if calm else values)) for name in names)
+        *(
+            st.none() | integers | (texts if name == "text" else (integers if calm else values))
+            for name in names
+        )
     )
-    added = draw(st.lists(st.sampled_from(["INTEGER", "INTEGER DEFAULT -9", "TEXT DEFAULT 'x'"]), max_size=2))
+    added = draw(
+        st.lists(st.sampled_from(["INTEGER", "INTEGER DEFAULT -9", "TEXT DEFAULT 'x'"]), max_size=2)
+    )
     spare = [name for name in COLUMNS if name not in names]
     return {
         "page": draw(st.sampled_from([512, 512, 1024, 4096, 65536])),
@@ -84,7 +125,10 @@ def made(path: Path, table: dict) -> Path:
         db.execute("BEGIN")
         named = [column.split()[0] for column in table["columns"] if "KEY" not in column]
         keep = [at for at, column in enumerate(table["columns"]) if "KEY" not in column]
-        insert = f"INSERT OR IGNORE INTO t (rowid, {', '.join(named)}) VALUES ({', '.join('?' * (len(named) + 1))})"
+        insert = (
+            f"INSERT OR IGNORE INTO t (rowid, {', '.join(named)}) VALUES"
+            f" ({', '.join('?' * (len(named) + 1))})"
+        )
         for number in range(table["times"]):
             for nth, row in enumerate(table["rows"]):
                 rowid = table["first"] + number * len(table["rows"]) + nth
@@ -104,7 +148,9 @@ def answer(rows: nsys_rows.Rows) -> dict[str, list]:
     """Comparable."""
     found = {name: values.tolist() for name, values in rows.columns.items()}
     if "text" in found:
-        found["text"] = [rows.meanings["text"][number] if number >= 0 else None for number in found["text"]]
+        found["text"] = [
+            rows.meanings["text"][number] if number >= 0 else None for number in found["text"]
+        ]
     return found
 
 
@@ -121,8 +167,15 @@ def both(path: Path, asked: TableQuery) -> tuple[dict, dict]:
         return answer(report.numbers("t", asked)), answer(report.by_sql("t", asked))
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(table=tables(), chunk=st.sampled_from([512, 2048, 1 << 20]), asked=st.sampled_from([ASKED, NAMED]))
+@settings(
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    table=tables(),
+    chunk=st.sampled_from([512, 2048, 1 << 20]),
+    asked=st.sampled_from([ASKED, NAMED]),
+)
 def test_any_table_reads_as_sqlite_reads_it(tmp_path, monkeypatch, table, chunk, asked):
     monkeypatch.setattr(sqlite_pages, "CHUNK_BYTES", chunk)
     ours, theirs = both(made(tmp_path / "t.sqlite", table), asked)
@@ -131,7 +184,10 @@ def test_any_table_reads_as_sqlite_reads_it(tmp_path, monkeypatch, table, chunk,
 
 def plain(**more) -> dict:
     """A table of whole numbers and names, several levels deep."""
-    rows = [(n * 10**9, n * 10**9 + 5, 59, n % 200, None, -n, n, 12, f"aten::op{n % 7}, seq = {n}") for n in range(50)]
+    rows = [
+        (n * 10**9, n * 10**9 + 5, 59, n % 200, None, -n, n, 12, f"aten::op{n % 7}, seq = {n}")
+        for n in range(50)
+    ]
     return {
         "page": 512,
         "columns": list(COLUMNS),
@@ -178,7 +234,10 @@ def test_plain_tables_are_read_without_sqlite(tmp_path, monkeypatch, unread, ask
 def test_rows_that_only_sqlite_can_read_stand_in_their_places(tmp_path, unread):
     path = made(tmp_path / "t.sqlite", plain())
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE t SET start = 1.5, text = ? WHERE rowid % 1000 = 7", ("long " * 300 + ", seq = 5",))
+        db.execute(
+            "UPDATE t SET start = 1.5, text = ? WHERE rowid % 1000 = 7",
+            ("long " * 300 + ", seq = 5",),
+        )
         db.execute("UPDATE t SET text = x'00ff' WHERE rowid = 3")
     ours, theirs = both(path, NAMED)
     assert ours == theirs
@@ -295,7 +354,9 @@ def test_impossible_pages_are_refused(tmp_path, at, put):
     cut=st.none() | st.none() | st.integers(1, 10**9),
     asked=st.sampled_from([ASKED, NAMED]),
 )  # fmt: skip
-def test_damage_ends_in_what_sqlite_says_or_in_an_error(tmp_path, monkeypatch, page, damage, cut, asked):
+def test_damage_ends_in_what_sqlite_says_or_in_an_error(
+    tmp_path, monkeypatch, page, damage, cut, asked
+):
     monkeypatch.setattr(sqlite_pages, "CHUNK_BYTES", 4096)
     whole = tmp_path / f"whole-{page}.sqlite"
     if not whole.exists():
@@ -306,7 +367,11 @@ def test_damage_ends_in_what_sqlite_says_or_in_an_error(tmp_path, monkeypatch, p
     path = tmp_path / "damaged.sqlite"
     path.write_bytes(content[: cut and cut % len(content)])
     errors = (ValueError, sqlite3.Error, OverflowError)
-    with suppress(*errors), closing(nsys._opened(path)) as connection, nsys._Report(connection, path) as report:
+    with (
+        suppress(*errors),
+        closing(nsys._opened(path)) as connection,
+        nsys._Report(connection, path) as report,
+    ):
         if "t" not in report.columns or not {"end", "eventType", "text"} <= report.columns["t"]:
             return
         ours = answer(report.numbers("t", asked))

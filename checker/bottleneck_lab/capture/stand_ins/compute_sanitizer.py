@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for compute-sanitizer: `--version`, `--help`, and `compute-sanitizer OPTIONS PROGRAM …`, which finds nothing in a program that ends well."""
+"""Stands in for compute-sanitizer: `--version`, `--help`, and `compute-sanitizer OPTIONS PROGRAM
+…`, which finds nothing in a program that ends well.
+"""
 
 from __future__ import annotations
 

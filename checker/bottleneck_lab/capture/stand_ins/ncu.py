@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for Nsight Compute: `ncu --version`, `--help`, `--list-sets`, `--import REPORT …`, `ncu OPTIONS PROGRAM …`."""
+"""Stands in for Nsight Compute: `ncu --version`, `--help`, `--list-sets`, `--import REPORT …`, `ncu
+OPTIONS PROGRAM …`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-TEXTS = {"--version": "Version 2026.1.0.0 (stand-in)", "--list-sets": "full  ComputeWorkload, Occupancy  no  162"}
+TEXTS = {
+    "--version": "Version 2026.1.0.0 (stand-in)",
+    "--list-sets": "full  ComputeWorkload, Occupancy  no  162",
+}
 REPORT = """"ID","Process ID","Process Name","Host Name","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum"
 "","","","","","","","ns"
 "0","1","python","","a_kernel","(128, 1, 1)","(8, 1, 1)","7000"

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for Nsight Systems: `nsys --version`, `nsys profile --help`, `nsys profile OPTIONS PROGRAM …`."""
+"""Stands in for Nsight Systems: `nsys --version`, `nsys profile --help`, `nsys profile OPTIONS
+PROGRAM …`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ OPTIONS = {
 TABLES: dict[str, tuple[str, list[tuple[object, ...]]]] = {
     "StringIds": ("id INT, value TEXT", [(1, "a_kernel"), (2, "cudaLaunchKernel")]),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
-        "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT, shortName INT",
+        (
+            "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT,"
+            " demangledName INT, shortName INT"
+        ),
         [(2000, 9000, 0, 7, 1, 1 << 24, 1, 1)],
     ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": (

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from bottleneck_lab.cohort import people
-from bottleneck_lab.cohort.handing_in import files_problem
+from bottleneck_lab.cohort.grading.rules import load_rules
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import (
     MAX_BODY_BYTES,
     MAX_CAPTURE_BYTES,
@@ -25,8 +25,8 @@ from bottleneck_lab.cohort.protocol import (
     files_of,
 )
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.rules import load_rules
 from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, client, state
+from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
 
 router = APIRouter(prefix="/api")
@@ -50,7 +50,9 @@ async def _read(request: Request, most_bytes: int) -> bytes:
         body += part
         if len(body) > most_bytes:
             raise RefusedError(
-                "too-large", f"A request may have at most {most_bytes >> 10} KiB.", "Submit source code only."
+                "too-large",
+                f"A request may have at most {most_bytes >> 10} KiB.",
+                "Submit source code only.",
             )
     return bytes(body)
 
@@ -86,7 +88,14 @@ def _join(request: Request, asked: Join) -> Joined:
         if refused.code != "already-joined":
             shared.wrong_codes.count(client(request))
         raise
-    return Joined(shared.identifier, shared.cohort.config.name, person.handle, person.name, token, shared.public_key)
+    return Joined(
+        shared.identifier,
+        shared.cohort.config.name,
+        person.handle,
+        person.name,
+        token,
+        shared.public_key,
+    )
 
 
 @router.post("/submissions", dependencies=[Depends(bearer)])
@@ -101,7 +110,9 @@ async def submit(request: Request) -> Response:
 
 @router.get("/captures/{name}", dependencies=[Depends(api_person)])
 def has_capture(request: Request, name: str) -> Response:
-    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError if it is not."""
+    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError if it
+    is not.
+    """
     if not state(request).cohort.blobs.holds(name):
         raise RefusedError("not-found", "That capture is not here.", "`lab submit` sends it.")
     return answer(Stored(name))
@@ -109,7 +120,8 @@ def has_capture(request: Request, name: str) -> Response:
 
 @router.post("/captures")
 async def store_capture(request: Request, person: ByToken) -> Response:
-    """Store the files of a capture, for a submission that names it. Few at a time: each is held in memory until it is on the disk.
+    """Store the files of a capture, for a submission that names it. Few at a time: each is held in
+    memory until it is on the disk.
 
     Raises RefusedError for too many, too slow or too large ones, and for what is not a capture.
     """
@@ -120,14 +132,18 @@ async def store_capture(request: Request, person: ByToken) -> Response:
             content = await _read(request, MAX_PACKED_BYTES)
             return answer(await run_in_threadpool(_store, request, content), 201)
     except TimeoutError as error:
-        raise RefusedError("busy", f"A capture took longer than {UPLOAD_S:.0f} s to arrive.", "Try again.") from error
+        raise RefusedError(
+            "busy", f"A capture took longer than {UPLOAD_S:.0f} s to arrive.", "Try again."
+        ) from error
 
 
 def _store(request: Request, content: bytes) -> Stored:
     try:
         files = files_of(content)
     except msgspec.DecodeError as error:
-        raise RefusedError("bad-request", f"This is not a capture: {error}.", "`lab submit` sends it.") from error
+        raise RefusedError(
+            "bad-request", f"This is not a capture: {error}.", "`lab submit` sends it."
+        ) from error
     if problem := files_problem(files):
         raise RefusedError("wrong-files", problem, "`lab profile` makes one.")
     (name,) = state(request).cohort.blobs.put([content_of(files)])
@@ -135,13 +151,19 @@ def _store(request: Request, content: bytes) -> Stored:
 
 
 @router.get("/submissions/{handle}")
-async def standing(request: Request, person: ByToken, handle: str, after: int = -1, wait: float = 0.0) -> Response:
-    """One submission; with `after`, not before its version is a later one, or `wait` seconds have passed."""
+async def standing(
+    request: Request, person: ByToken, handle: str, after: int = -1, wait: float = 0.0
+) -> Response:
+    """One submission; with `after`, not before its version is a later one, or `wait` seconds have
+    passed.
+    """
     shared = state(request)
 
     def look() -> Standing:
         with shared.cohort.database.reading() as connection:
-            return load_standing(connection, shared.judge, person, handle, shared.cohort.database.clock())
+            return load_standing(
+                connection, shared.judge, person, handle, shared.cohort.database.clock()
+            )
 
     loop = asyncio.get_running_loop()
     end = loop.time() + min(wait, MOST_WAIT_S)

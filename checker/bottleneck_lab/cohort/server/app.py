@@ -19,9 +19,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bottleneck_lab.cohort.intake import Intake
+from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.moments import iso
-from bottleneck_lab.cohort.people import Session
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server import api, common, learner, staff
 from bottleneck_lab.cohort.server.api import answer
@@ -30,6 +29,7 @@ from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.structs import inspect_structs
+from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure
@@ -63,7 +63,9 @@ class State:
         with cohort.database.reading() as connection:
             self.identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
 
-    def page(self, name: str, session: Session | None, status: int = 200, **values: Any) -> Response:
+    def page(
+        self, name: str, session: Session | None, status: int = 200, **values: Any
+    ) -> Response:
         """A page from its template."""
         shared = {
             "cohort": self.cohort.config.name,
@@ -77,7 +79,9 @@ class State:
 
 def _csrf(session: Session | None) -> Markup:
     """The hidden field that every form of a page carries."""
-    return Markup('<input type="hidden" name="csrf" value="{}">').format(session.csrf if session else "")
+    return Markup('<input type="hidden" name="csrf" value="{}">').format(
+        session.csrf if session else ""
+    )
 
 
 def _templates() -> Environment:
@@ -88,7 +92,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(iso=iso, plain=plain, figure=figure, counted=counted, lab_name=lab_name)
+    environment.filters.update(
+        iso=iso, plain=plain, figure=figure, counted=counted, lab_name=lab_name
+    )
     return environment
 
 
@@ -137,18 +143,25 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
 
 
 class _Headers:
-    """Adds the security headers to every answer. Plain ASGI: Starlette's own middleware costs as much as the rest of a request."""
+    """Adds the security headers to every answer. Plain ASGI: Starlette's own middleware costs as
+    much as the rest of a request.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, with the headers put before those of the answer; where that has one of its own, it holds."""
+        """Hand on, with the headers put before those of the answer; where that has one of its own,
+        it holds.
+        """
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message["headers"]}
-                message["headers"] = [*(each for each in _RAW_HEADERS if each[0] not in own), *message["headers"]]
+                message["headers"] = [
+                    *(each for each in _RAW_HEADERS if each[0] not in own),
+                    *message["headers"],
+                ]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -163,7 +176,9 @@ def _refused(request: Request, refused: Any) -> Response:
     if request.url.path.startswith("/api/"):
         response = answer(refused.answer(), refused.status)
     else:
-        response = state(request).page("problem.html", find(request), refused.status, problem=refused)
+        response = state(request).page(
+            "problem.html", find(request), refused.status, problem=refused
+        )
     response.headers.update(headers)
     return response
 
@@ -178,7 +193,11 @@ def _broken(request: Request, error: Any) -> Response:
 
 def _no_database(request: Request, _error: Any) -> Response:
 
-    refused = RefusedError("busy", "The cohort's database does not answer.", "Try again in a moment.", 2.0)
+    refused = RefusedError(
+        "busy", "The cohort's database does not answer.", "Try again in a moment.", 2.0
+    )
     if request.url.path.startswith("/api/"):
         return answer(refused.answer(), refused.status)
-    return Response(f"{refused.message} {refused.remedy}\n", refused.status, media_type="text/plain")
+    return Response(
+        f"{refused.message} {refused.remedy}\n", refused.status, media_type="text/plain"
+    )

@@ -1,14 +1,16 @@
-"""Pages and streams for everybody: joining, logging in, what changes, and whether the server is well."""
+"""Pages and streams for everybody: joining, logging in, what changes, and whether the server is
+well.
+"""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
-from bottleneck_lab.cohort import people
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.secrets import plain_code
 from bottleneck_lab.cohort.metrics import render_metrics
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.secrets import plain_code
 from bottleneck_lab.cohort.server.guard import (
     COOKIE,
     LEARNER,
@@ -35,13 +37,17 @@ def first(session: AsAnybody) -> Response:
 
 @router.get("/join/{code}")
 def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
-    """What a learner types; the page behind the QR code. Raises RefusedError if the code is not valid."""
+    """What a learner types; the page behind the QR code. Raises RefusedError if the code is not
+    valid.
+    """
     shared, typed = state(request), plain_code(code)
     with shared.cohort.database.reading() as connection:
         valid = typed in people.join_codes(connection)
     if not valid:
         raise RefusedError(
-            "wrong-code", "That join code is not valid, or no longer valid.", "Ask your instructor for the current one."
+            "wrong-code",
+            "That join code is not valid, or no longer valid.",
+            "Ask your instructor for the current one.",
         )
     return shared.page("join.html", session, code=typed)
 
@@ -54,7 +60,9 @@ def login_page(request: Request, session: AsAnybody) -> Response:
 
 @router.post("/login", dependencies=[Depends(OPEN)])
 def login(request: Request, fields: Form) -> Response:
-    """Check name and password. A wrong one costs as much time as a right one, and there are not many tries."""
+    """Check name and password. A wrong one costs as much time as a right one, and there are not
+    many tries.
+    """
     shared, name = state(request), fields.get("name", "")
     for who in (client(request), f"name {name.lower()}"):
         shared.logins.require(who)
@@ -69,7 +77,9 @@ def login(request: Request, fields: Form) -> Response:
 
 @router.get("/login/{token}", dependencies=[Depends(OPEN)])
 def login_by_link(request: Request, token: str) -> Response:
-    """A link from the terminal lets its owner in, once. Raises RefusedError if it is used or too old."""
+    """A link from the terminal lets its owner in, once. Raises RefusedError if it is used or too
+    old.
+    """
     database = state(request).cohort.database
     with database.writing() as connection:
         person = people.use_link(connection, token, database.clock())
@@ -93,7 +103,9 @@ def logout(request: Request) -> Response:
 @router.get("/events")
 async def events(request: Request, session: AsLearner) -> Response:
     """What changes for whoever asks, as an EventSource reads it."""
-    return StreamingResponse(state(request).hub.stream(session.person), media_type="text/event-stream")
+    return StreamingResponse(
+        state(request).hub.stream(session.person), media_type="text/event-stream"
+    )
 
 
 @router.get("/health/live", dependencies=[Depends(OPEN)])
@@ -107,7 +119,9 @@ def metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        text = render_metrics(connection, shared.judge, shared.cohort.database.clock(), shared.hub.watchers)
+        text = render_metrics(
+            connection, shared.judge, shared.cohort.database.clock(), shared.hub.watchers
+        )
     return Response(text, media_type="text/plain; version=0.0.4")
 
 

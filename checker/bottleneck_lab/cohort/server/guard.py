@@ -1,4 +1,6 @@
-"""Who asks, and whether they may: tokens for programs, cookies and CSRF tokens for browsers. Every route declares a role."""
+"""Who asks, and whether they may: tokens for programs, cookies and CSRF tokens for browsers. Every
+route declares a role.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from bottleneck_lab.cohort.people import Person, Role, Session, by_token, find_session, open_session
+from bottleneck_lab.cohort.members.people import (
+    Person,
+    Role,
+    Session,
+    by_token,
+    find_session,
+    open_session,
+)
 from bottleneck_lab.cohort.refused import RefusedError
 
 if TYPE_CHECKING:
@@ -20,8 +29,10 @@ COOKIE = "bottleneck_lab"
 MAX_FORM_BYTES = 1 << 20
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
+        " 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -46,7 +57,9 @@ def bearer(request: Request) -> str:
     """The token of a program. Raises RefusedError without one."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token:
-        raise RefusedError("not-joined", "This needs a learner's token.", "Join with `lab join URL CODE`.")
+        raise RefusedError(
+            "not-joined", "This needs a learner's token.", "Join with `lab join URL CODE`."
+        )
     return token
 
 
@@ -69,7 +82,9 @@ def find(request: Request) -> Session | None:
 
 
 class Needs:
-    """A dependency that lets only those with a role pass; `None` marks a route that is open to everybody."""
+    """A dependency that lets only those with a role pass; `None` marks a route that is open to
+    everybody.
+    """
 
     def __init__(self, role: Role | None) -> None:
         self.role = role
@@ -86,7 +101,12 @@ class Needs:
         return session
 
 
-OPEN, LEARNER, ASSISTANT, INSTRUCTOR = Needs(None), Needs("learner"), Needs("assistant"), Needs("instructor")
+OPEN, LEARNER, ASSISTANT, INSTRUCTOR = (
+    Needs(None),
+    Needs("learner"),
+    Needs("assistant"),
+    Needs("instructor"),
+)
 
 AsAnybody = Annotated[Session | None, Depends(OPEN)]
 AsLearner = Annotated[Session, Depends(LEARNER)]
@@ -96,18 +116,28 @@ ByToken = Annotated[Person, Depends(api_person)]
 
 
 async def form(request: Request) -> dict[str, str]:
-    """The fields of a form that this browser's own page sent. Raises RefusedError for a foreign origin or a missing CSRF token."""
+    """The fields of a form that this browser's own page sent. Raises RefusedError for a foreign
+    origin or a missing CSRF token.
+    """
     _require_own_origin(request)
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
         raise RefusedError("too-large", "This form is too large.", "Send less.")
     fields: dict[str, str] = {}
     for name, value in (await request.form(max_files=1, max_fields=200)).items():
-        fields[name] = value if isinstance(value, str) else (await value.read()).decode("utf-8-sig", errors="replace")
+        fields[name] = (
+            value
+            if isinstance(value, str)
+            else (await value.read()).decode("utf-8-sig", errors="replace")
+        )
 
     session = await run_in_threadpool(find, request)
     if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):
-        raise RefusedError("forbidden", "This form was not sent from its own page.", "Reload the page and try again.")
+        raise RefusedError(
+            "forbidden",
+            "This form was not sent from its own page.",
+            "Reload the page and try again.",
+        )
     return fields
 
 
@@ -117,7 +147,9 @@ Form = Annotated[dict[str, str], Depends(form)]
 def _require_own_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
-        raise RefusedError("forbidden", "This form was sent from another site.", "Use the page itself.")
+        raise RefusedError(
+            "forbidden", "This form was sent from another site.", "Use the page itself."
+        )
 
 
 def let_in(request: Request, person: Person, where: str) -> Response:
@@ -127,7 +159,9 @@ def let_in(request: Request, person: Person, where: str) -> Response:
         token = open_session(connection, person, database.clock())
     answer = RedirectResponse(where, status_code=303)
     secure = request.url.scheme == "https" or state(request).url.startswith("https:")
-    answer.set_cookie(COOKIE, token, httponly=True, samesite="lax", secure=secure, path="/", max_age=12 * 3600)
+    answer.set_cookie(
+        COOKIE, token, httponly=True, samesite="lax", secure=secure, path="/", max_age=12 * 3600
+    )
     return answer
 
 

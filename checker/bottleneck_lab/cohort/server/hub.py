@@ -1,4 +1,6 @@
-"""What changed, told to everybody who watches. The log of events in the database is followed, so that runners in other processes are heard too."""
+"""What changed, told to everybody who watches. The log of events in the database is followed, so
+that runners in other processes are heard too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from bottleneck_lab.cohort.people import Person
+from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import Database
 from bottleneck_lab.cohort.view.room import latest_event
@@ -67,7 +69,9 @@ class Hub:
     def _tell(self, event: Event) -> None:
         for queue, person in self._watchers.items():
             if person.may("assistant") or event.person == person.id or event.kind in FOR_ALL:
-                with contextlib.suppress(asyncio.QueueFull):  # a page that does not read gets the next one
+                with contextlib.suppress(
+                    asyncio.QueueFull
+                ):  # a page that does not read gets the next one
                     queue.put_nowait(event)
 
     @contextlib.contextmanager

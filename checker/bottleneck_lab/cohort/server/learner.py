@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import update
 
-from bottleneck_lab.cohort.people import Session, clean
+from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.guard import AsLearner, Form, state
 from bottleneck_lab.cohort.settings import load_settings
@@ -44,7 +44,9 @@ def my_submission(request: Request, session: AsLearner, handle: str) -> Response
     """One's own submission with its verdict, once that is released."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        standing = load_standing(connection, shared.judge, session.person, handle, shared.cohort.database.clock())
+        standing = load_standing(
+            connection, shared.judge, session.person, handle, shared.cohort.database.clock()
+        )
     verdict = msgspec.json.decode(standing.verdict, type=Verdict) if standing.verdict else None
     return shared.page("my_submission.html", session, standing=standing, verdict=verdict)
 
@@ -52,7 +54,10 @@ def my_submission(request: Request, session: AsLearner, handle: str) -> Response
 @router.post("/me/leaderboard")
 def show_me(request: Request, session: AsLearner, fields: Form) -> Response:
     """Appear on the leaderboard under a pseudonym, or no longer."""
-    pseudonym, table = clean(fields.get("pseudonym", ""), 40) or session.person.pseudonym, tables.people
+    pseudonym, table = (
+        clean(fields.get("pseudonym", ""), 40) or session.person.pseudonym,
+        tables.people,
+    )
     values = {"on_leaderboard": fields.get("shown") == "yes", "pseudonym": pseudonym}
     with state(request).cohort.database.writing() as connection:
         connection.execute(update(table).where(table.c.id == session.person.id).values(values))
@@ -65,6 +70,8 @@ def leaderboard(request: Request, session: AsLearner) -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         if not load_settings(connection).leaderboard:
-            raise RefusedError("not-found", "This cohort has no leaderboard.", "Your own page is at /me.")
+            raise RefusedError(
+                "not-found", "This cohort has no leaderboard.", "Your own page is at /me."
+            )
         rows = load_leaderboard(connection, shared.judge, shared.cohort.database.clock())
     return shared.page("leaderboard.html", session, rows=rows)

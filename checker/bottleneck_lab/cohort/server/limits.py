@@ -15,7 +15,9 @@ MOST_NAMES = 10_000
 class Limit:
     """At most `most` within `window_s` for each name."""
 
-    def __init__(self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most, self._window_s, self._clock = most, window_s, clock
         self._times: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
@@ -29,7 +31,9 @@ class Limit:
             times.append(self._clock())
 
     def require(self, name: str) -> None:
-        """The same without counting: for what counts only when it fails. Raises RefusedError if there were too many."""
+        """The same without counting: for what counts only when it fails. Raises RefusedError if
+        there were too many.
+        """
         with self._lock:
             times = self._recent(name)
             if len(times) >= self._most:
@@ -37,7 +41,8 @@ class Limit:
 
     def _recent(self, name: str) -> deque[float]:
         if len(self._times) > MOST_NAMES:
-            self._times.clear()  # a flood of names; whoever is known by a token is limited by the database too
+            # A flood of names; whoever is known by a token is limited by the database too
+            self._times.clear()
         times = self._times.setdefault(name, deque())
         while times and times[0] <= self._clock() - self._window_s:
             times.popleft()
@@ -46,5 +51,8 @@ class Limit:
     def _refusal(self, times: deque[float]) -> RefusedError:
         wait_s = max(1.0, times[0] + self._window_s - self._clock())
         return RefusedError(
-            "too-fast", "Too many requests in a short time.", f"Wait {wait_s:.0f} s and try again.", wait_s
+            "too-fast",
+            "Too many requests in a short time.",
+            f"Wait {wait_s:.0f} s and try again.",
+            wait_s,
         )

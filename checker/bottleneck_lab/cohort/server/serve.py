@@ -33,7 +33,9 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str] | None = None) -> None:
+def serve(
+    cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str] | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM. Raises MachineError if the address cannot be had."""
     certificate, key = tls or (None, None)
     config = uvicorn.Config(
@@ -51,7 +53,9 @@ def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str
     )
     server = _Server(config)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _signum, _frame: None)  # uvicorn raises them once more after it has stopped
+        signal.signal(
+            number, lambda _signum, _frame: None
+        )  # uvicorn raises them once more after it has stopped
     server.run()
     if not server.started:
         raise MachineError(
@@ -61,7 +65,9 @@ def serve(cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str
 
 
 class Keeper:
-    """Keeps a command running: started again when it ends, after a pause that grows while it keeps ending at once."""
+    """Keeps a command running: started again when it ends, after a pause that grows while it keeps
+    ending at once.
+    """
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -82,11 +88,17 @@ class Keeper:
     def _keep(self) -> None:
         pause_s = 1.0
         while not self._stopping.is_set():
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, start_new_session=True
+            )
             if self._stopping.is_set():  # just then
                 self._process.terminate()
             status = self._process.wait()
             if not self._stopping.is_set():
-                log.warning("the runner exited with status %d and will be restarted in %.0f s", status, pause_s)
+                log.warning(
+                    "the runner exited with status %d and will be restarted in %.0f s",
+                    status,
+                    pause_s,
+                )
                 self._stopping.wait(pause_s)
                 pause_s = min(30.0, pause_s * 2)

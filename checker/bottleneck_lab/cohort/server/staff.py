@@ -1,4 +1,6 @@
-"""The instructor's pages. Assistants see everything and can help; only instructors decide who is in, what counts and what is measured again."""
+"""The instructor's pages. Assistants see everything and can help; only instructors decide who is
+in, what counts and what is measured again.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,30 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort import leases, people
-from bottleneck_lab.cohort.capture_reading import render_report
-from bottleneck_lab.cohort.exports import ENDINGS, FORMATS, TYPES, Format, export
 from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grades import Grade, load_grades
+from bottleneck_lab.cohort.grading.exports import ENDINGS, FORMATS, TYPES, Format, export
+from bottleneck_lab.cohort.grading.grades import Grade, load_grades
+from bottleneck_lab.cohort.grading.rules import all_extensions, extend, load_rules, set_rules
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.people import Session, clean
+from bottleneck_lab.cohort.members.qr import qr_page
+from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.moments import parse_moment
-from bottleneck_lab.cohort.people import Session, clean
-from bottleneck_lab.cohort.qr import qr_page
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.roster import enter_roster, read_roster
-from bottleneck_lab.cohort.rules import all_extensions, extend, load_rules, set_rules
-from bottleneck_lab.cohort.server.guard import ASSISTANT, INSTRUCTOR, AsAssistant, AsInstructor, Form, form, state
+from bottleneck_lab.cohort.running import leases
+from bottleneck_lab.cohort.server.guard import (
+    ASSISTANT,
+    INSTRUCTOR,
+    AsAssistant,
+    AsInstructor,
+    Form,
+    form,
+    state,
+)
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
+from bottleneck_lab.cohort.submissions.capture_reading import render_report
 from bottleneck_lab.cohort.view.attempts import load_attempts, load_report, load_whole
 from bottleneck_lab.cohort.view.lab import load_distribution
 from bottleneck_lab.cohort.view.room import load_room
@@ -85,7 +96,10 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
         distribution = load_distribution(connection, shared.judge, slug)
         rules = load_rules(connection, slug)
         attempts = load_attempts(connection, shared.judge, tables.submissions.c.lab == slug)
-        names = {row.id: row.name for row in connection.execute(select(tables.people.c.id, tables.people.c.name))}
+        names = {
+            row.id: row.name
+            for row in connection.execute(select(tables.people.c.id, tables.people.c.name))
+        }
     return shared.page(
         "lab.html",
         session,
@@ -99,7 +113,9 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
 
 def _require_lab(slug: str) -> None:
     if slug not in load_labs():
-        raise RefusedError("unknown-lab", "This cohort has no lab with that name.", "Go back to the room.")
+        raise RefusedError(
+            "unknown-lab", "This cohort has no lab with that name.", "Go back to the room."
+        )
 
 
 @router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
@@ -113,7 +129,13 @@ def change_lab(request: Request, slug: str, fields: Form) -> Response:
     changes.update({name: _number(fields.get(name, "")) for name in ("budget", "hints_open")})
     points = _number(fields.get("points", ""))
     with database.writing() as connection:
-        set_rules(connection, slug, database.clock(), **changes, points=100.0 if points is None else float(points))
+        set_rules(
+            connection,
+            slug,
+            database.clock(),
+            **changes,
+            points=100.0 if points is None else float(points),
+        )
     return RedirectResponse(f"/labs/{slug}", status_code=303)
 
 
@@ -128,17 +150,25 @@ def _number(text: str) -> int | None:
     if not text.strip():
         return None
     if not text.strip().isdecimal() or int(text) > 1_000_000:
-        raise RefusedError("bad-request", f"'{text[:40]}' is not a whole number.", "Write a number, or leave it empty.")
+        raise RefusedError(
+            "bad-request",
+            f"'{text[:40]}' is not a whole number.",
+            "Write a number, or leave it empty.",
+        )
     return int(text)
 
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
 def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
-    """Measure again everything that was submitted for a lab; with `checker`, what that version of the checker measured."""
+    """Measure again everything that was submitted for a lab; with `checker`, what that version of
+    the checker measured.
+    """
     shared = state(request)
     with shared.cohort.database.writing() as connection:
         judged = shared.judge.latest(connection, tables.submissions.c.lab == slug)
-        chosen = [one.submission for one in judged if fields.get("checker", one.checker) == one.checker]
+        chosen = [
+            one.submission for one in judged if fields.get("checker", one.checker) == one.checker
+        ]
         leases.regrade(connection, chosen, shared.cohort.database.clock())
     return RedirectResponse("/room", status_code=303)
 
@@ -150,9 +180,18 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
     with shared.cohort.database.reading() as connection:
         who = people.by_handle(connection, handle)
         attempts = load_attempts(connection, shared.judge, tables.submissions.c.person == who.id)
-        extensions = {lab: value for (owner, lab), value in all_extensions(connection).items() if owner == who.id}
+        extensions = {
+            lab: value
+            for (owner, lab), value in all_extensions(connection).items()
+            if owner == who.id
+        }
     return shared.page(
-        "person.html", session, person=who, attempts=attempts, extensions=extensions, labs=list(load_labs())
+        "person.html",
+        session,
+        person=who,
+        attempts=attempts,
+        extensions=extensions,
+        labs=list(load_labs()),
     )
 
 
@@ -171,12 +210,16 @@ def extend_person(request: Request, handle: str, fields: Form) -> Response:
 
 @router.post("/people/{handle}/remove")
 def remove_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
-    """Take somebody out, or, for one on the roster, let them join again. Raises RefusedError for oneself."""
+    """Take somebody out, or, for one on the roster, let them join again. Raises RefusedError for
+    oneself.
+    """
     database = state(request).cohort.database
     with database.writing() as connection:
         who = people.by_handle(connection, handle)
         if who.id == session.person.id:
-            raise RefusedError("forbidden", "You cannot remove yourself.", "Another instructor can.")
+            raise RefusedError(
+                "forbidden", "You cannot remove yourself.", "Another instructor can."
+            )
         if fields.get("how") == "reset":
             people.reset_token(connection, who)
         else:
@@ -185,7 +228,9 @@ def remove_person(request: Request, session: AsInstructor, handle: str, fields: 
 
 
 @router.get("/submissions/{handle}")
-def submission(request: Request, session: AsAssistant, handle: str, against: str = "shipped") -> Response:
+def submission(
+    request: Request, session: AsAssistant, handle: str, against: str = "shipped"
+) -> Response:
     """One submission: files, verdicts, attempts at measuring it."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
@@ -193,13 +238,19 @@ def submission(request: Request, session: AsAssistant, handle: str, against: str
     return shared.page("submission.html", session, whole=whole)
 
 
-PAGE_OF_ITS_OWN = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-"""For a page that was made from a learner's file: it runs its own scripts, as a site that is nobody's, without cookies and without a way out."""
+PAGE_OF_ITS_OWN = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src"
+    " 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+)
+"""For a page that was made from a learner's file: it runs its own scripts, as a site that is
+nobody's, without cookies and without a way out.
+"""
 
 
 @router.get("/submissions/{handle}/capture", dependencies=[Depends(ASSISTANT)])
 def capture_report(request: Request, handle: str) -> Response:
-    """The report of the capture that came with a submission, with causes and findings. One is made at a time.
+    """The report of the capture that came with a submission, with causes and findings. One is made
+    at a time.
 
     Raises RefusedError if there is none, or it cannot be read.
     """
@@ -211,7 +262,11 @@ def capture_report(request: Request, handle: str) -> Response:
             page = render_report(files, title)
     except CaptureError as error:
         raise RefusedError("bad-capture", error.message, error.remedy) from error
-    return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": PAGE_OF_ITS_OWN})
+    return Response(
+        page,
+        media_type="text/html; charset=utf-8",
+        headers={"Content-Security-Policy": PAGE_OF_ITS_OWN},
+    )
 
 
 @router.post("/submissions/{handle}/regrade", dependencies=[Depends(INSTRUCTOR), Depends(form)])
@@ -274,7 +329,9 @@ def _staff(connection: Connection) -> list[tuple[str, str, str]]:
     query = select(table.c.handle, table.c.name, table.c.role).where(
         table.c.role != "learner", table.c.removed.is_(None)
     )
-    return [(row.handle, row.name, row.role) for row in connection.execute(query.order_by(table.c.id))]
+    return [
+        (row.handle, row.name, row.role) for row in connection.execute(query.order_by(table.c.id))
+    ]
 
 
 _FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
@@ -282,12 +339,18 @@ _FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
 
 @router.post("/settings", dependencies=[Depends(INSTRUCTOR)])
 def change(request: Request, fields: Form) -> Response:
-    """Set limits, the late policy, the leaderboard. Raises RefusedError if a value is out of its range."""
+    """Set limits, the late policy, the leaderboard. Raises RefusedError if a value is out of its
+    range.
+    """
     database = state(request).cohort.database
     numbers = {name: _number(fields[name]) for name in _FIELDS if fields.get(name, "").strip()}
-    late = {name: (_number(fields.get(f"late_{name}", "")) or 0) / 100 for name in ("per_day", "most")}
+    late = {
+        name: (_number(fields.get(f"late_{name}", "")) or 0) / 100 for name in ("per_day", "most")
+    }
     grace_s = (_number(fields.get("late_grace_min", "")) or 0) * 60.0
-    flags = {name: fields.get(name) == "yes" for name in ("leaderboard", "roster_only", "partial_credit")}
+    flags = {
+        name: fields.get(name) == "yes" for name in ("leaderboard", "roster_only", "partial_credit")
+    }
     try:
         with database.writing() as connection:
             change_settings(connection, **numbers, **flags, late={**late, "grace_s": grace_s})
@@ -311,11 +374,19 @@ def codes(request: Request, fields: Form) -> Response:
 
 @router.post("/settings/staff", dependencies=[Depends(INSTRUCTOR)])
 def staff(request: Request, fields: Form) -> Response:
-    """Add an assistant or an instructor, with a password of at least twelve characters. Raises RefusedError if something is missing."""
-    name, password, role = clean(fields.get("name", "")), fields.get("password", ""), fields.get("role", "")
+    """Add an assistant or an instructor, with a password of at least twelve characters. Raises
+    RefusedError if something is missing.
+    """
+    name, password, role = (
+        clean(fields.get("name", "")),
+        fields.get("password", ""),
+        fields.get("role", ""),
+    )
     if not name or len(password) < 12 or role not in ("assistant", "instructor"):
         raise RefusedError(
-            "bad-request", "A name, a role and a password of at least 12 characters are needed.", "Fill in all three."
+            "bad-request",
+            "A name, a role and a password of at least 12 characters are needed.",
+            "Fill in all three.",
         )
     database = state(request).cohort.database
     with database.writing() as connection:

@@ -1,1 +1,3 @@
-"""Where a cohort's state lives: one database, SQLite or PostgreSQL, and a folder of content-addressed blobs."""
+"""Where a cohort's state lives: one database, SQLite or PostgreSQL, and a folder of
+content-addressed blobs.
+"""

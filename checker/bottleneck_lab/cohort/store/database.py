@@ -1,4 +1,6 @@
-"""Opening the database, and the two kinds of transaction: reading, and writing with everybody else kept out."""
+"""Opening the database, and the two kinds of transaction: reading, and writing with everybody else
+kept out.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,11 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that is alone in writing from its first statement on. Durable when the block has ended.
+        """A transaction that is alone in writing from its first statement on. Durable when the
+        block has ended.
 
-        SQLite's ordinary BEGIN takes the lock at the first write, and fails then if anyone else wrote in between: 251 of 300 parallel uploads did.
+        SQLite's ordinary BEGIN takes the lock at the first write, and fails then if anyone else
+        wrote in between: 251 of 300 parallel uploads did.
         """
         with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if connection.dialect.name == "postgresql":
@@ -81,7 +85,9 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
+    connection.exec_driver_sql(
+        "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
+    )
 
 
 @contextmanager
@@ -112,5 +118,7 @@ def migrate(database: Database) -> None:
 
 
 def note(connection: Connection, at: float, kind: str, text: str = "", **about: Any) -> None:
-    """Append to the log of events, which pages follow. `about` may name `person` (its number) and `submission` (its handle)."""
+    """Append to the log of events, which pages follow. `about` may name `person` (its number) and
+    `submission` (its handle).
+    """
     connection.execute(tables.events.insert().values(at=at, kind=kind, text=text, **about))

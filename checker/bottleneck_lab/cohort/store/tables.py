@@ -1,4 +1,6 @@
-"""The tables. Times are seconds since the epoch (UTC); secrets are stored as their SHA-256 or as an argon2 hash."""
+"""The tables. Times are seconds since the epoch (UTC); secrets are stored as their SHA-256 or as an
+argon2 hash.
+"""
 
 from __future__ import annotations
 
@@ -213,6 +215,8 @@ events = Table(
 
 
 def blobs_of_submissions(connection: Connection) -> set[str]:
-    """The names of all blobs that submissions refer to: their files, and the captures that came with them."""
+    """The names of all blobs that submissions refer to: their files, and the captures that came
+    with them.
+    """
     rows = connection.execute(select(submissions.c.blob, submissions.c.capture))
     return {name for row in rows for name in row if name is not None}

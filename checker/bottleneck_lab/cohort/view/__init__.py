@@ -1,1 +1,3 @@
-"""What pages, exports and the learner's client show: read from the database, computed when it is asked for."""
+"""What pages, exports and the learner's client show: read from the database, computed when it is
+asked for.
+"""

@@ -9,11 +9,11 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import Lab, load_labs
-from bottleneck_lab.cohort.blobs import Blobs
-from bottleneck_lab.cohort.ledger import Circumstances
 from bottleneck_lab.cohort.protocol import Capture, files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.submissions.blobs import Blobs
+from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.grading.verdict import Verdict
@@ -98,18 +98,32 @@ def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
 
 
 def load_whole(
-    connection: Connection, judge: VerdictReader, blobs: Blobs, handle: str, against: str = "shipped"
+    connection: Connection,
+    judge: VerdictReader,
+    blobs: Blobs,
+    handle: str,
+    against: str = "shipped",
 ) -> Whole:
-    """One submission. `against`: what its files are compared with, the `shipped` ones or those of the attempt `before`. Raises RefusedError."""
+    """One submission. `against`: what its files are compared with, the `shipped` ones or those of
+    the attempt `before`. Raises RefusedError.
+    """
     table, people, leases = tables.submissions, tables.people, tables.leases
     row = connection.execute(select(table).where(table.c.handle == handle)).first()
     if row is None:
         raise RefusedError("not-found", "There is no such submission.", "Go back to the room.")
-    who = connection.execute(select(people.c.handle, people.c.name).where(people.c.id == row.person)).one()
+    who = connection.execute(
+        select(people.c.handle, people.c.name).where(people.c.id == row.person)
+    ).one()
     rounds = judge.all_of(connection, handle)
     columns = (leases.c.state, leases.c.slot, leases.c.taken, leases.c.ended, leases.c.why)
-    tries = connection.execute(select(*columns).where(leases.c.submission == row.id).order_by(leases.c.id))
-    old = _files_before(connection, blobs, row) if against == "before" else _shipped(load_labs()[row.lab])
+    tries = connection.execute(
+        select(*columns).where(leases.c.submission == row.id).order_by(leases.c.id)
+    )
+    old = (
+        _files_before(connection, blobs, row)
+        if against == "before"
+        else _shipped(load_labs()[row.lab])
+    )
     return Whole(
         _attempt(row, rounds[-1][0] if rounds else None),
         who.handle,
@@ -129,7 +143,11 @@ def _diagnosis(lab: Lab, record: Record | None) -> list[AnsweredQuestion]:
     return [
         AnsweredQuestion(
             question.ask,
-            [format_answer(question, each.answers[question.id]) for each in commitments if question.id in each.answers],
+            [
+                format_answer(question, each.answers[question.id])
+                for each in commitments
+                if question.id in each.answers
+            ],
         )
         for question in lab.spec.questions
         if commitments
@@ -137,11 +155,17 @@ def _diagnosis(lab: Lab, record: Record | None) -> list[AnsweredQuestion]:
 
 
 def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str, dict[str, bytes]]:
-    """The title of a submission's lab, and the files of the capture that came with it. Raises RefusedError if there is none."""
+    """The title of a submission's lab, and the files of the capture that came with it. Raises
+    RefusedError if there is none.
+    """
     table = tables.submissions
-    row = connection.execute(select(table.c.lab, table.c.capture).where(table.c.handle == handle)).first()
+    row = connection.execute(
+        select(table.c.lab, table.c.capture).where(table.c.handle == handle)
+    ).first()
     if row is None or row.capture is None:
-        raise RefusedError("not-found", "No capture came with this submission.", "Go back to the room.")
+        raise RefusedError(
+            "not-found", "No capture came with this submission.", "Go back to the room."
+        )
     return load_labs()[row.lab].spec.title, files_of(blobs.get(row.capture))
 
 
@@ -153,18 +177,26 @@ def _shipped(lab: Lab) -> dict[str, bytes]:
 def _files_before(connection: Connection, blobs: Blobs, row: Any) -> dict[str, bytes]:
     table = tables.submissions
     earlier = (table.c.person == row.person) & (table.c.lab == row.lab) & (table.c.id < row.id)
-    blob = connection.execute(select(table.c.blob).where(earlier).order_by(table.c.id.desc())).scalar()
+    blob = connection.execute(
+        select(table.c.blob).where(earlier).order_by(table.c.id.desc())
+    ).scalar()
     return files_of(blobs.get(blob)) if blob else _shipped(load_labs()[row.lab])
 
 
 def _changes(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, list[DiffLine]]:
-    return {name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted({*old, *new})}
+    return {
+        name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted({*old, *new})
+    }
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
 def _difference(old: bytes, new: bytes) -> list[DiffLine]:
-    before, after = (data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES] for data in (old, new))
+    before, after = (
+        data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES] for data in (old, new)
+    )
     lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
-    return [DiffLine(_KINDS.get(line[:1], "same"), line[:MOST_COLUMNS]) for line in lines[:MOST_LINES]]
+    return [
+        DiffLine(_KINDS.get(line[:1], "same"), line[:MOST_COLUMNS]) for line in lines[:MOST_LINES]
+    ]

@@ -25,7 +25,11 @@ class Distribution(msgspec.Struct, frozen=True):
 
 def load_distribution(connection: Connection, judge: VerdictReader, lab: str) -> Distribution:
     """Of all verdicts of a lab; those that were altered are left out."""
-    judged = [one for one in judge.latest(connection, tables.submissions.c.lab == lab) if one.problem is None]
+    judged = [
+        one
+        for one in judge.latest(connection, tables.submissions.c.lab == lab)
+        if one.problem is None
+    ]
     best = _best(judged)
     edges, counts = _histogram([one.value for one in best if one.value is not None])
     shown = next((one for one in judged if one.target is not None), None)
@@ -44,7 +48,9 @@ def _best(judged: list[CheckedVerdict]) -> list[CheckedVerdict]:
     """Each learner's best attempt: passed before failed, then the better figure."""
     best: dict[int, CheckedVerdict] = {}
     for one in judged:
-        if one.value is not None and (one.person not in best or _rank(one) > _rank(best[one.person])):
+        if one.value is not None and (
+            one.person not in best or _rank(one) > _rank(best[one.person])
+        ):
             best[one.person] = one
     return list(best.values())
 

@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.leases import queue_length
-from bottleneck_lab.cohort.queue_order import load_queue
+from bottleneck_lab.cohort.running.leases import queue_length
+from bottleneck_lab.cohort.running.queue_order import load_queue
+from bottleneck_lab.cohort.running.workers import Runner, load_runners
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
-from bottleneck_lab.cohort.workers import Runner, load_runners
 from bottleneck_lab.grading.verdict import Outcome
 
 STUCK_FAILED = 3
@@ -92,7 +92,9 @@ class Room(msgspec.Struct, frozen=True):
     @property
     def stuck(self) -> list[Row]:
         """Who needs help, those who tried most first."""
-        return sorted((row for row in self.rows if row.stuck), key=lambda row: (-row.failed, -row.idle_min))
+        return sorted(
+            (row for row in self.rows if row.stuck), key=lambda row: (-row.failed, -row.idle_min)
+        )
 
     @property
     def passed(self) -> int:
@@ -127,13 +129,19 @@ def latest_event(connection: Connection) -> int:
 def announcements(connection: Connection) -> list[tuple[int, str]]:
     """What is announced now, newest first, with its number."""
     table = tables.announcements
-    query = select(table.c.id, table.c.text).where(table.c.withdrawn.is_(None)).order_by(table.c.id.desc())
+    query = (
+        select(table.c.id, table.c.text)
+        .where(table.c.withdrawn.is_(None))
+        .order_by(table.c.id.desc())
+    )
     return [(row.id, row.text) for row in connection.execute(query)]
 
 
 def _unmeasurable(queue: list[Queued], runners: list[Runner]) -> list[str]:
     """Devices that submissions wait for and no runner has."""
-    has_gpu = any(slot.name.startswith(("gpu", "cluster")) for runner in runners for slot in runner.slots)
+    has_gpu = any(
+        slot.name.startswith(("gpu", "cluster")) for runner in runners for slot in runner.slots
+    )
     wanted = {one.device for one in queue if one.state == "queued"}
     return sorted(device for device in wanted if not runners or (device == "cuda" and not has_gpu))
 
@@ -164,7 +172,14 @@ def _rows(connection: Connection, judge: VerdictReader, labs: list[str], now: fl
     judged = {one.submission: one for one in judge.latest(connection)}
     handed_in: dict[int, list[Any]] = defaultdict(list)
     table = tables.submissions
-    columns = (table.c.person, table.c.handle, table.c.lab, table.c.state, table.c.received, table.c.told)
+    columns = (
+        table.c.person,
+        table.c.handle,
+        table.c.lab,
+        table.c.state,
+        table.c.received,
+        table.c.told,
+    )
     for submission in connection.execute(select(*columns).order_by(table.c.id)):
         handed_in[submission.person].append(submission)
     people = tables.people
@@ -173,10 +188,19 @@ def _rows(connection: Connection, judge: VerdictReader, labs: list[str], now: fl
         .where(people.c.role == "learner", people.c.removed.is_(None))
         .order_by(people.c.name, people.c.id)
     )
-    return [_row(person, handed_in[person.id], judged, labs, now) for person in connection.execute(query)]
+    return [
+        _row(person, handed_in[person.id], judged, labs, now)
+        for person in connection.execute(query)
+    ]
 
 
-def _row(person: Any, handed_in: list[Any], judged: dict[str, CheckedVerdict], labs: list[str], now: float) -> Row:
+def _row(
+    person: Any,
+    handed_in: list[Any],
+    judged: dict[str, CheckedVerdict],
+    labs: list[str],
+    now: float,
+) -> Row:
     verdicts = [judged[one.handle] for one in handed_in if one.handle in judged]
     failed, since = _since_progress(verdicts, person.joined or person.created)
     cells = [_cell(lab, [one for one in handed_in if one.lab == lab], judged) for lab in labs]
@@ -198,11 +222,15 @@ def _row(person: Any, handed_in: list[Any], judged: dict[str, CheckedVerdict], l
 
 
 def _since_progress(verdicts: list[CheckedVerdict], since: float) -> tuple[int, float]:
-    """Failed attempts since the last progress, and when that was. Progress: more criteria of a lab hold than ever before, or all."""
+    """Failed attempts since the last progress, and when that was. Progress: more criteria of a lab
+    hold than ever before, or all.
+    """
     best: dict[str, int] = {}
     failed = 0
     for one in verdicts:
-        if one.passed or (one.outcome is Outcome.FAIL and one.lab in best and one.held > best[one.lab]):
+        if one.passed or (
+            one.outcome is Outcome.FAIL and one.lab in best and one.held > best[one.lab]
+        ):
             failed, since = 0, one.recorded
         elif one.outcome is Outcome.FAIL:
             failed += 1
@@ -227,6 +255,12 @@ def _cell(lab: str, handed_in: list[Any], judged: dict[str, CheckedVerdict]) -> 
     last = (passed or handed_in)[-1]
     if passed or last.state in ("done", "failed"):
         verdict = judged.get(last.handle)
-        state = "copied" if verdict and verdict.copied else _STATES[verdict.outcome] if verdict else "error"
+        state = (
+            "copied"
+            if verdict and verdict.copied
+            else _STATES[verdict.outcome]
+            if verdict
+            else "error"
+        )
         return Cell(lab, state, len(handed_in), last.handle)
     return Cell(lab, last.state, len(handed_in), last.handle)

@@ -1,4 +1,6 @@
-"""The cohort as one learner may see it: their own submissions, how many are left, announcements; feedback only once released."""
+"""The cohort as one learner may see it: their own submissions, how many are left, announcements;
+feedback only once released.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row, select
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.rules import Rules, load_rules, rules_for
+from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.moments import iso
-from bottleneck_lab.cohort.people import Person
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
-from bottleneck_lab.cohort.queue_order import load_pace, load_queue
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.rules import Rules, load_rules, rules_for
+from bottleneck_lab.cohort.running.queue_order import load_pace, load_queue
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import announcements
@@ -23,12 +25,20 @@ SHOWN = 50
 """How many of the latest submissions are listed."""
 
 
-def load_standing(connection: Connection, judge: VerdictReader, person: Person, handle: str, now: float) -> Standing:
-    """One submission of this learner. Raises RefusedError for one that is somebody else's, just as for one that is nobody's."""
+def load_standing(
+    connection: Connection, judge: VerdictReader, person: Person, handle: str, now: float
+) -> Standing:
+    """One submission of this learner. Raises RefusedError for one that is somebody else's, just as
+    for one that is nobody's.
+    """
     table = tables.submissions
-    row = connection.execute(select(table).where(table.c.handle == handle, table.c.person == person.id)).first()
+    row = connection.execute(
+        select(table).where(table.c.handle == handle, table.c.person == person.id)
+    ).first()
     if row is None:
-        raise RefusedError("not-found", "You have no submission with that name.", "`lab status` lists them.")
+        raise RefusedError(
+            "not-found", "You have no submission with that name.", "`lab status` lists them."
+        )
     rounds = judge.all_of(connection, handle)
     shown = rounds[-1] if rounds and row.state in ("done", "failed") else None
     rules = load_rules(connection, row.lab, person.id)
@@ -52,25 +62,46 @@ def _standing(
     )
     wait_s = load_pace(connection, now).wait_s(ahead) if row.state == "queued" else None
     outcome, summary, note = (
-        (str(judged.outcome or "ERROR"), judged.summary, row.note) if judged else (None, None, row.note)
+        (str(judged.outcome or "ERROR"), judged.summary, row.note)
+        if judged
+        else (None, None, row.note)
     )
     if judged and judged.problem:
         summary, note = judged.problem, "Tell your instructor."
     if judged and rules.hidden(now):
-        outcome, summary, note = None, None, f"Measured. Feedback is released at {iso(rules.feedback_at or now)}."
+        outcome, summary, note = (
+            None,
+            None,
+            f"Measured. Feedback is released at {iso(rules.feedback_at or now)}.",
+        )
     return Standing(
-        row.handle, row.lab, row.state, row.version, ahead, wait_s, iso(row.received), outcome, summary, None, note
+        row.handle,
+        row.lab,
+        row.state,
+        row.version,
+        ahead,
+        wait_s,
+        iso(row.received),
+        outcome,
+        summary,
+        None,
+        note,
     )
 
 
 def load_me(connection: Connection, judge: VerdictReader, person: Person, now: float) -> Me:
     """Everything on a learner's own page."""
     table, cohort = tables.submissions, connection.execute(select(tables.cohort)).one()
-    rows = connection.execute(select(table).where(table.c.person == person.id).order_by(table.c.id.desc())).all()
+    rows = connection.execute(
+        select(table).where(table.c.person == person.id).order_by(table.c.id.desc())
+    ).all()
     judged = {one.submission: one for one in judge.latest(connection, table.c.person == person.id)}
     of = rules_for(connection, [person.id])
     rules = {slug: of(slug, person.id) for slug in {*load_labs(), *(row.lab for row in rows)}}
-    settled = {row.handle: judged.get(row.handle) if row.state in ("done", "failed") else None for row in rows}
+    settled = {
+        row.handle: judged.get(row.handle) if row.state in ("done", "failed") else None
+        for row in rows
+    }
     return Me(
         cohort.id,
         cohort.name,
@@ -79,7 +110,10 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         load_settings(connection).paused,
         [text for _, text in announcements(connection)],
         [_lab(connection, slug, rules[slug], person, rows, judged, now) for slug in load_labs()],
-        [_standing(connection, row, settled[row.handle], rules[row.lab], now) for row in rows[:SHOWN]],
+        [
+            _standing(connection, row, settled[row.handle], rules[row.lab], now)
+            for row in rows[:SHOWN]
+        ],
     )
 
 
@@ -98,4 +132,12 @@ def _lab(
     hints = len(lab.spec.hints)
     open_hints = hints if rules.hints_open is None else min(hints, rules.hints_open)
     left = rules.left(connection, person.id)
-    return LabStanding(slug, lab.spec.title, iso(rules.due) if rules.due else None, left, open_hints, passed, len(mine))
+    return LabStanding(
+        slug,
+        lab.spec.title,
+        iso(rules.due) if rules.due else None,
+        left,
+        open_hints,
+        passed,
+        len(mine),
+    )

@@ -1,4 +1,6 @@
-"""Verdicts fit to show: only those that the cohort's key signed for this submission, learner and attempt."""
+"""Verdicts fit to show: only those that the cohort's key signed for this submission, learner and
+attempt.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import Connection, Row, Select, func, select
 
-from bottleneck_lab.cohort.leases import binding_problem
+from bottleneck_lab.cohort.running.leases import binding_problem
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.grading.attest import public_key_of, verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
@@ -19,7 +21,9 @@ STOPPED = ("crashed", "timed out", "tampered", "forbidden call", "does not compi
 
 
 class CheckedVerdict(msgspec.Struct, frozen=True):
-    """What a verdict comes to. `value` and `target` are those of the lab's first target; `problem` says why the record is not to be believed."""
+    """What a verdict comes to. `value` and `target` are those of the lab's first target; `problem`
+    says why the record is not to be believed.
+    """
 
     submission: str
     person: int
@@ -49,7 +53,9 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The share (0–1) of the criteria that hold; 1 only for a lab that is solved, 0 for work that was stopped."""
+        """The share (0–1) of the criteria that hold; 1 only for a lab that is solved, 0 for work
+        that was stopped.
+        """
         if self.passed:
             return 1.0
         if self.outcome is not Outcome.FAIL or self.reason in STOPPED or not self.total:
@@ -58,7 +64,12 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
 
 
 def _query(*columns: Any) -> Select[Any]:
-    verdicts, submissions, people, leases = tables.verdicts, tables.submissions, tables.people, tables.leases
+    verdicts, submissions, people, leases = (
+        tables.verdicts,
+        tables.submissions,
+        tables.people,
+        tables.leases,
+    )
     return (
         select(
             submissions.c.handle,
@@ -83,7 +94,9 @@ def _query(*columns: Any) -> Select[Any]:
 
 
 class VerdictReader:
-    """Reads verdicts with the cohort's public key. What was verified once is remembered by the hash of all that was verified."""
+    """Reads verdicts with the cohort's public key. What was verified once is remembered by the hash
+    of all that was verified.
+    """
 
     def __init__(self, public_key: str) -> None:
         self._key = public_key_of(public_key.encode())
@@ -93,12 +106,21 @@ class VerdictReader:
         """The latest verdict of each submission, oldest first. `where` narrows it down."""
         verdicts = tables.verdicts
         newest = select(func.max(verdicts.c.id)).group_by(verdicts.c.submission)
-        return [self._read(row) for row in connection.execute(_query().where(verdicts.c.id.in_(newest), *where))]
+        return [
+            self._read(row)
+            for row in connection.execute(_query().where(verdicts.c.id.in_(newest), *where))
+        ]
 
-    def all_of(self, connection: Connection, submission: str) -> list[tuple[CheckedVerdict, Verdict | None, str]]:
+    def all_of(
+        self, connection: Connection, submission: str
+    ) -> list[tuple[CheckedVerdict, Verdict | None, str]]:
         """Every round's verdict of one submission, with the whole verdict and the signed document."""
         rows = connection.execute(_query().where(tables.submissions.c.handle == submission))
-        return [(judged, self._whole(row, judged), row.document) for row in rows for judged in [self._read(row)]]
+        return [
+            (judged, self._whole(row, judged), row.document)
+            for row in rows
+            for judged in [self._read(row)]
+        ]
 
     def _whole(self, row: Row[Any], judged: CheckedVerdict) -> Verdict | None:
         return None if judged.problem else verify_bytes(row.document.encode(), self._key).verdict
@@ -110,7 +132,9 @@ class VerdictReader:
         return self._seen[digest]
 
     def _judge(self, row: Row[Any]) -> CheckedVerdict:
-        base = CheckedVerdict(row.handle, row.person, row.lab, row.round, row.received, row.recorded, row.checker)
+        base = CheckedVerdict(
+            row.handle, row.person, row.lab, row.round, row.received, row.recorded, row.checker
+        )
         checked = verify_bytes(row.document.encode(), self._key)
         binding = Binding(row.cohort, row.learner, row.handle, row.nonce)
         problem = None if checked.ok else checked.sentence
@@ -122,9 +146,13 @@ class VerdictReader:
 
 
 def _figures(base: CheckedVerdict, verdict: Verdict) -> CheckedVerdict:
-    target = next((one for one in verdict.criteria if one.kind == "target" and one.target is not None), None)
+    target = next(
+        (one for one in verdict.criteria if one.kind == "target" and one.target is not None), None
+    )
     figures: dict[str, Any] = (
-        {} if target is None else {name: getattr(target, name) for name in ("value", "target", "unit", "direction")}
+        {}
+        if target is None
+        else {name: getattr(target, name) for name in ("value", "target", "unit", "direction")}
     )
     return msgspec.structs.replace(
         base,

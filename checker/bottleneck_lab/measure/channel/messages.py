@@ -1,4 +1,6 @@
-"""Messages between the verifier, its workers and its device: one type per message, whose fields, in order, are the values sent."""
+"""Messages between the verifier, its workers and its device: one type per message, whose fields, in
+order, are the values sent.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Answer(Message, number=3):
 
 @dataclass(frozen=True, eq=False)
 class Echo(Message, number=4):
-    """Verifier to worker: send the last answer again without calling anything; measures the protocol itself."""
+    """Verifier to worker: send the last answer again without calling anything; measures the
+    protocol itself.
+    """
 
     inputs: list[Value]
 
@@ -99,7 +103,9 @@ class Sync(Message, number=10):
 
 @dataclass(frozen=True, eq=False)
 class Trained(Message, number=11):
-    """Device to verifier: a step that has run, in ns of the monotonic clock; `kept`: the samples of the rows drawn in secret."""
+    """Device to verifier: a step that has run, in ns of the monotonic clock; `kept`: the samples of
+    the rows drawn in secret.
+    """
 
     arrived_ns: int
     started_ns: int
@@ -115,7 +121,9 @@ class Gone(Message, number=12):
 
 @dataclass(frozen=True, eq=False)
 class Broken(Message, number=13):
-    """Device to verifier: the script sent something that is not a message, or not one that the device takes."""
+    """Device to verifier: the script sent something that is not a message, or not one that the
+    device takes.
+    """
 
     why: str
 
@@ -191,7 +199,8 @@ class Inferred(Message, number=22):
 
 @dataclass(frozen=True, eq=False)
 class Ran(Message, number=23):
-    """Device to verifier: a batch that has run, in ns of the monotonic clock. `means`: what it saw of each image, by block.
+    """Device to verifier: a batch that has run, in ns of the monotonic clock. `means`: what it saw
+    of each image, by block.
 
     `kept`: the rows drawn in secret, whose pixels are `kept_images`.
     """
@@ -207,12 +216,16 @@ class Ran(Message, number=23):
 
 @dataclass(frozen=True, eq=False)
 class MeasureStep(Message, number=24):
-    """Verifier to device: say once more how long a step takes, now that no script runs; the answer is DeviceReady."""
+    """Verifier to device: say once more how long a step takes, now that no script runs; the answer
+    is DeviceReady.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class Score(Message, number=25):
-    """Verifier to device: run each of these images alone, now that no server asks; the answer is Scored."""
+    """Verifier to device: run each of these images alone, now that no server asks; the answer is
+    Scored.
+    """
 
     images: Array
 

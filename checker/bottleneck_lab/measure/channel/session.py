@@ -9,7 +9,16 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.messages import Answer, Call, Echo, Failed, Message, MessageT, Ready, Value
+from bottleneck_lab.measure.channel.messages import (
+    Answer,
+    Call,
+    Echo,
+    Failed,
+    Message,
+    MessageT,
+    Ready,
+    Value,
+)
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, TimedOut, WireError, pack
 from bottleneck_lab.measure.context import WorkerContext
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
@@ -22,7 +31,9 @@ Role = Literal["reference", "learner"]
 PROGRAM = "bottleneck_lab.measure.worker"
 """What answers calls."""
 MAX_TEXT = 4000
-"""Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a hostile one megabytes."""
+"""Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a
+hostile one megabytes.
+"""
 
 
 def limits_of(settings: WorkerSettings) -> Limits:
@@ -32,7 +43,9 @@ def limits_of(settings: WorkerSettings) -> Limits:
 
 
 class Relay(Protocol):
-    """A process of the verifier's own that stands between it and a worker: asked first when something went wrong."""
+    """A process of the verifier's own that stands between it and a worker: asked first when
+    something went wrong.
+    """
 
     name: str
     """What a sentence calls it."""
@@ -45,9 +58,13 @@ class Relay(Protocol):
 
 
 class Session:
-    """One worker, reference or learner. A fault of the learner's is a LearnerFault, of the reference's a VerifierFault."""
+    """One worker, reference or learner. A fault of the learner's is a LearnerFault, of the
+    reference's a VerifierFault.
+    """
 
-    def __init__(self, role: Role, worker: Worker, channel: Channel, relay: Relay | None = None) -> None:
+    def __init__(
+        self, role: Role, worker: Worker, channel: Channel, relay: Relay | None = None
+    ) -> None:
         self.role: Role = role
         self.worker = worker
         self.channel = channel
@@ -67,13 +84,16 @@ class Session:
             self.channel.arena.close()
 
     def receive(self, timeout_s: float, doing: str) -> Message:
-        """The next message within `timeout_s`, while the limits are watched. Raises the fault of whoever is to blame."""
+        """The next message within `timeout_s`, while the limits are watched. Raises the fault of
+        whoever is to blame.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             try:
                 message = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
             except TimedOut:
-                # A sandbox that is killed while it sets up may leave a child that holds the channel open and never speaks.
+                # A sandbox that is killed while it sets up may leave a child that holds the channel
+                # open and never speaks.
                 if self.worker.process.poll() is not None and not self.channel.waiting():
                     raise self.closed(doing) from None
                 self.watch(doing)
@@ -93,14 +113,20 @@ class Session:
             return message
 
     def watch(self, doing: str) -> None:
-        """Checks, at most twice a second, that the worker keeps to its limits. Raises the fault of one that does not."""
+        """Checks, at most twice a second, that the worker keeps to its limits. Raises the fault of
+        one that does not.
+        """
         if excess := self.worker.watch.now_and_then():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
 
     def freeze(self, doing: str) -> None:
-        """Stops the worker. Raises the fault of one that keeps running: its work would be measured with the other side's."""
+        """Stops the worker. Raises the fault of one that keeps running: its work would be measured
+        with the other side's.
+        """
         if not self.worker.freeze():
-            raise self.fault("tampered", f"{doing}: it kept running inside a system call after it was stopped.")
+            raise self.fault(
+                "tampered", f"{doing}: it kept running inside a system call after it was stopped."
+            )
 
     def expect(self, due: type[MessageT], timeout_s: float, doing: str) -> MessageT:
         """The next message, which must be of this type."""
@@ -109,7 +135,9 @@ class Session:
     def require(self, message: Message, due: type[MessageT], doing: str) -> MessageT:
         """The message. Raises the fault of a worker that sent another type than was due."""
         if not isinstance(message, due):
-            raise self.fault("tampered", f"{doing}: {type(message).__name__} arrived instead of {due.__name__}.")
+            raise self.fault(
+                "tampered", f"{doing}: {type(message).__name__} arrived instead of {due.__name__}."
+            )
         return message
 
     def failed(self, message: Failed, doing: str) -> LearnerFault | VerifierFault:
@@ -117,7 +145,9 @@ class Session:
         return self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
-        """The exception that blames this worker's owner; a relay that does not run cannot pass on an answer."""
+        """The exception that blames this worker's owner; a relay that does not run cannot pass on
+        an answer.
+        """
         if reason == "timed out" and self._relay and self._relay.stopped():
             return VerifierFault(f"{self._relay.name} was stopped. {detail}")
         if self.role == "learner":
@@ -132,7 +162,9 @@ class Session:
 
     def gone(self, doing: str) -> LearnerFault | VerifierFault:
         """The exception for a worker that is gone."""
-        return self.fault("crashed", f"{doing}: the process {self._ending()}. {self._last_words()}".strip())
+        return self.fault(
+            "crashed", f"{doing}: the process {self._ending()}. {self._last_words()}".strip()
+        )
 
     def _ending(self) -> str:
         for _ in range(100):
@@ -154,7 +186,9 @@ class Session:
 
 
 class CallSession(Session):
-    """A worker that answers calls. Between calls it is frozen: it can neither prepare the next nor disturb the other side's turn."""
+    """A worker that answers calls. Between calls it is frozen: it can neither prepare the next nor
+    disturb the other side's turn.
+    """
 
     @classmethod
     def start(
@@ -170,7 +204,8 @@ class CallSession(Session):
         fds: Sequence[int] = (),
         wait: bool = True,
     ) -> CallSession:
-        """Starts a worker on `folder/entry` and waits until its code is loaded. A kind's own `program` gets its `options` and descriptors, too.
+        """Starts a worker on `folder/entry` and waits until its code is loaded. A kind's own
+        `program` gets its `options` and descriptors, too.
 
         Without `wait` another can start meanwhile, and `wait_ready` comes before the first call.
         """
@@ -209,16 +244,22 @@ class CallSession(Session):
         self.channel.limit_sends(self.worker.limits.call_s)
 
     def call(self, inputs: list[Value]) -> tuple[float, list[Any]]:
-        """Seconds on the verifier's clock from handing over the inputs to holding a copy of the whole answer, and that answer."""
+        """Seconds on the verifier's clock from handing over the inputs to holding a copy of the
+        whole answer, and that answer.
+        """
         return self._answered(Call(inputs))
 
     def echo(self, inputs: list[Value]) -> float:
-        """Seconds that the protocol takes for these inputs and the last answer, with nothing called."""
+        """Seconds that the protocol takes for these inputs and the last answer, with nothing
+        called.
+        """
         return self._answered(Echo(inputs))[0]
 
     def _answered(self, question: Call | Echo) -> tuple[float, list[Any]]:
         message = pack(question, self.channel.arena, half=0)
-        if self.channel.waiting():  # it is frozen: whatever lies there was sent after its last answer
+        if (
+            self.channel.waiting()
+        ):  # it is frozen: whatever lies there was sent after its last answer
             raise self._unasked()
         began = time.perf_counter()
         self.worker.thaw()
@@ -226,7 +267,9 @@ class CallSession(Session):
         outputs = self.expect(Answer, self.worker.limits.call_s, "answering a call").outputs
         answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in outputs]
         seconds = time.perf_counter() - began
-        if self.worker.process.poll() is not None:  # what answered has lost the sandbox that held it
+        if (
+            self.worker.process.poll() is not None
+        ):  # what answered has lost the sandbox that held it
             raise self.closed("answering a call")
         self.freeze("answering a call")
         self.watch("answering a call")
@@ -237,7 +280,8 @@ class CallSession(Session):
             self.channel.send_packed(message)
         except TimedOut:
             detail = (
-                f"answering a call: the inputs were not read within {self.worker.limits.call_s:.0f} s. {self._stuck()}"
+                f"answering a call: the inputs were not read within {self.worker.limits.call_s:.0f}"
+                f" s. {self._stuck()}"
             )
             raise self.fault("timed out", detail) from None
         except Closed:
@@ -251,8 +295,14 @@ class CallSession(Session):
         except Closed:
             return self.closed("between two calls")
         except WireError as error:
-            return self.fault("tampered", f"between two calls: bytes that are not a message of the protocol ({error}).")
-        return self.fault("tampered", f"between two calls: an unexpected {type(message).__name__} followed the answer.")
+            return self.fault(
+                "tampered",
+                f"between two calls: bytes that are not a message of the protocol ({error}).",
+            )
+        return self.fault(
+            "tampered",
+            f"between two calls: an unexpected {type(message).__name__} followed the answer.",
+        )
 
 
 def start_worker(
@@ -271,13 +321,18 @@ def start_worker(
 ) -> Worker:
     """A worker on `folder` that runs `module`, known to the janitor from the first moment.
 
-    `hidden` packages are not there for it, where a sandbox can hide them; `shown` folders are, besides the data. With `network` its processes may meet
-    over TCP. Without `gpu` it sees no GPU even on `cuda`.
+    `hidden` packages are not there for it, where a sandbox can hide them; `shown` folders are,
+    besides the data. With `network` its processes may meet over TCP. Without `gpu` it sees no GPU
+    even on `cuda`.
     """
     settings = context.settings
     worker = Worker(
         python_module(module, *arguments),
-        Paths(folder, [context.data, *shown], [Path(folder, name) for folder in python_folders() for name in hidden]),
+        Paths(
+            folder,
+            [context.data, *shown],
+            [Path(folder, name) for folder in python_folders() for name in hidden],
+        ),
         limits,
         pass_fds=fds,
         cores=cores,
@@ -292,5 +347,11 @@ def start_worker(
 
 
 def _reason(failed: Failed) -> str:
-    """A binding that refuses the learner's code says so with an exception's `reason`; anything else that a worker reports is a crash."""
-    return failed.reason if failed.reason in ("forbidden call", "does not compile", "wrong output") else "crashed"
+    """A binding that refuses the learner's code says so with an exception's `reason`; anything else
+    that a worker reports is a crash.
+    """
+    return (
+        failed.reason
+        if failed.reason in ("forbidden call", "does not compile", "wrong output")
+        else "crashed"
+    )

@@ -1,8 +1,10 @@
-"""Messages between the verifier and its workers: fixed-schema raw bytes, nothing that can run code when read.
+"""Messages between the verifier and its workers: fixed-schema raw bytes, nothing that can run code
+when read.
 
-A message is `magic(4) number(1) count(1) pad(2) length(8)` and `length` bytes of body: `count` values, each
-`tag(1) dtype(1) ndim(1) pad(5) nbytes(8) dims(8 each)` and, unless the value lies in shared memory, its bytes.
-Anything else is `Malformed`. Big arrays travel in a sealed memfd (`Arena`), so that a timed call is not a copy through a socket.
+A message is `magic(4) number(1) count(1) pad(2) length(8)` and `length` bytes of body: `count`
+values, each `tag(1) dtype(1) ndim(1) pad(5) nbytes(8) dims(8 each)` and, unless the value lies in
+shared memory, its bytes. Anything else is `Malformed`. Big arrays travel in a sealed memfd
+(`Arena`), so that a timed call is not a copy through a socket.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ MAGIC = b"BLW1"
 _HEADER = struct.Struct("<4sBBxxQ")
 _VALUE = struct.Struct("<BBB5xQ")
 MAX_BODY_BYTES = 64 << 20
-_DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64", "bool", "uint16")]
+_DTYPES = [
+    np.dtype(name)
+    for name in ("uint8", "int32", "int64", "float16", "float32", "float64", "bool", "uint16")
+]
 _BYTES, _ARRAY, _INT, _FLOAT, _TEXT, _SHARED = range(6)
 _MAX_DIMS = 8
 _F_SEAL_FUTURE_WRITE = 0x10
@@ -48,7 +53,8 @@ class Malformed(WireError):  # noqa: N818 - says who or what, as `raise` reads
 
 
 class Arena:
-    """A sealed shared-memory region of two halves: the verifier writes inputs into the first, the worker answers into the second.
+    """A sealed shared-memory region of two halves: the verifier writes inputs into the first, the
+    worker answers into the second.
 
     It can be neither grown nor shrunk by either side, so reading it never faults.
     """
@@ -56,7 +62,9 @@ class Arena:
     def __init__(self, fd: int, size: int, *, writable: bool = True) -> None:
         self.fd = fd
         self.size = size
-        self.memory = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        self.memory = mmap.mmap(
+            fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        )
 
     @classmethod
     def create(cls, size: int, *, others_write: bool = True) -> Arena:
@@ -76,7 +84,9 @@ class Arena:
         """Start and end offset of the inputs' half (0) or the answers' half (1)."""
         return (0, self.size // 2) if which == 0 else (self.size // 2, self.size)
 
-    def view(self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> np.ndarray[Any, Any]:
+    def view(
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
+    ) -> np.ndarray[Any, Any]:
         """An array on the region itself; no copy."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
@@ -86,7 +96,8 @@ class Arena:
 
 
 def pack(message: Message, arena: Arena | None = None, half: int = 0) -> bytes:
-    """A whole message as bytes. With an arena, arrays are copied into that half of it and only described in the message.
+    """A whole message as bytes. With an arena, arrays are copied into that half of it and only
+    described in the message.
 
     Raises Malformed when a value has no wire form or does not fit.
     """
@@ -126,9 +137,11 @@ def _pack_inline(value: Value) -> bytes:
 
 
 def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -> list[Value]:
-    """The values of a body. Arrays in shared memory come as views; copy them before the other side runs again.
+    """The values of a body. Arrays in shared memory come as views; copy them before the other side
+    runs again.
 
-    Raises Malformed for anything but exactly `count` well-formed values, or arrays that overlap: a copy of all is no larger than what was sent.
+    Raises Malformed for anything but exactly `count` well-formed values, or arrays that overlap: a
+    copy of all is no larger than what was sent.
     """
     values: list[Value] = []
     at = 0
@@ -171,7 +184,9 @@ def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple
             raise Malformed("an impossible array")
         shape = struct.unpack_from(f"<{ndim}Q", body, at)
         at += 8 * ndim
-        return _unpack_array(_DTYPES[code], shape, size, body, at, arena if tag == _SHARED else None, half, tag)
+        return _unpack_array(
+            _DTYPES[code], shape, size, body, at, arena if tag == _SHARED else None, half, tag
+        )
     raw = body[at : at + size]
     if len(raw) != size:
         raise Malformed("a truncated value")
@@ -207,13 +222,18 @@ def _unpack_array(
         return arena.view(dtype, shape, size), at
     if size != nbytes or at + size > len(body):
         raise Malformed("an array whose size does not match its shape")
-    return np.frombuffer(body, dtype, count=nbytes // dtype.itemsize, offset=at).reshape(shape), at + size
+    return (
+        np.frombuffer(body, dtype, count=nbytes // dtype.itemsize, offset=at).reshape(shape),
+        at + size,
+    )
 
 
 class Channel:
     """One end of a stream socket that carries messages, with deadlines on the monotonic clock."""
 
-    def __init__(self, sock: socket.socket, arena: Arena | None = None, reads_half: int = 1) -> None:
+    def __init__(
+        self, sock: socket.socket, arena: Arena | None = None, reads_half: int = 1
+    ) -> None:
         self.sock = sock
         self.arena = arena
         self.reads_half = reads_half
@@ -225,7 +245,9 @@ class Channel:
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def send(self, message: Message) -> None:
-        """Sends a message; arrays go through the arena when there is one. Raises Closed when the other side is gone, TimedOut past `limit_sends`."""
+        """Sends a message; arrays go through the arena when there is one. Raises Closed when the
+        other side is gone, TimedOut past `limit_sends`.
+        """
         self.send_packed(pack(message, self.arena, 1 - self.reads_half))
 
     def send_packed(self, message: bytes) -> None:
@@ -238,7 +260,9 @@ class Channel:
             raise Closed(str(error)) from error
 
     def limit_sends(self, timeout_s: float) -> None:
-        """From now on, a message that the other side does not take within this time raises TimedOut instead of waiting forever."""
+        """From now on, a message that the other side does not take within this time raises TimedOut
+        instead of waiting forever.
+        """
         self.sock.settimeout(timeout_s)
 
     def waiting(self) -> bool:
@@ -248,7 +272,9 @@ class Channel:
         return any(event & select.POLLIN for _, event in poll.poll(0))
 
     def receive(self, timeout_s: float | None) -> Message:
-        """The next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had come so far is kept for the next call."""
+        """The next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had come so
+        far is kept for the next call.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._fill(_HEADER.size, deadline)
         magic, number, count, length = _HEADER.unpack_from(self._pending)
@@ -275,7 +301,9 @@ class Channel:
     def _wait(self, deadline: float | None) -> None:
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
-        if not poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000):
+        if not poll.poll(
+            None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        ):
             raise TimedOut("no answer in time")
 
     def close(self) -> None:

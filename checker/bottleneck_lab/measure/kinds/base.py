@@ -1,4 +1,6 @@
-"""A kind of lab: one object that knows its settings, and how to measure, profile and run labs of its kind."""
+"""A kind of lab: one object that knows its settings, and how to measure, profile and run labs of
+its kind.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from bottleneck_lab.measure.rehearsal import python, rehearsing
 from bottleneck_lab.measure.settings import Settings
 
 if TYPE_CHECKING:
-    from bottleneck_lab.analysis.scaling import Sweep
+    from bottleneck_lab.analysis.ranks.scaling import Sweep
     from bottleneck_lab.measure.context import Context, Measured
     from bottleneck_lab.measure.kinds.speedup import HostCall
     from bottleneck_lab.measure.sandbox.children import OnLine
@@ -29,10 +31,11 @@ Calls = Mapping[str, int]
 
 
 class Kind(ABC, Generic[S]):
-    """A kind of lab. `name` is what `measure` in lab.toml says; `settings_type` holds every setting that its labs may have, with its default.
+    """A kind of lab. `name` is what `measure` in lab.toml says; `settings_type` holds every setting
+    that its labs may have, with its default.
 
-    Each kind is a package whose `KIND` is its one object. The package's own module is imported by every process of the kind: it imports little, and
-    the methods import what they need.
+    Each kind is a package whose `KIND` is its one object. The package's own module is imported by
+    every process of the kind: it imports little, and the methods import what they need.
     """
 
     name: ClassVar[str]
@@ -46,7 +49,9 @@ class Kind(ABC, Generic[S]):
     asks: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers the kind judges itself, against its own measurements."""
     records_itself: ClassVar[bool] = False
-    """Whether the learner's own code writes the capture: the shipped code may then write none, and what a lab says is compared with the solution's."""
+    """Whether the learner's own code writes the capture: the shipped code may then write none, and
+    what a lab says is compared with the solution's.
+    """
 
     def settings(self, lab: Lab, device: Device) -> S:
         """The lab's settings on a device. Raises LabError if lab.toml has a wrong one."""
@@ -59,19 +64,27 @@ class Kind(ABC, Generic[S]):
         return self.rehearsed(found) if device == "cuda" and rehearsing() else found
 
     def rehearsed(self, settings: S) -> S:
-        """The same for a device that is not there: as little work as shows that all of it can be done."""
+        """The same for a device that is not there: as little work as shows that all of it can be
+        done.
+        """
         return msgspec.structs.replace(settings, judge=settings.judge | settings.rehearsal)
 
     @abstractmethod
     def measure(self, context: Context[S]) -> Measured:
-        """`lab check`: the whole measurement. Raises LearnerFault or VerifierFault if it ends early."""
+        """`lab check`: the whole measurement. Raises LearnerFault or VerifierFault if it ends
+        early.
+        """
 
     @abstractmethod
     def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:
-        """`lab profile`: runs the workspace's code and writes what torch.profiler saw to `trace`; the exit status."""
+        """`lab profile`: runs the workspace's code and writes what torch.profiler saw to `trace`;
+        the exit status.
+        """
 
     def run(self, context: Context[S], on_line: OnLine) -> int:
-        """`lab run`: runs the workspace's code as it is, passing its output line by line to `on_line`; returns the exit status."""
+        """`lab run`: runs the workspace's code as it is, passing its output line by line to
+        `on_line`; returns the exit status.
+        """
         from bottleneck_lab.measure.sandbox.children import stream
 
         command = list(self.program(context.lab, context.device))
@@ -82,7 +95,9 @@ class Kind(ABC, Generic[S]):
         return ""
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
-        """The command line, in the workspace, of the workload alone: for `lab run`, or for an outside profiler (`nsys`, `ncu`, `sanitizer`)."""
+        """The command line, in the workspace, of the workload alone: for `lab run`, or for an
+        outside profiler (`nsys`, `ncu`, `sanitizer`).
+        """
         return (*python(device), lab.spec.entry)
 
     def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
@@ -90,7 +105,9 @@ class Kind(ABC, Generic[S]):
         return False
 
     def scale(self, context: Context[S], ranks: list[int]) -> list[Sweep]:  # noqa: ARG002 - for kinds to override
-        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError if there is none, LearnerFault where the code fails."""
+        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError if there is
+        none, LearnerFault where the code fails.
+        """
         raise UsageError(f"{context.lab.slug} has no modelled ranks.", "Leave out `--ranks`.")
 
     def problems(self, lab: Lab) -> Iterator[str]:
@@ -101,7 +118,9 @@ class Kind(ABC, Generic[S]):
             except LabError as error:
                 yield error.message
             yield from self._criteria_problems(lab, device)
-            if self.needs_correctness() and not any(criterion.kind == "correctness" for criterion in spec.criteria):
+            if self.needs_correctness() and not any(
+                criterion.kind == "correctness" for criterion in spec.criteria
+            ):
                 yield f"{device} has no criterion of kind `correctness`."
 
     def _criteria_problems(self, lab: Lab, device: Device) -> Iterator[str]:
@@ -111,15 +130,22 @@ class Kind(ABC, Generic[S]):
             if known is None:
                 continue
             if criterion.id not in known:
-                yield unknown(f"{at}: `{self.name}` does not measure `{criterion.id}`", criterion.id, known)
+                yield unknown(
+                    f"{at}: `{self.name}` does not measure `{criterion.id}`", criterion.id, known
+                )
             elif criterion.kind != known[criterion.id]:
                 yield f"{at}: `{criterion.id}` is a criterion of kind `{known[criterion.id]}`."
         for id_ in self.required:
             if id_ not in {criterion.id for criterion in declared}:
-                yield f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the criterion `{id_}`."
+                yield (
+                    f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the"
+                    f" criterion `{id_}`."
+                )
 
     def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
-        """Which of `starter` and `solution` a capture with a tool says something about; none where the tool cannot record a workload of this kind."""
+        """Which of `starter` and `solution` a capture with a tool says something about; none where
+        the tool cannot record a workload of this kind.
+        """
         return ("starter", "solution")
 
     def launches(self, lab: Lab) -> tuple[HostCall, ...]:  # noqa: ARG002 - for kinds to override
@@ -127,7 +153,9 @@ class Kind(ABC, Generic[S]):
         return ()
 
     def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:  # noqa: ARG002 - for kinds to override
-        """What a check's own figures (`Verdict.measurement`) answer of the questions in `asks`; empty where nothing was measured."""
+        """What a check's own figures (`Verdict.measurement`) answer of the questions in `asks`;
+        empty where nothing was measured.
+        """
         return {}
 
     def needs_correctness(self) -> bool:
@@ -135,5 +163,7 @@ class Kind(ABC, Generic[S]):
         return True
 
     def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - for kinds to override
-        """Files of the lab's folder, besides those that a workspace gets, that it cannot do without."""
+        """Files of the lab's folder, besides those that a workspace gets, that it cannot do
+        without.
+        """
         return ["judge.py"]

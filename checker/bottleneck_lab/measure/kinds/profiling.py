@@ -1,6 +1,8 @@
-"""Runs a lab's code under torch.profiler, in the learner's own folder and without a sandbox: nothing it reports reaches a verdict.
+"""Runs a lab's code under torch.profiler, in the learner's own folder and without a sandbox:
+nothing it reports reaches a verdict.
 
-What a kind's `profile` starts, and what the process that it starts shares with those of other kinds.
+What a kind's `profile` starts, and what the process that it starts shares with those of other
+kinds.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Name
 
 @contextlib.contextmanager
 def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[Callable[[], None]]:
-    """torch.profiler around what follows, with a function to call after each step; no profiler without `trace`.
+    """torch.profiler around what follows, with a function to call after each step; no profiler
+    without `trace`.
 
     CUDA activity is recorded where there is a GPU.
     """
@@ -75,7 +78,9 @@ def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[C
     from torch.profiler import ProfilerActivity, profile
     from torch.profiler import schedule as schedule_of
 
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
+    activities = [ProfilerActivity.CPU] + (
+        [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    )
     plan = schedule_of(**schedule, repeat=1) if schedule else None
     with profile(
         activities=activities,
@@ -87,7 +92,9 @@ def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[C
 
 
 def export(profiler: Any, trace: Path) -> None:
-    """Writes what torch.profiler has recorded to `trace` (.json.gz). Its own way there compresses as slowly as gzip can, line by line."""
+    """Writes what torch.profiler has recorded to `trace` (.json.gz). Its own way there compresses
+    as slowly as gzip can, line by line.
+    """
     plain = trace.with_suffix("")
     profiler.export_chrome_trace(str(plain))
     with plain.open("rb") as source, igzip.open(trace, "wb", compresslevel=1) as out:  # type: ignore[no-untyped-call]  # isal has no types for it
@@ -96,7 +103,9 @@ def export(profiler: Any, trace: Path) -> None:
 
 
 def print_learners(error: Exception, folder: Path) -> None:
-    """The traceback from the first frame of the learner's own on: how this program came to call it is of no use to them."""
+    """The traceback from the first frame of the learner's own on: how this program came to call it
+    is of no use to them.
+    """
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent != folder:
         trace = trace.tb_next

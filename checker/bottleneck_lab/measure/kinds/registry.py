@@ -1,4 +1,6 @@
-"""Finds a kind of lab by name: the packages next to this file, and other distributions' entry points."""
+"""Finds a kind of lab by name: the packages next to this file, and other distributions' entry
+points.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,15 @@ from bottleneck_lab.measure.kinds.base import Kind
 GROUP = "bottleneck_lab.kinds"
 """The group of entry points; each names the one object of a kind (`pack.kinds.quiz:KIND`)."""
 
+OLD_NAMES = {
+    "feed": "input_pipeline",
+    "ranks": "data_parallel",
+    "finding": "operator_profile",
+    "requests": "http_server",
+    "server": "inference_server",
+}
+"""What lab packs written for earlier versions call the kinds."""
+
 
 def kind_of(lab: Lab) -> Kind[Any]:
     """The kind of a lab. Raises LabError if no kind has that name."""
@@ -25,6 +36,7 @@ def kind_of(lab: Lab) -> Kind[Any]:
 @cache
 def find_kind(name: str) -> Kind[Any]:
     """The kind called `name`; a built-in one before any other. Raises LabError if there is none."""
+    name = OLD_NAMES.get(name, name)
     if name in built_in():
         return _checked(import_module(f"{kinds.__name__}.{name}").KIND, name)
     for entry in entry_points(group=GROUP, name=name):
@@ -32,7 +44,8 @@ def find_kind(name: str) -> Kind[Any]:
     known = sorted({*built_in(), *entry_points(group=GROUP).names})
     raise LabError(
         f"There is no kind of lab called '{name}'.",
-        f"Known kinds: {', '.join(known)}. Install the lab pack that brings '{name}', or correct `measure` in lab.toml.",
+        f"Known kinds: {', '.join(known)}. Install the lab pack that brings '{name}', or correct"
+        " `measure` in lab.toml.",
     )
 
 

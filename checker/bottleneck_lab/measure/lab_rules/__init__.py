@@ -8,7 +8,14 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottleneck_lab.catalog import CourseSpec, Lab, content_roots, files_below, find_dataset, load_labs
+from bottleneck_lab.catalog import (
+    CourseSpec,
+    Lab,
+    content_roots,
+    files_below,
+    find_dataset,
+    load_labs,
+)
 from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -99,13 +106,27 @@ def _trusted(lab: Lab) -> list[str]:
 
 def _stray(lab: Lab) -> Iterator[str]:
     """Finds files that neither the lab nor its judge names."""
-    named = {"README.md", "lab.toml", "judge.py", "reference.py", "diagnosis.toml", *_trusted(lab), *lab.spec.files}
+    named = {
+        "README.md",
+        "lab.toml",
+        "judge.py",
+        "reference.py",
+        "diagnosis.toml",
+        *_trusted(lab),
+        *lab.spec.files,
+    }
     texts = [
-        path.read_text(encoding="utf-8") for path in (lab.path / "lab.toml", lab.path / "judge.py") if path.is_file()
+        path.read_text(encoding="utf-8")
+        for path in (lab.path / "lab.toml", lab.path / "judge.py")
+        if path.is_file()
     ]
     for path in files_below(lab.path):
         name = str(path.relative_to(lab.path))
-        if name not in named and not _TRANSLATION.fullmatch(name) and not any(path.stem in text for text in texts):
+        if (
+            name not in named
+            and not _TRANSLATION.fullmatch(name)
+            and not any(path.stem in text for text in texts)
+        ):
             yield f"labs/{lab.slug}/{name} is named neither in lab.toml nor in judge.py."
     for path in files_below(lab.solution):
         name = str(path.relative_to(lab.solution))
@@ -119,7 +140,9 @@ def _mutants(lab: Lab) -> Iterator[str]:
 
 
 def course_names(root: Path, slug: str) -> bool:
-    """Whether `root`'s course names the lab `slug`. Raises no error for a course that cannot be read: it names nothing."""
+    """Whether `root`'s course names the lab `slug`. Raises no error for a course that cannot be
+    read: it names nothing.
+    """
     try:
         course = tomllib.loads((root / "labs" / "course.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError):
@@ -128,15 +151,21 @@ def course_names(root: Path, slug: str) -> bool:
 
 
 def add_to_course(file: Path, stage: str, slug: str) -> None:
-    """Write `slug` as the last lab of a stage into a course.toml; the file, or the stage, is made where there is none.
+    """Write `slug` as the last lab of a stage into a course.toml; the file, or the stage, is made
+    where there is none.
 
-    Raises UsageError if the file is written in a way that a name cannot be put into; it is then as it was.
+    Raises UsageError if the file is written in a way that a name cannot be put into; it is then as
+    it was.
     """
     before = file.read_text(encoding="utf-8") if file.is_file() else 'title = "Labs"\n'
-    listed = re.compile(rf'(\[\[stages\]\]\s*\nname = "{re.escape(stage)}"\s*\nlabs = \[)([^\]]*?)(,?\s*\])')
+    listed = re.compile(
+        rf'(\[\[stages\]\]\s*\nname = "{re.escape(stage)}"\s*\nlabs = \[)([^\]]*?)(,?\s*\])'
+    )
     if listed.search(before):
         text = listed.sub(
-            lambda found: f'{found[1]}{found[2]}{", " if found[2].strip() else ""}"{slug}"]', before, count=1
+            lambda found: f'{found[1]}{found[2]}{", " if found[2].strip() else ""}"{slug}"]',
+            before,
+            count=1,
         )
     else:
         text = f'{before.rstrip()}\n\n[[stages]]\nname = "{stage}"\nlabs = ["{slug}"]\n'
@@ -149,5 +178,6 @@ def add_to_course(file: Path, stage: str, slug: str) -> None:
     if [one.name for one in stages if slug in one.labs] != [stage]:
         file.write_text(before, encoding="utf-8")
         raise UsageError(
-            f"{file} is written in a way that `lab dev new` cannot extend.", f"Add '{slug}' to the stage by hand."
+            f"{file} is written in a way that `lab dev new` cannot extend.",
+            f"Add '{slug}' to the stage by hand.",
         )

@@ -22,12 +22,19 @@ def captured(lab: Lab, summary: Summary) -> list[str]:
 
 def _taught(lab: Lab, summary: Summary) -> Iterator[str]:
     costliest = summary.findings[0] if summary.findings else None
-    shown = f"`{costliest.id}` ({costliest.expected_gain_ratio:.2f}x)" if costliest else "none at all"
+    shown = (
+        f"`{costliest.id}` ({costliest.expected_gain_ratio:.2f}x)" if costliest else "none at all"
+    )
     if lab.spec.taught and (costliest is None or costliest.id != lab.spec.taught):
-        yield f"{at(lab, 'taught')}: the costliest finding of the capture is {shown}, not `{lab.spec.taught}`."
+        yield (
+            f"{at(lab, 'taught')}: the costliest finding of the capture is {shown}, not"
+            f" `{lab.spec.taught}`."
+        )
     missing = costliest is not None and costliest.expected_gain_ratio > COSTLY
     if not lab.spec.taught and missing and not asked_by_kind(lab):
-        yield f"{at(lab)}: the costliest finding of the capture is {shown}, and `taught` names none."
+        yield (
+            f"{at(lab)}: the costliest finding of the capture is {shown}, and `taught` names none."
+        )
 
 
 def _evidence(lab: Lab, summary: Summary) -> Iterator[str]:
@@ -35,7 +42,10 @@ def _evidence(lab: Lab, summary: Summary) -> Iterator[str]:
     for number, hint in enumerate(lab.spec.hints):
         if hint.finding is not None and hint.finding not in found:
             shows = f"it shows {', '.join(found)}" if found else "it shows none"
-            yield f"{at(lab, 'hints', number)}: the capture has no finding `{hint.finding}` for its evidence; {shows}."
+            yield (
+                f"{at(lab, 'hints', number)}: the capture has no finding `{hint.finding}` for its"
+                f" evidence; {shows}."
+            )
 
 
 def _figures(lab: Lab, figures: Mapping[str, float]) -> Iterator[str]:

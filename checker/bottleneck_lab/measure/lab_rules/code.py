@@ -1,4 +1,6 @@
-"""Rules for a lab's code: it parses, stands alone, its judge can be called, and its variants differ."""
+"""Rules for a lab's code: it parses, stands alone, its judge can be called, and its variants
+differ.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from bottleneck_lab.measure.lab_rules.proofs import LEAST_VARIANTS, variants
 
 def workloads(lab: Lab) -> Iterator[str]:
     """Workloads run alone: they never import the checker."""
-    paths = [folder / name for folder in (lab.path, lab.solution, *variants(lab)) for name in lab.spec.files]
+    paths = [
+        folder / name
+        for folder in (lab.path, lab.solution, *variants(lab))
+        for name in lab.spec.files
+    ]
     for path in paths:
         if path.suffix == ".py" and path.is_file():
             try:
@@ -27,7 +33,10 @@ def workloads(lab: Lab) -> Iterator[str]:
                 yield f"{path.relative_to(lab.root)}, line {error.lineno}: {error.msg}."
                 continue
             if "bottleneck_lab" in _imported(tree):
-                yield f"{path.relative_to(lab.root)} imports bottleneck_lab; a workload must run without it."
+                yield (
+                    f"{path.relative_to(lab.root)} imports bottleneck_lab; a workload must run"
+                    " without it."
+                )
 
 
 def _imported(tree: ast.Module) -> set[str]:
@@ -41,7 +50,9 @@ def _imported(tree: ast.Module) -> set[str]:
 
 
 def judge(lab: Lab) -> Iterator[str]:
-    """judge.py can be imported, has every function that the lab's kind calls, and reads every setting that it is given."""
+    """judge.py can be imported, has every function that the lab's kind calls, and reads every
+    setting that it is given.
+    """
     path = lab.path / "judge.py"
     try:
         calls = kind_of(lab).judge_calls
@@ -62,7 +73,11 @@ def raised_at(error: BaseException, folder: Path) -> str:
     """File and line, in or below `folder`, that raised the error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if folder in Path(frame.filename).parents]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if folder in Path(frame.filename).parents
+    ]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(folder)
 
 
@@ -70,9 +85,15 @@ def _uncallable(found: Mapping[str, object], calls: Mapping[str, int]) -> Iterat
     for name, arguments in calls.items():
         function = found.get(name)
         if not callable(function):
-            yield f"`{name}` is missing; it is called with {arguments} argument{'s' * (arguments != 1)}."
+            yield (
+                f"`{name}` is missing; it is called with {arguments}"
+                f" argument{'s' * (arguments != 1)}."
+            )
         elif not _takes(function, arguments):
-            yield f"`{name}` is called with {arguments} argument{'s' * (arguments != 1)}, and takes {inspect.signature(function)}."
+            yield (
+                f"`{name}` is called with {arguments} argument{'s' * (arguments != 1)}, and takes"
+                f" {inspect.signature(function)}."
+            )
 
 
 def _takes(function: Callable[..., object], arguments: int) -> bool:
@@ -100,7 +121,10 @@ def distinct(lab: Lab) -> Iterator[str]:
         return
     found = variants(lab)
     if len(found) < LEAST_VARIANTS:
-        yield f"tests/variants/{lab.slug} holds {len(found)} other correct solutions; at least {LEAST_VARIANTS} are needed."
+        yield (
+            f"tests/variants/{lab.slug} holds {len(found)} other correct solutions; at least"
+            f" {LEAST_VARIANTS} are needed."
+        )
     for folder in found:
         names = [str(path.relative_to(folder)) for path in files_below(folder)]
         yield from (
@@ -108,7 +132,10 @@ def distinct(lab: Lab) -> Iterator[str]:
             for name in names
             if name not in lab.spec.editable
         )
-    seen = {_meaning(lab, lab.solution): "the solution", _meaning(lab, lab.path): "the shipped files"}
+    seen = {
+        _meaning(lab, lab.solution): "the solution",
+        _meaning(lab, lab.path): "the shipped files",
+    }
     for folder in found:
         meaning = _meaning(lab, folder)
         if meaning in seen:
@@ -119,7 +146,9 @@ def distinct(lab: Lab) -> Iterator[str]:
 def _meaning(lab: Lab, folder: Path) -> tuple[str, ...]:
     """The editable files as they would be checked, without what only a reader sees."""
     beside = lab.path if folder == lab.path else lab.solution
-    paths = [folder / name if (folder / name).is_file() else beside / name for name in lab.spec.editable]
+    paths = [
+        folder / name if (folder / name).is_file() else beside / name for name in lab.spec.editable
+    ]
     return tuple(_normal(path) for path in paths if path.is_file())
 
 
@@ -132,7 +161,10 @@ def _normal(path: Path) -> str:
         except SyntaxError:  # told elsewhere
             return text
         for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            if (
+                isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+                and ast.get_docstring(node) is not None
+            ):
                 node.body = node.body[1:]
         return ast.dump(tree)
     return "".join(text.split())

@@ -53,16 +53,25 @@ def hints(lab: Lab) -> Iterator[str]:
 
 def _hint(hint: HintSpec) -> Iterator[str]:
     if hint.finding is not None and hint.finding not in FINDING_IDS:
-        yield unknown(f"no detector reports the finding `{hint.finding}`", hint.finding, FINDING_IDS)
+        yield unknown(
+            f"no detector reports the finding `{hint.finding}`", hint.finding, FINDING_IDS
+        )
     if hint.finding is not None and "{evidence}" not in hint.text:
-        yield f"the hint names the finding `{hint.finding}` but does not show it: its text has no `{{evidence}}`."
+        yield (
+            f"the hint names the finding `{hint.finding}` but does not show it: its text has no"
+            " `{evidence}`."
+        )
     if hint.finding is None and "{evidence}" in hint.text:
         yield "the hint has `{evidence}` but names no `finding` to fill it."
-    yield from _placeholders(hint.text.replace("{evidence}", ""), ["evidence"] if hint.finding else [])
+    yield from _placeholders(
+        hint.text.replace("{evidence}", ""), ["evidence"] if hint.finding else []
+    )
 
 
 def translations(lab: Lab) -> Iterator[str]:
-    """Every lab.<language>.toml fits the lab: as many hints with the same placeholders, and questions and criteria that there are."""
+    """Every lab.<language>.toml fits the lab: as many hints with the same placeholders, and
+    questions and criteria that there are.
+    """
     for path in sorted(lab.path.glob("lab.*.toml")):
         try:
             text = load_declared(path, TextSpec)
@@ -78,7 +87,10 @@ def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
     if text.hints and len(text.hints) != len(lab.spec.hints):
         yield (
             ("hints",),
-            f"{len(text.hints)} of the lab's {len(lab.spec.hints)} hints are translated: give all of them, in order, or none.",
+            (
+                f"{len(text.hints)} of the lab's {len(lab.spec.hints)} hints are translated: give"
+                " all of them, in order, or none."
+            ),
         )
     for hint, words in zip(lab.spec.hints, text.hints, strict=False):
         if _PLACEHOLDER.findall(hint.text) != _PLACEHOLDER.findall(words):
@@ -129,7 +141,8 @@ def questions(lab: Lab) -> Iterator[str]:
     asked = [question.id for question in lab.spec.questions]
     for folder, answers in ((lab.path, shipped), (lab.solution, solved)):
         yield from (
-            f"{place(folder / 'diagnosis.toml', (key,))}: {unknown(f'`{key}` is not asked', key, asked)}"
+            f"{place(folder / 'diagnosis.toml', (key,))}:"
+            f" {unknown(f'`{key}` is not asked', key, asked)}"
             for key in answers
             if key not in asked
         )
@@ -161,7 +174,10 @@ def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
     if question.type == "interval" and not question.shows:
         yield "does not say what its stretch must show (`shows`)."
     if question.type == "text" and not question.accept and question.id not in asked_by_kind(lab):
-        yield "takes any text: list patterns in `accept`, one of which an answer must match, or ask for a choice or a number."
+        yield (
+            "takes any text: list patterns in `accept`, one of which an answer must match, or ask"
+            " for a choice or a number."
+        )
     for pattern in question.accept:
         try:
             re.compile(pattern)
@@ -169,14 +185,21 @@ def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
             yield f"accepts '{pattern}', which is not a regular expression ({error})."
     for figure in filter(None, (question.from_capture, question.shows)):
         if figure not in FIGURES and not _marks(lab, figure.removesuffix("_share")):
-            yield unknown(f"is checked against `{figure}`, which no capture shows", figure, FIGURES)[:-1] + (
-                ", or `<range>_share` of a range that a file of the lab marks."
+            yield (
+                unknown(f"is checked against `{figure}`, which no capture shows", figure, FIGURES)[
+                    :-1
+                ]
+                + ", or `<range>_share` of a range that a file of the lab marks."
             )
 
 
 def _marks(lab: Lab, range_: str) -> bool:
     """Whether some file that learners get has the name of the range as a text."""
-    texts = [(lab.path / name).read_text("utf-8", "replace") for name in lab.spec.files if (lab.path / name).is_file()]
+    texts = [
+        (lab.path / name).read_text("utf-8", "replace")
+        for name in lab.spec.files
+        if (lab.path / name).is_file()
+    ]
     return any(f'"{range_}"' in text or f"'{range_}'" in text for text in texts)
 
 

@@ -26,7 +26,7 @@ def spoilers(lab: Lab) -> Iterator[str]:
         at(lab, "symptom"): lab.spec.symptom,
         f"{lab.path / 'README.md'}": _read(lab.path / "README.md"),
         **{at(lab, "hints", number): hint.text for number, hint in enumerate(lab.spec.hints)},
-        at(lab, "files"): " ".join([lab.name, *lab.spec.files]),
+        at(lab, "files"): " ".join([lab.slug, *lab.spec.files]),
     }
     for where, text in texts.items():
         yield from (f"{where} names the cause: '{name}'." for name in names if _says(text, name))
@@ -35,33 +35,52 @@ def spoilers(lab: Lab) -> Iterator[str]:
 
 
 def _names_of_the_cause(lab: Lab) -> list[str]:
-    """The finding that the lab teaches, and the right choices of its questions where they are words rather than sentences."""
+    """The finding that the lab teaches, and the right choices of its questions where they are words
+    rather than sentences.
+    """
     try:
         solved = load_answers(lab.solution)
     except LabError:
         solved = {}
     judged = asked_by_kind(lab)  # what a kind measures is not a cause
-    asked = [question for question in lab.spec.questions if question.type == "choice" and question.id not in judged]
+    asked = [
+        question
+        for question in lab.spec.questions
+        if question.type == "choice" and question.id not in judged
+    ]
     right = [choice for question in asked if isinstance(choice := solved.get(question.id), str)]
     return sorted(cause for cause in {lab.spec.taught, *right} if cause and len(cause.split()) <= 2)
 
 
 def _told_by_code(path: Path, names: tuple[str, ...]) -> Iterator[str]:
-    """In Python only what is for readers counts: names, comments and docstrings, not the words of a message."""
+    """In Python only what is for readers counts: names, comments and docstrings, not the words of a
+    message.
+    """
     if path.suffix != ".py":
         return
     for line, text in _for_readers(_read(path)):
-        yield from (f"{path}, line {line} tells the cause: '{name}'." for name in names if _says(text, name))
+        yield from (
+            f"{path}, line {line} tells the cause: '{name}'." for name in names if _says(text, name)
+        )
 
 
 def _for_readers(source: str) -> Iterator[tuple[int, str]]:
     try:
-        tree, tokens = ast.parse(source), list(tokenize.generate_tokens(io.StringIO(source).readline))
+        tree, tokens = (
+            ast.parse(source),
+            list(tokenize.generate_tokens(io.StringIO(source).readline)),
+        )
     except (SyntaxError, tokenize.TokenError):  # told elsewhere
         return
-    yield from ((token.start[0], token.string) for token in tokens if token.type in (tokenize.COMMENT, tokenize.NAME))
+    yield from (
+        (token.start[0], token.string)
+        for token in tokens
+        if token.type in (tokenize.COMMENT, tokenize.NAME)
+    )
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (said := ast.get_docstring(node)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            said := ast.get_docstring(node)
+        ):
             yield getattr(node, "lineno", 1), said
 
 
@@ -69,7 +88,11 @@ def _says(text: str, name: str) -> bool:
     """Whether the words of `name` stand in the text one after another, however they are joined."""
     words = re.split(r"[\W_]+", name)
     return (
-        re.search(r"(?<![^\W_])" + r"[\W_]+".join(map(re.escape, words)) + r"(?![^\W_])", text, re.IGNORECASE)
+        re.search(
+            r"(?<![^\W_])" + r"[\W_]+".join(map(re.escape, words)) + r"(?![^\W_])",
+            text,
+            re.IGNORECASE,
+        )
         is not None
     )
 

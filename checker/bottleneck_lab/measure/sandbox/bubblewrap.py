@@ -1,4 +1,6 @@
-"""Whether bubblewrap works on this machine: the one probe, which tries everything that a check needs."""
+"""Whether bubblewrap works on this machine: the one probe, which tries everything that a check
+needs.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,21 @@ SYSTEM = (
 """The folders of the system that code in a sandbox may read."""
 
 _NAMESPACES = (
-    *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *(
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ),
     *("--die-with-parent", "--cap-drop", "ALL"),
 )
 _MOUNTS = ("--proc", "/proc", "--dev", "/dev")
 MAY_MOUNT = ("--cap-add", "CAP_SYS_ADMIN")
-"""What a process in the sandbox needs to make namespaces below its own; over nothing outside the sandbox."""
+"""What a process in the sandbox needs to make namespaces below its own; over nothing outside the
+sandbox.
+"""
 _PART = ("unshare", "--mount", "--ipc", "--net", "--pid", "--fork", "true")
 _PROBE_S = 20
 
@@ -50,15 +61,21 @@ def bubblewrap_problem() -> str:
     except subprocess.TimeoutExpired:
         return f"installed, but started nothing within {_PROBE_S} s"
     except subprocess.CalledProcessError as error:
-        return f"installed, but refused: {(error.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+        return (
+            "installed, but refused:"
+            f" {(error.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+        )
     return ""
 
 
 def require_sandbox() -> None:
-    """Raises MachineError if bubblewrap does not work: code that may do harm does not run without it."""
+    """Raises MachineError if bubblewrap does not work: code that may do harm does not run without
+    it.
+    """
     if problem := bubblewrap_problem():
         raise MachineError(
-            f"This code may be harmful, so it runs only in a sandbox, but bubblewrap does not work here ({problem}).",
+            "This code may be harmful, so it runs only in a sandbox, but bubblewrap does not work"
+            f" here ({problem}).",
             how_to_allow(),
         )
 
@@ -68,22 +85,24 @@ def how_to_allow() -> str:
     if find_program("bwrap") is None:
         return how_to_get("bwrap")
     return (
-        "Allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1`, or in Docker a seccomp profile that permits them "
-        "and `--security-opt systempaths=unconfined`."
+        "Allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1`, or in Docker a seccomp"
+        " profile that permits them and `--security-opt systempaths=unconfined`."
     )
 
 
 @cache
 def namespaces() -> list[str]:
-    """bubblewrap with namespaces of their own for users, processes, network and the rest, and fresh /proc and /dev: the start of a command line."""
+    """bubblewrap with namespaces of their own for users, processes, network and the rest, and fresh
+    /proc and /dev: the start of a command line.
+    """
     path = str(bubblewrap())
     return [path, *_NAMESPACES, *_no_namespaces_below(path), *_MOUNTS]
 
 
 @cache
 def lets_ranks_part() -> bool:
-    """Whether a trusted process in the sandbox can give each process that it starts namespaces of its own: an old, setuid bubblewrap gives nobody the
-    right.
+    """Whether a trusted process in the sandbox can give each process that it starts namespaces of
+    its own: an old, setuid bubblewrap gives nobody the right.
     """
     path = bubblewrap()
     if path is None:
@@ -96,7 +115,9 @@ def lets_ranks_part() -> bool:
 
 
 def _no_namespaces_below(path: str) -> list[str]:
-    """The option that keeps what runs in the sandbox from making another one, in which it would be root; since bubblewrap 0.8."""
+    """The option that keeps what runs in the sandbox from making another one, in which it would be
+    root; since bubblewrap 0.8.
+    """
     try:
         _try(path, "--disable-userns")
     except subprocess.SubprocessError:
@@ -105,7 +126,27 @@ def _no_namespaces_below(path: str) -> list[str]:
 
 
 def _try(path: str, *options: str, command: tuple[str, ...] = ("true",)) -> None:
-    """Runs `true`, or `command`, in a sandbox as a check makes it. Raises CalledProcessError, TimeoutExpired."""
+    """Runs `true`, or `command`, in a sandbox as a check makes it. Raises CalledProcessError,
+    TimeoutExpired.
+    """
     mounts = [word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)]
-    sandbox = [path, *_NAMESPACES, *options, *_MOUNTS, "--tmpfs", "/tmp", *mounts, "--remount-ro", "/", "--"]
-    subprocess.run([*sandbox, *command], capture_output=True, text=True, errors="replace", check=True, timeout=_PROBE_S)
+    sandbox = [
+        path,
+        *_NAMESPACES,
+        *options,
+        *_MOUNTS,
+        "--tmpfs",
+        "/tmp",
+        *mounts,
+        "--remount-ro",
+        "/",
+        "--",
+    ]
+    subprocess.run(
+        [*sandbox, *command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=True,
+        timeout=_PROBE_S,
+    )

@@ -1,4 +1,6 @@
-"""A cgroup v2 for each worker, if the machine allows it: exact CPU accounting, and a freeze and a kill that nothing escapes."""
+"""A cgroup v2 for each worker, if the machine allows it: exact CPU accounting, and a freeze and a
+kill that nothing escapes.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,31 @@ def own_group() -> Path | None:
     """The control group (v2) of this process; None if none is mounted."""
     try:
         mount = _mount()
-        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        path = next(
+            line[3:]
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if line.startswith("0::")
+        )
     except (OSError, StopIteration):
         return None
     return mount / path.lstrip("/") if mount else None
 
 
 def take_charge() -> None:
-    """Have memory and processes counted in the groups that workers will get. Changes nothing where this process's group is not ours to divide.
+    """Have memory and processes counted in the groups that workers will get. Changes nothing where
+    this process's group is not ours to divide.
 
-    A group of which others are made may hold no process itself, so what is in it moves into one below; workers' groups then stand beside that.
+    A group of which others are made may hold no process itself, so what is in it moves into one
+    below; workers' groups then stand beside that.
     """
     own = own_group()
     if own is None or own.name == _OURS:
         return
     with contextlib.suppress(OSError):
         inside = (own / "cgroup.procs").read_text().split()
-        if not {int(pid) for pid in inside} <= _family():  # somebody else's programs are not moved about
+        if (
+            not {int(pid) for pid in inside} <= _family()
+        ):  # somebody else's programs are not moved about
             return
         (own / _OURS).mkdir(exist_ok=True)
         for pid in inside:
@@ -59,14 +69,20 @@ def limits_problem() -> str:
     """Why no control group can limit a worker's memory and processes here; empty if one can."""
     group = Cgroup.create(1 << 30, 64)
     if group is None:
-        return "cgroup v2 is not mounted" if own_group() is None else "this process may not create control groups"
+        return (
+            "cgroup v2 is not mounted"
+            if own_group() is None
+            else "this process may not create control groups"
+        )
     missing = [name for name in ("memory.max", "pids.max") if name not in group.limits]
     group.remove()
     return f"the control groups it can create have no {' and no '.join(missing)}" if missing else ""
 
 
 def delegate_group(name: str, uid: int) -> Path | None:
-    """A fresh, empty group in which `uid` may make groups of its own (cgroups(7), "Delegation"); None if it cannot be made."""
+    """A fresh, empty group in which `uid` may make groups of its own (cgroups(7), "Delegation");
+    None if it cannot be made.
+    """
     parent = _parent_of_groups()
     if parent is None:
         return None
@@ -74,7 +90,10 @@ def delegate_group(name: str, uid: int) -> Path | None:
     remove_tree(group)
     try:
         group.mkdir()
-        for path in (group, *(group / f"cgroup.{file}" for file in ("procs", "subtree_control", "threads"))):
+        for path in (
+            group,
+            *(group / f"cgroup.{file}" for file in ("procs", "subtree_control", "threads")),
+        ):
             os.chown(path, uid, uid)
     except OSError:
         return None
@@ -91,7 +110,9 @@ def remove_tree(group: Path) -> None:
 
 
 def _parent_of_groups() -> Path | None:
-    """Where a new group goes: below this process's own, or beside it once the runner has taken charge."""
+    """Where a new group goes: below this process's own, or beside it once the runner has taken
+    charge.
+    """
     own = own_group()
     return own.parent if own is not None and own.name == _OURS else own
 
@@ -103,7 +124,9 @@ def _family() -> set[int]:
 
 
 class Cgroup:
-    """One control group. Memory and process limits are set where their controllers are enabled; `limits` says which were."""
+    """One control group. Memory and process limits are set where their controllers are enabled;
+    `limits` says which were.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,7 +146,11 @@ class Cgroup:
         if not (group.path / "cgroup.kill").exists():  # a kernel before 5.14
             group.remove()
             return None
-        for name, value in (("memory.max", memory_bytes), ("memory.swap.max", 0), ("pids.max", processes)):
+        for name, value in (
+            ("memory.max", memory_bytes),
+            ("memory.swap.max", 0),
+            ("pids.max", processes),
+        ):
             with contextlib.suppress(OSError):
                 (group.path / name).write_text(str(value))
                 group.limits.append(name)
@@ -147,12 +174,16 @@ class Cgroup:
         return int(fields["usage_usec"]) / 1e6
 
     def memory_bytes(self) -> int:
-        """Bytes that its processes hold, shared pages once; the page cache, which can be taken back at any time, left out."""
+        """Bytes that its processes hold, shared pages once; the page cache, which can be taken back
+        at any time, left out.
+        """
         fields = dict(line.split() for line in (self.path / "memory.stat").read_text().splitlines())
         return int(fields["anon"]) + int(fields["shmem"])
 
     def freeze(self) -> bool:
-        """Stops every process of the group and waits until the kernel says so; False if some still run after `FREEZE_S`."""
+        """Stops every process of the group and waits until the kernel says so; False if some still
+        run after `FREEZE_S`.
+        """
         return self._set_frozen(True)
 
     def thaw(self) -> None:
@@ -166,7 +197,9 @@ class Cgroup:
             if time.monotonic() > end:
                 return False
             looks += 1
-            time.sleep(0 if looks < _AT_ONCE else _AGAIN_S)  # whoever is to stop needs a core for it
+            time.sleep(
+                0 if looks < _AT_ONCE else _AGAIN_S
+            )  # whoever is to stop needs a core for it
         return True
 
     def kill(self) -> None:

@@ -1,4 +1,6 @@
-"""Children of this process: their limits, no signal handled before they are known, and nothing of them left behind."""
+"""Children of this process: their limits, no signal handled before they are known, and nothing of
+them left behind.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,18 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 OnLine = Callable[[str], object]
 LOOK_S = 1.0
-"""How long a read may block: a signal that comes just before a blocking call is handled when that returns."""
+"""How long a read may block: a signal that comes just before a blocking call is handled when that
+returns.
+"""
 
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[Callable[[], None]]:
-    """Inside it, no handler that would end this program runs until the function that it yields is called; then whatever arrived meanwhile is delivered.
+    """Inside it, no handler that would end this program runs until the function that it yields is
+    called; then whatever arrived meanwhile is delivered.
 
-    So whoever starts a process knows it, and stands in the `try` that ends it, before anything can be raised.
+    So whoever starts a process knows it, and stands in the `try` that ends it, before anything can
+    be raised.
     """
     came: list[int] = []
     held: dict[int, Any] = {}
@@ -48,7 +54,9 @@ def signals_held() -> Iterator[Callable[[], None]]:
 
 
 def lower_limit(what: int, value: int) -> None:
-    """Sets a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force already stays: nobody but root may raise it."""
+    """Sets a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force
+    already stays: nobody but root may raise it.
+    """
     import resource  # Windows, where `lab doctor` gets as far as here, has none
 
     _, hard = resource.getrlimit(what)
@@ -97,7 +105,12 @@ def stream(
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
     """A process's output as text, line by line, until nobody holds it open."""
     assert process.stdout is not None
-    text, begun = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True), ""
+    text, begun = (
+        io.IncrementalNewlineDecoder(
+            codecs.getincrementaldecoder("utf-8")("replace"), translate=True
+        ),
+        "",
+    )
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         data = b"any"

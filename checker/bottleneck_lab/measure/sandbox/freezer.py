@@ -1,4 +1,6 @@
-"""Stopping a worker while another is measured: with a control group at once, otherwise with signals to its process group."""
+"""Stopping a worker while another is measured: with a control group at once, otherwise with signals
+to its process group.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from typing import Protocol
 import psutil
 
 FREEZE_S = 20.0
-"""Longest wait for a worker to stop. A stopped process still finishes its system call; on a busy machine, stopping also needs a core first."""
+"""Longest wait for a worker to stop. A stopped process still finishes its system call; on a busy
+machine, stopping also needs a core first.
+"""
 _AT_REST = set("TtZXD")
 """Stopped, at the end, or asleep in the kernel where a signal is not noticed."""
 
@@ -32,7 +36,9 @@ class Freezer(Protocol):
 
 
 class Signals:
-    """The process group that a supervisor has given to its worker, stopped by SIGSTOP. What leaves the group is not stopped; the supervisor ends it."""
+    """The process group that a supervisor has given to its worker, stopped by SIGSTOP. What leaves
+    the group is not stopped; the supervisor ends it.
+    """
 
     def __init__(self, supervisor: psutil.Process) -> None:
         self._supervisor = supervisor
@@ -66,8 +72,14 @@ class Signals:
 
     def _at_rest(self) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
-            members = [child for child in self._supervisor.children(recursive=True) if self._is_member(child.pid)]
-            return {status.rpartition(")")[2].split()[0] for _, status in of_threads(members, "stat")} <= _AT_REST
+            members = [
+                child
+                for child in self._supervisor.children(recursive=True)
+                if self._is_member(child.pid)
+            ]
+            return {
+                status.rpartition(")")[2].split()[0] for _, status in of_threads(members, "stat")
+            } <= _AT_REST
         return True
 
     def _is_member(self, pid: int) -> bool:
@@ -77,7 +89,9 @@ class Signals:
 
 
 def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[tuple[int, str]]:
-    """(its number, what the kernel says in that file of /proc) of each living thread of these processes."""
+    """(its number, what the kernel says in that file of /proc) of each living thread of these
+    processes.
+    """
     for process in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for thread in Path(f"/proc/{process.pid}/task").iterdir():

@@ -1,4 +1,5 @@
-"""Cleans up after a verifier however it ends: run as a script, it waits for its standard input to close, then removes what it was told about.
+"""Cleans up after a verifier however it ends: run as a script, it waits for its standard input to
+close, then removes what it was told about.
 
 A verifier that is killed outright cannot tidy up; this process, which outlives it by a moment, can.
 """
@@ -17,18 +18,23 @@ from pathlib import Path
 
 PATIENCE_S = 30.0
 SUPERVISOR_S = 10.0
-"""How long a supervisor whose verifier is gone may take to end its worker with all that came of it."""
+"""How long a supervisor whose verifier is gone may take to end its worker with all that came of it.
+"""
 _CHILDREN = ("pid", "supervisor")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans(adopt: bool) -> None:
-    """Makes this process the parent of every descendant that loses its own (linux/prctl.h). Children do not inherit it, a new program keeps it."""
+    """Makes this process the parent of every descendant that loses its own (linux/prctl.h).
+    Children do not inherit it, a new program keeps it.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 class Janitor:
-    """Owns a verifier's temporary folder, control groups and children, and removes them when it closes or when the verifier dies."""
+    """Owns a verifier's temporary folder, control groups and children, and removes them when it
+    closes or when the verifier dies.
+    """
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -61,20 +67,26 @@ class Janitor:
         self._tell("pid", pid)
 
     def lifeline(self) -> tuple[int, int]:
-        """Both ends of a pipe, the supervisor's and ours. When ours is cut, by us or by the verifier's death, a supervisor ends all it is in charge of."""
+        """Both ends of a pipe, the supervisor's and ours. When ours is cut, by us or by the
+        verifier's death, a supervisor ends all it is in charge of.
+        """
         theirs, ours = os.pipe()
         self._lifelines.add(ours)
         return theirs, ours
 
     def cut(self, lifeline: int) -> None:
-        """Tells a supervisor to end; with a message, since a process that the verifier forked may hold the pipe open."""
+        """Tells a supervisor to end; with a message, since a process that the verifier forked may
+        hold the pipe open.
+        """
         self._lifelines.remove(lifeline)
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             os.write(lifeline, b"x")
         os.close(lifeline)
 
     def leave_time(self, pid: int) -> None:
-        """Remembers a supervisor, to be killed if it has not ended in time after its lifeline was cut."""
+        """Remembers a supervisor, to be killed if it has not ended in time after its lifeline was
+        cut.
+        """
         self._tell("supervisor", pid)
 
     def forget(self, pid: int) -> None:
@@ -86,7 +98,9 @@ class Janitor:
         self._tell("group", group)
 
     def close(self) -> None:
-        """Lets the janitor do its work and waits for it; does it itself should the janitor have been killed or stopped."""
+        """Lets the janitor do its work and waits for it; does it itself should the janitor have
+        been killed or stopped.
+        """
         for lifeline in list(self._lifelines):  # an exception came before the worker was somebody's
             self.cut(lifeline)
         try:
@@ -104,7 +118,9 @@ def _kill(pid: int) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process can still do anything. A zombie cannot, though it may stay until its new parent notices."""
+    """Whether a process can still do anything. A zombie cannot, though it may stay until its new
+    parent notices.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
     except OSError:
@@ -131,15 +147,24 @@ def _clear_group(group: Path) -> None:
 
 def _note(remembered: list[list[str]], what: str, name: str) -> None:
     if what == "forget":
-        remembered[:] = [[kind, known] for kind, known in remembered if kind not in _CHILDREN or known != name]
+        remembered[:] = [
+            [kind, known] for kind, known in remembered if kind not in _CHILDREN or known != name
+        ]
     else:
         remembered.append([what, name])
 
 
 def _remove_folder(name: str) -> None:
-    """By the system's own tools: they climb down folders nested without end, where Python's would not; what was locked is unlocked first."""
+    """By the system's own tools: they climb down folders nested without end, where Python's would
+    not; what was locked is unlocked first.
+    """
     for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-        subprocess.run([*command, "--", name], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, "--", name],
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def _clean(remembered: list[list[str]]) -> None:
@@ -158,7 +183,9 @@ def _clean(remembered: list[list[str]]) -> None:
 
 
 def main() -> None:
-    """Reads what to remember until the verifier is gone, then removes it: groups, processes, folders."""
+    """Reads what to remember until the verifier is gone, then removes it: groups, processes,
+    folders.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     remembered: list[list[str]] = []
     for line in sys.stdin:

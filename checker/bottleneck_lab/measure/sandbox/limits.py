@@ -21,9 +21,13 @@ from bottleneck_lab.measure.sandbox.children import lower_limit
 WATCH_S = 0.5
 """Seconds between two checks of a worker's limits."""
 MAX_FILES, MAX_DEPTH = 20_000, 100
-"""What a worker may keep in its folder: scanning it twice a second must stay cheap, and its paths short enough to open."""
+"""What a worker may keep in its folder: scanning it twice a second must stay cheap, and its paths
+short enough to open.
+"""
 MAX_SIGNALS = 1024
-"""Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue, too."""
+"""Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue,
+too.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ class Exceeded(NamedTuple):
 
 
 class Watch:
-    """Watches whether a worker keeps to its limits. `tree` lists its processes; `memory_bytes`, where a control group knows, what they hold."""
+    """Watches whether a worker keeps to its limits. `tree` lists its processes; `memory_bytes`,
+    where a control group knows, what they hold.
+    """
 
     def __init__(
         self,
@@ -112,7 +118,10 @@ def set_limits(limits: Limits) -> None:
     """Sets the limits that the kernel enforces, for this process and its descendants."""
     for what, value in (
         (resource.RLIMIT_CPU, limits.cpu_s),
-        (resource.RLIMIT_DATA, 2 * limits.memory_bytes),  # counts reserved memory too; what is really used is watched
+        (
+            resource.RLIMIT_DATA,
+            2 * limits.memory_bytes,
+        ),  # counts reserved memory too; what is really used is watched
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),
@@ -122,10 +131,12 @@ def set_limits(limits: Limits) -> None:
 
 
 def _memory_bytes(pids: list[int], most: int) -> int:
-    """Bytes that processes hold in memory; a page that several share counts once. What travels between processes in a message is not seen.
+    """Bytes that processes hold in memory; a page that several share counts once. What travels
+    between processes in a message is not seen.
 
-    A page may be mapped and its file be open too (memfd), so the larger of both counts. Exact figures cost the kernel a walk through all pages: as long
-    as the sums that count shared pages for each process are below `most`, those are returned.
+    A page may be mapped and its file be open too (memfd), so the larger of both counts. Exact
+    figures cost the kernel a walk through all pages: as long as the sums that count shared pages
+    for each process are below `most`, those are returned.
     """
     nameless = nameless_bytes(pids, in_memory=True)
     own, shared = _summed(pids, "status", ("RssAnon", "HugetlbPages"), ("RssShmem",))
@@ -135,15 +146,31 @@ def _memory_bytes(pids: list[int], most: int) -> int:
     return own + max(shared, nameless)
 
 
-def _summed(pids: list[int], file: str, own: tuple[str, ...], shared: tuple[str, ...]) -> tuple[int, int]:
-    """Bytes in these fields of a file of /proc, over the processes; of those that hide the file, what `status` says."""
+def _summed(
+    pids: list[int], file: str, own: tuple[str, ...], shared: tuple[str, ...]
+) -> tuple[int, int]:
+    """Bytes in these fields of a file of /proc, over the processes; of those that hide the file,
+    what `status` says.
+    """
     total = [0, 0]
     for pid in pids:
         with contextlib.suppress(OSError):
             try:
-                text, wanted = Path(f"/proc/{pid}/{file}").read_text(errors="replace"), (own, shared)
+                text, wanted = (
+                    Path(f"/proc/{pid}/{file}").read_text(errors="replace"),
+                    (
+                        own,
+                        shared,
+                    ),
+                )
             except PermissionError:  # PR_SET_DUMPABLE
-                text, wanted = Path(f"/proc/{pid}/status").read_text(errors="replace"), (("RssAnon",), ("RssShmem",))
+                text, wanted = (
+                    Path(f"/proc/{pid}/status").read_text(errors="replace"),
+                    (
+                        ("RssAnon",),
+                        ("RssShmem",),
+                    ),
+                )
             for at, fields in enumerate(wanted):
                 total[at] += sum(_field_bytes(text, name) for name in fields)
     return total[0], total[1]
@@ -156,7 +183,9 @@ def _field_bytes(text: str, name: str) -> int:
 
 
 def nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
-    """Bytes of the files without a name that processes have open: memfds (`in_memory`), or those on a disk, made without a name or removed since."""
+    """Bytes of the files without a name that processes have open: memfds (`in_memory`), or those on
+    a disk, made without a name or removed since.
+    """
     files: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -167,7 +196,9 @@ def nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
 
 
 def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
-    """Bytes of what an open descriptor leads to, by device and inode; nothing where it is not a file."""
+    """Bytes of what an open descriptor leads to, by device and inode; nothing where it is not a
+    file.
+    """
     target = str(link.readlink())
     if not target.startswith("/") or target.startswith("/memfd:") is not in_memory:
         return {}
@@ -177,7 +208,9 @@ def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
 
 
 def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
-    """Which limit a folder's contents, plus `besides` bytes elsewhere, exceed, in words; None for none. Stops scanning once that is known."""
+    """Which limit a folder's contents, plus `besides` bytes elsewhere, exceed, in words; None for
+    none. Stops scanning once that is known.
+    """
     total, count = besides, 0
     folders = [(str(root), 0)]
     while folders and total <= most_bytes:
@@ -204,7 +237,9 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
 
 
 def _taken_bytes(entry: os.DirEntry[str]) -> int:
-    """Bytes that a file takes: its length, or its blocks where more was preallocated. 0 if it has been removed."""
+    """Bytes that a file takes: its length, or its blocks where more was preallocated. 0 if it has
+    been removed.
+    """
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:

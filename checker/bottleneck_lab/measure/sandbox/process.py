@@ -1,4 +1,6 @@
-"""A worker: a contained program, frozen while another is measured, and killed together with everything it started."""
+"""A worker: a contained program, frozen while another is measured, and killed together with
+everything it started.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,23 @@ from bottleneck_lab.measure.sandbox.waiting import Waiting
 
 LOG_TAIL_BYTES = 64 << 10
 _HOLDERS = 3
-"""Processes that are not the worker's but hold it: the supervisor, the sandbox in it, and the sandbox's first process."""
+"""Processes that are not the worker's but hold it: the supervisor, the sandbox in it, and the
+sandbox's first process.
+"""
 END_S = 10.0
-"""Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a killed process may stay in a system call for a while."""
+"""Longest wait for a supervisor to have ended everything: freeing gigabytes takes a second, and a
+killed process may stay in a system call for a while.
+"""
 
 
-def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, *, network: bool) -> Callable[[], None]:
-    """What a supervisor does between fork and exec: it adopts orphans, and drops what its worker must not have."""
-    # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the sandbox is worth more.
+def _confinement(
+    limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, *, network: bool
+) -> Callable[[], None]:
+    """What a supervisor does between fork and exec: it adopts orphans, and drops what its worker
+    must not have.
+    """
+    # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the
+    # sandbox is worth more.
     path = bubblewrap()
     setuid = path is not None and bool(Path(path).stat().st_mode & stat.S_ISUID)
 
@@ -56,19 +67,26 @@ def _confinement(limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, 
 def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str, str]:
     """What holds a worker, as a verdict says it."""
     return {
-        "sandbox": "bubblewrap: no network, read-only system, private /tmp"
-        if bubblewrap()
-        else "none: install bubblewrap for isolation",
-        "cgroup": f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
-        if cgroup
-        else "none: the worker's process group is stopped by signals",
-        "limits": f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s",
+        "sandbox": (
+            "bubblewrap: no network, read-only system, private /tmp"
+            if bubblewrap()
+            else "none: install bubblewrap for isolation"
+        ),
+        "cgroup": (
+            f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
+            if cgroup
+            else "none: the worker's process group is stopped by signals"
+        ),
+        "limits": (
+            f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s"
+        ),
         **({"devices": words(chosen_gpus())} if gpu and bubblewrap() else {}),
     }
 
 
 def _clock_s(pid: int) -> float:
-    """CPU seconds of a process, to the nanosecond where /proc has hundredths. Raises OSError when there is no such process.
+    """CPU seconds of a process, to the nanosecond where /proc has hundredths. Raises OSError when
+    there is no such process.
 
     Its clock as clock_getcpuclockid(3) numbers it.
     """
@@ -81,9 +99,11 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 class Worker:
-    """A running worker and everything it started. With `network`, its processes may meet over TCP: ranks that a launcher starts do.
+    """A running worker and everything it started. With `network`, its processes may meet over TCP:
+    ranks that a launcher starts do.
 
-    With `bound`, OpenMP gives each of its threads a core: a call of milliseconds is over before the kernel's scheduler has moved two apart.
+    With `bound`, OpenMP gives each of its threads a core: a call of milliseconds is over before the
+    kernel's scheduler has moved two apart.
 
     `isolation` says what holds it: bubblewrap, cgroup, limits; and what does not.
     """
@@ -113,24 +133,34 @@ class Worker:
         environment = worker_environment(paths, threads, bound=bound, gpu=gpu)
         confine = _confinement(limits, self._cgroup, cores, network=network)
         self.process = self._launch(command, environment, confine, pass_fds)
-        if self._cgroup is not None and not self._cgroup.populated():  # one may be made, but not used
+        if (
+            self._cgroup is not None and not self._cgroup.populated()
+        ):  # one may be made, but not used
             self._cgroup.remove()
             self._cgroup = None
         self._handle = psutil.Process(self.process.pid)
         self._freezer: Freezer = self._cgroup or Signals(self._handle)
         counts = self._cgroup is not None and "memory.max" in self._cgroup.limits
         self.watch = Watch(
-            limits, paths.scratch, self.tree, self._cgroup.memory_bytes if self._cgroup and counts else None
+            limits,
+            paths.scratch,
+            self.tree,
+            self._cgroup.memory_bytes if self._cgroup and counts else None,
         )
         self.isolation = _isolation(self._cgroup, limits, gpu=gpu)
 
     def _launch(
-        self, command: list[str], environment: dict[str, str], confine: Callable[[], None], pass_fds: list[int]
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        confine: Callable[[], None],
+        pass_fds: list[int],
     ) -> subprocess.Popen[bytes]:
         """The command below a supervisor, on a lifeline of the janitor's."""
         supervised, self._lifeline = self._janitor.lifeline()
         above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
-        # Opened again: how the worker sets its end (O_DIRECT, its place) does not become how we read.
+        # Opened again: how the worker sets its end (O_DIRECT, its place) does not become how we
+        # read.
         output = os.open(f"/proc/self/fd/{self._log.fileno()}", os.O_WRONLY | os.O_APPEND)
         process = subprocess.Popen(
             [*above, str(self._cgroup.path) if self._cgroup else "", *command],
@@ -148,14 +178,18 @@ class Worker:
         return process
 
     def tree(self) -> list[psutil.Process]:
-        """The worker's descendants that have not been waited for, whoever their parent is now; not the supervisor, which is ours."""
+        """The worker's descendants that have not been waited for, whoever their parent is now; not
+        the supervisor, which is ours.
+        """
         try:
             return list(self._handle.children(recursive=True))
         except psutil.NoSuchProcess:
             return []
 
     def freeze(self) -> bool:
-        """Stops the worker, so that nothing it left running can slow or help another measurement; False if it does not stop."""
+        """Stops the worker, so that nothing it left running can slow or help another measurement;
+        False if it does not stop.
+        """
         self.watch.pause()
         return self._freezer.freeze()
 
@@ -166,10 +200,14 @@ class Worker:
 
     def states(self) -> set[str]:
         """The states of its threads, as the letters that ps(1) shows."""
-        return {status.rpartition(")")[2].split()[0] for _, status in of_threads(self.tree(), "stat")}
+        return {
+            status.rpartition(")")[2].split()[0] for _, status in of_threads(self.tree(), "stat")
+        }
 
     def cpu_s(self) -> float:
-        """CPU seconds used by the worker so far; without a cgroup, only of what is alive or has been waited for, even if only by what holds it."""
+        """CPU seconds used by the worker so far; without a cgroup, only of what is alive or has
+        been waited for, even if only by what holds it.
+        """
         if self._cgroup is not None:
             return self._cgroup.cpu_s()
         total, ours = 0.0, {self._handle.pid}
@@ -227,5 +265,7 @@ class Worker:
 
 
 def printable(text: str) -> str:
-    """Text without control characters other than newline and tab: a learner's output cannot drive the terminal."""
+    """Text without control characters other than newline and tab: a learner's output cannot drive
+    the terminal.
+    """
     return "".join(char for char in text if char in "\n\t" or char.isprintable())

@@ -1,7 +1,9 @@
-"""System calls that no lab needs and that reach past what holds a worker: refused with ENOSYS, for the worker and everything it starts.
+"""System calls that no lab needs and that reach past what holds a worker: refused with ENOSYS, for
+the worker and everything it starts.
 
-System V shared memory and messages lie in memory that no process is charged for; keys outlive the process that made them; io_uring works past this
-filter; userfaultfd and bpf are there for holes in the kernel. Sockets are for this machine alone. What bubblewrap takes away (mounts, namespaces,
+System V shared memory and messages lie in memory that no process is charged for; keys outlive the
+process that made them; io_uring works past this filter; userfaultfd and bpf are there for holes in
+the kernel. Sockets are for this machine alone. What bubblewrap takes away (mounts, namespaces,
 other people's processes) needs no filter.
 Source of the layouts: linux/filter.h, linux/seccomp.h, linux/audit.h.
 """
@@ -53,17 +55,22 @@ _ARCHES = {
         },
     ),
 }
-"""By kind of machine: what the kernel calls it (linux/audit.h), the number of `socket`, and those of the refused calls."""
+"""By kind of machine: what the kernel calls it (linux/audit.h), the number of `socket`, and those
+of the refused calls.
+"""
 _UNIX, _NETLINK = 1, 16
 """Families of sockets (bits/socket.h)."""
 _PROCESSES = {"x86_64": (56, (57, 58, 59, 322, 435)), "aarch64": (220, (221, 281, 435))}
-"""By kind of machine, the numbers of `clone`, and of `fork`, `vfork`, `execve`, `execveat` and `clone3`, whose flags a filter cannot see."""
+"""By kind of machine, the numbers of `clone`, and of `fork`, `vfork`, `execve`, `execveat` and
+`clone3`, whose flags a filter cannot see.
+"""
 _CLONE_THREAD = 0x10000
 """The flag of clone that makes a thread (linux/sched.h)."""
 
 
 def program(machine: str, *, network: bool = False) -> bytes:
-    """The filter for a kind of machine, 8 bytes per instruction; empty if its numbers are not known here.
+    """The filter for a kind of machine, 8 bytes per instruction; empty if its numbers are not known
+    here.
 
     Without `network`, sockets are for this machine alone (Unix, netlink).
     """
@@ -83,7 +90,9 @@ def program(machine: str, *, network: bool = False) -> bytes:
 
 
 def threads_only(machine: str) -> bytes:
-    """The filter that lets a process of this kind of machine start threads and nothing else; empty if the numbers are not known here."""
+    """The filter that lets a process of this kind of machine start threads and nothing else; empty
+    if the numbers are not known here.
+    """
     if machine not in _PROCESSES:
         return b""
     clone, calls = _PROCESSES[machine]
@@ -97,7 +106,9 @@ def threads_only(machine: str) -> bytes:
 
 
 def _filter(arch: int, refused: Iterable[int], lines: list[_Line]) -> bytes:
-    """Refuses these numbers, and those of another architecture; all others go through `lines`, past whose end they are allowed."""
+    """Refuses these numbers, and those of another architecture; all others go through `lines`, past
+    whose end they are allowed.
+    """
     # Jumps count the instructions left out. The last two: allow, refuse.
     tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in refused)]
     ahead = len(tests) + len(lines)
@@ -108,12 +119,16 @@ def _filter(arch: int, refused: Iterable[int], lines: list[_Line]) -> bytes:
 
 
 def refuse_calls(*, network: bool = False) -> None:
-    """Installs the filter for this process and its children, for good. Where the kernel does not know filters, nothing happens."""
+    """Installs the filter for this process and its children, for good. Where the kernel does not
+    know filters, nothing happens.
+    """
     _install(program(platform.machine(), network=network))
 
 
 def refuse_processes() -> None:
-    """From here on this process can only start threads: the CPU time of a child that the kernel reaps by itself is not counted anywhere."""
+    """From here on this process can only start threads: the CPU time of a child that the kernel
+    reaps by itself is not counted anywhere.
+    """
     _install(threads_only(platform.machine()))
 
 

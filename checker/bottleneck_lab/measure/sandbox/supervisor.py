@@ -1,7 +1,9 @@
-"""Stands between the verifier and a worker. It adopts the orphans that the worker leaves, and ends them with the worker or with the verifier.
+"""Stands between the verifier and a worker. It adopts the orphans that the worker leaves, and ends
+them with the worker or with the verifier.
 
-Run as a script, `supervisor.py LIFELINE GROUP COMMAND…`, by a verifier that has made it a subreaper. The command leads a process group
-of its own. It imports little: every worker waits for it.
+Run as a script, `supervisor.py LIFELINE GROUP COMMAND…`, by a verifier that has made it a
+subreaper. The command leads a process group of its own. It imports little: every worker waits for
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def _kill(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kills everything below this process, again and again, until the kernel says that it has no child: orphans become its own."""
+    """Kills everything below this process, again and again, until the kernel says that it has no
+    child: orphans become its own.
+    """
     while True:
         for pid in _descendants():
             _kill(pid)
@@ -70,7 +74,9 @@ def _leave(group: str) -> None:
 
 
 def _watch(worker: int, lifeline: int) -> int:
-    """The worker's exit status, as a shell reports it; that of a killed one if the verifier closes the lifeline first. Reaps orphans meanwhile."""
+    """The worker's exit status, as a shell reports it; that of a killed one if the verifier closes
+    the lifeline first. Reaps orphans meanwhile.
+    """
     look, look_ms = select.poll(), _LOOK_MS
     look.register(lifeline, select.POLLIN)
     try:
@@ -86,13 +92,16 @@ def _watch(worker: int, lifeline: int) -> int:
 
 
 def main() -> None:
-    """Starts the command, waits for it or the verifier to end, and ends once all its descendants are gone."""
+    """Starts the command, waits for it or the verifier to end, and ends once all its descendants
+    are gone.
+    """
     lifeline, group, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)
     worker = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigdef=_IGNORED)
     if group:
         _leave(group)
-    # The worker's ends of its channels: while they are open here, the verifier would not hear that it has closed them.
+    # The worker's ends of its channels: while they are open here, the verifier would not hear that
+    # it has closed them.
     os.closerange(3, lifeline)
     os.closerange(lifeline + 1, os.sysconf("SC_OPEN_MAX"))
     status = _watch(worker, lifeline)

@@ -1,4 +1,6 @@
-"""What a worker can see of the machine (files, devices, environment), and the bubblewrap command line that hides the rest."""
+"""What a worker can see of the machine (files, devices, environment), and the bubblewrap command
+line that hides the rest.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", REHEARSAL)
 
 @dataclass
 class Paths:
-    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it may only read. `hidden` ones are empty to it.
+    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it
+    may only read. `hidden` ones are empty to it.
 
     `may_mount`: what starts in the sandbox is trusted, and makes narrower ones in it.
     """
@@ -33,7 +36,9 @@ class Paths:
 
 @cache
 def python_folders() -> list[str]:
-    """What an isolated Python needs: itself, and every folder it imports from, also those that a .pth file names."""
+    """What an isolated Python needs: itself, and every folder it imports from, also those that a
+    .pth file names.
+    """
     told = subprocess.run(
         [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"],
         capture_output=True,
@@ -41,13 +46,25 @@ def python_folders() -> list[str]:
         check=True,
         timeout=60,
     )
-    imported_from = Path(__file__).resolve().parents[3]  # site-packages, or the `checker` of a checkout
+    imported_from = (
+        Path(__file__).resolve().parents[3]
+    )  # site-packages, or the `checker` of a checkout
     executable = Path(sys.executable).resolve().parent.parent
-    return sorted({sys.prefix, sys.base_prefix, str(executable), str(imported_from), *told.stdout.splitlines()})
+    return sorted(
+        {
+            sys.prefix,
+            sys.base_prefix,
+            str(executable),
+            str(imported_from),
+            *told.stdout.splitlines(),
+        }
+    )
 
 
 def readable_folders(shown: list[Path]) -> list[str]:
-    """What a worker may read besides the system: Python's folders, downloaded weights, and those that it is shown."""
+    """What a worker may read besides the system: Python's folders, downloaded weights, and those
+    that it is shown.
+    """
     weights = torch_home()
     return [*python_folders(), *map(str, [*shown, *([weights] if weights else [])])]
 
@@ -63,13 +80,21 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     for folder in [*SYSTEM, *readable_folders(shown)]:
         command += ["--ro-bind-try", folder, folder]
     # An installed package holds the labs with their solutions: nothing that runs here needs them.
-    for hidden in filter(Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]):
-        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]  # else it is memory that nobody is charged for
+    for hidden in filter(
+        Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]
+    ):
+        command += [
+            "--tmpfs",
+            str(hidden),
+            "--remount-ro",
+            str(hidden),
+        ]  # else it is memory that nobody is charged for
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
         for device in visible_nodes(chosen_gpus()):
             command += ["--dev-bind-try", str(device), str(device)]
-    # The root itself lies in memory that nobody is charged for: nothing is to be written beside what is mounted.
+    # The root itself lies in memory that nobody is charged for: nothing is to be written beside
+    # what is mounted.
     return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
 
 
@@ -79,13 +104,19 @@ def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool)
 
 
 def is_visible(path: Path, readable: list[Path]) -> bool:
-    """Whether a worker can see a path of this machine: any without a sandbox, otherwise only what lies in a folder that it is shown."""
+    """Whether a worker can see a path of this machine: any without a sandbox, otherwise only what
+    lies in a folder that it is shown.
+    """
     folders = [*SYSTEM, *readable_folders(readable)]
-    return bubblewrap() is None or any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+    return bubblewrap() is None or any(
+        path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders
+    )
 
 
 def torch_home() -> Path | None:
-    """Where torch keeps downloaded weights, if there are any: reference and learner both may read them, or neither."""
+    """Where torch keeps downloaded weights, if there are any: reference and learner both may read
+    them, or neither.
+    """
     folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
     return folder if (folder / "hub" / "checkpoints").is_dir() else None
 
@@ -119,11 +150,21 @@ def _gpu_environment() -> dict[str, str]:
     return found
 
 
-def worker_environment(paths: Paths, threads: int, *, bound: bool = False, gpu: bool = False) -> dict[str, str]:
-    """A worker's whole environment: nothing of the verifier's own except which GPU to use, and what that GPU needs."""
-    # A thread that waits for work by spinning would go on into the next call, which may be of another case.
-    binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"} if bound else {}
-    # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose names may have 107 bytes.
+def worker_environment(
+    paths: Paths, threads: int, *, bound: bool = False, gpu: bool = False
+) -> dict[str, str]:
+    """A worker's whole environment: nothing of the verifier's own except which GPU to use, and what
+    that GPU needs.
+    """
+    # A thread that waits for work by spinning would go on into the next call, which may be of
+    # another case.
+    binding = (
+        {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"}
+        if bound
+        else {}
+    )
+    # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose
+    # names may have 107 bytes.
     temporary = Path("/tmp") if bubblewrap() else paths.scratch / "tmp"
     temporary.mkdir(exist_ok=True)
     return {

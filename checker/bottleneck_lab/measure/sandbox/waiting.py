@@ -1,4 +1,6 @@
-"""How long a worker's threads are ready to run and have no core: on a busy machine what they computed is not all that they would have."""
+"""How long a worker's threads are ready to run and have no core: on a busy machine what they
+computed is not all that they would have.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ import psutil
 from bottleneck_lab.measure.sandbox.freezer import of_threads
 
 SLIGHT_SHARE = 0.1
-"""What the threads that only wake may have run of a call's computing, together. All of a worker's threads wake as it is thawed, and for 0.05 ms one may
-wait 5 ms, with nobody else on the machine.
+"""What the threads that only wake may have run of a call's computing, together. All of a worker's
+threads wake as it is thawed, and for 0.05 ms one may wait 5 ms, with nobody else on the machine.
 """
 
 
 class Waiting:
-    """Adds up the waiting of all living threads of some processes, from its making on; nothing where the kernel does not tell (proc(5), schedstat)."""
+    """Adds up the waiting of all living threads of some processes, from its making on; nothing
+    where the kernel does not tell (proc(5), schedstat).
+    """
 
     def __init__(self, processes: Callable[[], Iterable[psutil.Process]]) -> None:
         self._processes = processes
@@ -26,7 +30,9 @@ class Waiting:
         return sum(waited for _, waited in self._so_far())
 
     def seconds_within(self, call_s: float) -> float:
-        """Of the threads that computed during a call of this many seconds. A thread cannot have waited longer than it did not run: the rest was the thaw."""
+        """Of the threads that computed during a call of this many seconds. A thread cannot have
+        waited longer than it did not run: the rest was the thaw.
+        """
         times = sorted(self._so_far())
         slight_s = SLIGHT_SHARE * sum(ran for ran, _ in times)
         total = 0.0
@@ -46,4 +52,7 @@ class Waiting:
 
     def _read(self) -> dict[int, tuple[float, float]]:
         told = of_threads(self._processes(), "schedstat")
-        return {thread: (int(text.split()[0]) / 1e9, int(text.split()[1]) / 1e9) for thread, text in told}
+        return {
+            thread: (int(text.split()[0]) / 1e9, int(text.split()[1]) / 1e9)
+            for thread, text in told
+        }

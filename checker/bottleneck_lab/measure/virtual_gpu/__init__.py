@@ -1,8 +1,11 @@
 """A virtual GPU: an emulated accelerator that PyTorch programs launch to, owned by the verifier.
 
-The program sees a torch device called `virtual`; its tensors live in the verifier's engine process, which computes every operator on the CPU and advances
-a logical clock by what the modelled GPU would take. The program holds handles only: it cannot read a value without a transfer that the engine counts.
+The program sees a torch device called `virtual`; its tensors live in the verifier's engine process,
+which computes every operator on the CPU and advances a logical clock by what the modelled GPU would
+take. The program holds handles only: it cannot read a value without a transfer that the engine
+counts.
 
-`backend` is the program's side, `engine` the verifier's; `codec` is what travels between them, in `frames`; `books` are what `owner` reads of a run.
-`clock` and `memory` are the models, `spec` their figures.
+`backend` is the program's side, `engine` the verifier's; `codec` is what travels between them, in
+`frames`; `books` are what `owner` reads of a run. `clock` and `memory` are the models, `spec` their
+figures.
 """

@@ -1,7 +1,9 @@
-"""The program's side of a virtual GPU: a torch device called `virtual`, whose tensors are handles to the verifier's engine.
+"""The program's side of a virtual GPU: a torch device called `virtual`, whose tensors are handles
+to the verifier's engine.
 
-`install(sock)` registers it; from then on `tensor.to("virtual")`, modules, autograd and optimizers work as on any device, and `torch.virtual` answers what
-`torch.cuda` answers of memory and synchronisation.
+`install(sock)` registers it; from then on `tensor.to("virtual")`, modules, autograd and optimizers
+work as on any device, and `torch.virtual` answers what `torch.cuda` answers of memory and
+synchronisation.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import msgspec
 import torch
 from torch.utils import backend_registration
-from torch.utils._mode_utils import no_dispatch  # noqa: PLC2701 - what PyTorch's own tensor subclasses use
+from torch.utils._mode_utils import no_dispatch  # noqa: PLC2701 - as PyTorch's own subclasses do
 
 from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
@@ -35,7 +37,14 @@ _DEVICE = torch.device("privateuseone", 0)
 """What `virtual` is before it has its name."""
 _ERRORS = {
     kind.__name__: kind
-    for kind in (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, torch.OutOfMemoryError)
+    for kind in (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        NotImplementedError,
+        torch.OutOfMemoryError,
+    )
 }
 
 
@@ -48,20 +57,27 @@ class TensorForm(msgspec.Struct, frozen=True):
     dtype: str
 
     def span_bytes(self) -> int:
-        """Bytes from the start of the storage to the end of the tensor, rounded as the device's allocator does."""
-        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        """Bytes from the start of the storage to the end of the tensor, rounded as the device's
+        allocator does.
+        """
+        last = self.offset + sum(
+            (size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)
+        )
         return -(-(last + 1) * DTYPES[self.dtype].itemsize // ROUND_BYTES) * ROUND_BYTES
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """A result that is one of the operator's own arguments: its place among them, and its form afterwards."""
+    """A result that is one of the operator's own arguments: its place among them, and its form
+    afterwards.
+    """
 
     place: int
     form: TensorForm
 
 
 class PredictedResult(msgspec.Struct, frozen=True):
-    """What an operator returns for arguments of a given form: a nest of `Argument`, `TensorForm` (a new tensor) and None.
+    """What an operator returns for arguments of a given form: a nest of `Argument`, `TensorForm` (a
+    new tensor) and None.
 
     `new` counts the new tensors, `nbytes` their bytes.
     """
@@ -78,10 +94,14 @@ class VirtualTensor(torch.Tensor):
     form: TensorForm
     """As the engine has it."""
     _values_of: VirtualTensor
-    """Whose values it has, where they were another tensor's: as long as it lives, so does their handle."""
+    """Whose values it has, where they were another tensor's: as long as it lives, so does their
+    handle.
+    """
 
     @staticmethod
-    def __new__(cls: type[VirtualTensor], number: int, form: TensorForm, driver: Driver) -> VirtualTensor:
+    def __new__(
+        cls: type[VirtualTensor], number: int, form: TensorForm, driver: Driver
+    ) -> VirtualTensor:
         with torch.inference_mode(False):  # a tensor made in it could not be a view's base
             tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
                 cls,
@@ -105,7 +125,9 @@ class VirtualTensor(torch.Tensor):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
-        """What `module.half()` and the like do: the parameter stays, and has another tensor's values."""
+        """What `module.half()` and the like do: the parameter stays, and has another tensor's
+        values.
+        """
         torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # as above
         if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
             _driver().let_go(self.handle.number)
@@ -119,9 +141,11 @@ class VirtualTensor(torch.Tensor):
 
 
 class Call:
-    """An operator's call as it travels. `args` and `kwargs` hold handles instead of tensors, `given` the tensors in the order in which they stand there.
+    """An operator's call as it travels. `args` and `kwargs` hold handles instead of tensors,
+    `given` the tensors in the order in which they stand there.
 
-    `signature` is the same for calls whose results look the same, where those are predictable. Raises RuntimeError for a mixture of devices, as a GPU does.
+    `signature` is the same for calls whose results look the same, where those are predictable.
+    Raises RuntimeError for a mixture of devices, as a GPU does.
     """
 
     def __init__(self, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -130,12 +154,20 @@ class Call:
         self._places: dict[int, int] = {}
         self._key: list[Any] = [function]
         self.args = [self._plain(value) for value in args]
-        self.kwargs = {name: self._named(name, value) for name, value in kwargs.items() if name != "pin_memory"}
+        self.kwargs = {
+            name: self._named(name, value) for name, value in kwargs.items() if name != "pin_memory"
+        }
         self.signature = tuple(self._key)
 
     def message(self, line: str) -> list[Any]:
         """Name, overload, arguments and the program's line."""
-        return [self.function.overloadpacket.__name__, self.function._overloadname, self.args, self.kwargs, line]
+        return [
+            self.function.overloadpacket.__name__,
+            self.function._overloadname,
+            self.args,
+            self.kwargs,
+            line,
+        ]
 
     def place(self, number: int) -> int | None:
         """Of the tensor with this number among those given."""
@@ -167,18 +199,22 @@ class Call:
         return handle
 
     def _refuse_mixed(self, tensor: torch.Tensor) -> None:
-        """As on a GPU: a tensor in the host's memory is accepted only if it is a single number without dimensions."""
+        """As on a GPU: a tensor in the host's memory is accepted only if it is a single number
+        without dimensions.
+        """
         if tensor.dim():
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found one on {tensor.device} and one on virtual:0 "
-                f"(in {self.function})."
+                f"Expected all tensors to be on the same device, but found one on {tensor.device}"
+                f" and one on virtual:0 (in {self.function})."
             )
 
 
 class Driver:
-    """Sends what the program does to the engine. The engine's clock says what a call costs, not the time that this process waits for an answer.
+    """Sends what the program does to the engine. The engine's clock says what a call costs, not the
+    time that this process waits for an answer.
 
-    Where it knows what the result looks like, as in all but the first of many steps that are alike, it waits for no answer.
+    Where it knows what the result looks like, as in all but the first of many steps that are alike,
+    it waits for no answer.
     """
 
     def __init__(self, sock: socket.socket, folder: Path) -> None:
@@ -189,7 +225,9 @@ class Driver:
         self._released: list[int] = []
         self._pinned: dict[int, weakref.ref[torch.Tensor]] = {}
         self._under_way: dict[int, torch.Tensor] = {}
-        """Targets of copies that the program did not wait for: until one arrives, its target holds what it held."""
+        """Targets of copies that the program did not wait for: until one arrives, its target holds
+        what it held.
+        """
         self._collections = 0
         self._predicted: dict[Any, PredictedResult] = {}
         self._free_bytes = 0
@@ -207,7 +245,9 @@ class Driver:
         self._released.append(number)
 
     def collected(self) -> None:
-        """The program has run Python's garbage collector; the engine hears of it with the next call, as of what died."""
+        """The program has run Python's garbage collector; the engine hears of it with the next
+        call, as of what died.
+        """
         self._collections += 1
 
     def ask(self, name: str, *args: Any) -> Any:
@@ -253,7 +293,9 @@ class Driver:
             return self._values(results, call, numbers)
 
     def _launch(self, call: Call, message: list[Any], predicted: PredictedResult) -> Any:
-        """Nobody waits: this call can neither fill the device nor be the one after which a copy has arrived."""
+        """Nobody waits: this call can neither fill the device nor be the one after which a copy has
+        arrived.
+        """
         numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
         self._engine.queue(self._message("launch", [*message, list(numbers)]))
         self._lowest -= predicted.new
@@ -261,27 +303,41 @@ class Driver:
         return self._values(predicted.results, call, numbers)
 
     def _values(self, results: Any, call: Call, numbers: Iterable[int]) -> Any:
-        """A nest of results as tensors: the argument itself where an operator worked in place; new ones have these numbers."""
+        """A nest of results as tensors: the argument itself where an operator worked in place; new
+        ones have these numbers.
+        """
         free = iter(numbers)
 
         def value(result: Any) -> Any:
             if isinstance(result, Argument):
                 given = call.given[result.place]
-                if torch.Tag.inplace_view in call.function.tags:  # `t_` and the like: its shape here changes, too
+                if (
+                    torch.Tag.inplace_view in call.function.tags
+                ):  # `t_` and the like: its shape here changes, too
                     with no_dispatch():
                         given.as_strided_(result.form.shape, result.form.stride, result.form.offset)
                 given.form = result.form
                 return given
-            return VirtualTensor(next(free), result, self) if isinstance(result, TensorForm) else result
+            return (
+                VirtualTensor(next(free), result, self)
+                if isinstance(result, TensorForm)
+                else result
+            )
 
         return replace(results, value)
 
     def line(self) -> str:
-        """The program's own line that is running, `file(line): function`: of the launching thread, also while autograd's runs."""
-        return _own_line(sys._current_frames().get(threading.main_thread().ident or 0), self._folder)
+        """The program's own line that is running, `file(line): function`: of the launching thread,
+        also while autograd's runs.
+        """
+        return _own_line(
+            sys._current_frames().get(threading.main_thread().ident or 0), self._folder
+        )
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A pinned copy of a tensor in the host's memory. The launching thread pays for it; a loader's own thread does not."""
+        """A pinned copy of a tensor in the host's memory. The launching thread pays for it; a
+        loader's own thread does not.
+        """
         copy = tensor.clone()
         self._pinned[id(copy)] = weakref.ref(copy, lambda _: self._pinned.pop(id(copy), None))
         if threading.current_thread() is threading.main_thread():
@@ -304,23 +360,35 @@ class Driver:
             target = None if blocking else torch.zeros(source.shape, dtype=source.dtype)
             host = self._download(source, target, blocking=blocking)
             return host if dtype is None else host.to(dtype)
-        kept = {key: kwargs[key] for key in ("dtype", "memory_format") if kwargs.get(key) is not None}
+        kept = {
+            key: kwargs[key] for key in ("dtype", "memory_format") if kwargs.get(key) is not None
+        }
         copied: torch.Tensor = self._call(Call(aten._to_copy.default, [source], kept))
         return copied
 
-    def _copy(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    def _copy(
+        self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
+    ) -> torch.Tensor:
         blocking = not non_blocking
         if isinstance(target, VirtualTensor) and isinstance(source, VirtualTensor):
             self._call(Call(aten.copy_.default, [target, source], {}))
         elif isinstance(target, VirtualTensor):
-            self.ask("overwrite", target.handle, source, self.is_pinned(source), blocking, self.line())
+            self.ask(
+                "overwrite", target.handle, source, self.is_pinned(source), blocking, self.line()
+            )
         else:
             self._download(source, target, blocking=blocking or not self.is_pinned(target))
         return target
 
-    def _download(self, source: Any, target: torch.Tensor | None, *, blocking: bool) -> torch.Tensor:
-        """The tensor's values on the host, in `target` if there is one. Not blocking: they will be there when the copy has arrived."""
-        with self._lock:  # no other thread may be told that it has arrived before its target is known
+    def _download(
+        self, source: Any, target: torch.Tensor | None, *, blocking: bool
+    ) -> torch.Tensor:
+        """The tensor's values on the host, in `target` if there is one. Not blocking: they will be
+        there when the copy has arrived.
+        """
+        with (
+            self._lock
+        ):  # no other thread may be told that it has arrived before its target is known
             data = self.ask("download", source.handle, not blocking, blocking, self.line())
             if isinstance(data, torch.Tensor):
                 return data if target is None else target.copy_(data)
@@ -335,7 +403,9 @@ def _described(answer: list[Any]) -> tuple[int, TensorForm]:
 
 
 def _results(answer: Any, call: Call) -> tuple[Any, list[int]]:
-    """An answer as a nest of `Argument`, `TensorForm` and values, a tuple where the operator has several results; and the numbers of its new tensors."""
+    """An answer as a nest of `Argument`, `TensorForm` and values, a tuple where the operator has
+    several results; and the numbers of its new tensors.
+    """
     numbers: list[int] = []
     results = _read(answer, call, numbers)
     several = isinstance(results, list) and len(call.function._schema.returns) > 1
@@ -343,7 +413,9 @@ def _results(answer: Any, call: Call) -> tuple[Any, list[int]]:
 
 
 def _read(answer: Any, call: Call, numbers: list[int]) -> Any:
-    """A function of its own: one that calls itself from inside another is a cycle, and would keep the call's tensors until the next collection."""
+    """A function of its own: one that calls itself from inside another is a cycle, and would keep
+    the call's tensors until the next collection.
+    """
     if not isinstance(answer, list):
         return answer
     if len(answer) != 5 or not isinstance(answer[4], str):
@@ -388,7 +460,9 @@ class _Module:
         return True
 
     def _is_in_bad_fork(self) -> bool:
-        """As with CUDA, the device is the main process's: a loader's worker that seeds its generators leaves the device's alone."""
+        """As with CUDA, the device is the main process's: a loader's worker that seeds its
+        generators leaves the device's alone.
+        """
         return _driver().forked
 
     def _lazy_init(self) -> None:
@@ -431,12 +505,16 @@ def _driver() -> Driver:
 
 
 def install(sock: socket.socket, folder: Path) -> Driver:
-    """Makes `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are those of files below `folder`."""
+    """Makes `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are
+    those of files below `folder`.
+    """
     driver = Driver(sock, folder)
     _installed[:] = [driver]
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     library: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # torch publishes no types for it
-    library.fallback(lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1")
+    library.fallback(
+        lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1"
+    )
     _KEPT.append(library)
     os.register_at_fork(after_in_child=driver.leave)
     _replace_pinning(driver)
@@ -449,7 +527,9 @@ _KEPT: list[Any] = []
 
 
 def _count_collections(driver: Driver) -> None:
-    """Reports only the collections that the program asks for: when Python collects on its own depends on more than the program."""
+    """Reports only the collections that the program asks for: when Python collects on its own
+    depends on more than the program.
+    """
     collect = gc.collect
 
     def counted(generation: int = 2) -> int:

@@ -1,4 +1,6 @@
-"""What the engine writes down of a run, and how its owner asks for it. Free of PyTorch: a process that only reads the books starts without it."""
+"""What the engine writes down of a run, and how its owner asks for it. Free of PyTorch: a process
+that only reads the books starts without it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class KeptArray(msgspec.Struct, frozen=True):
 
 
 class Books(msgspec.Struct, frozen=True):
-    """One run's. `kept` are the parameters that the program handed over at its end; empty if it did not get that far."""
+    """One run's. `kept` are the parameters that the program handed over at its end; empty if it did
+    not get that far.
+    """
 
     figures: Figures
     kept: dict[str, KeptArray]
@@ -51,7 +55,9 @@ class Books(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """The owner opens the books of a new run. It is not answered: what the program sends afterwards is of that run."""
+    """The owner opens the books of a new run. It is not answered: what the program sends afterwards
+    is of that run.
+    """
 
     spec: GpuSpec
     recording: bool

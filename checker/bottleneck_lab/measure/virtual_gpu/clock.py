@@ -1,4 +1,6 @@
-"""The logical clock of a virtual GPU: one host thread that launches, one stream that runs, nothing that depends on this machine's speed."""
+"""The logical clock of a virtual GPU: one host thread that launches, one stream that runs, nothing
+that depends on this machine's speed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step"]
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """One row of the timeline in µs of the logical clock. `line` is the program's line that caused it, `pinned` the host's memory of a copy."""
+    """One row of the timeline in µs of the logical clock. `line` is the program's line that caused
+    it, `pinned` the host's memory of a copy.
+    """
 
     kind: Kind
     name: str
@@ -54,8 +58,18 @@ class Clock:
         self._launch(name, line)
         self._queue("kernel", name, self.spec.kernel_time_us(flops, nbytes), line, int(nbytes))
 
-    def copy(self, direction: Literal["h2d", "d2h"], nbytes: int, *, pinned: bool, blocking: bool, line: str) -> None:
-        """A copy over the host link. From pageable memory it is staged, and the host waits for the stream whatever it asked for."""
+    def copy(
+        self,
+        direction: Literal["h2d", "d2h"],
+        nbytes: int,
+        *,
+        pinned: bool,
+        blocking: bool,
+        line: str,
+    ) -> None:
+        """A copy over the host link. From pageable memory it is staged, and the host waits for the
+        stream whatever it asked for.
+        """
         self._launch(f"copy {direction}", line)
         length_us = self.spec.copy_time_us(nbytes, pinned=pinned)
         self._queue(direction, f"copy {direction}", length_us, line, nbytes, pinned=pinned)
@@ -70,9 +84,11 @@ class Clock:
         self._record("wait", name, start, self.host_us, line)
 
     def pin(self, nbytes: int, line: str) -> None:
-        """The launching thread pins a buffer itself. What a loader's own thread pins costs the launching thread nothing.
+        """The launching thread pins a buffer itself. What a loader's own thread pins costs the
+        launching thread nothing.
 
-        Raises ValueError for a negative number of bytes: the program says how many, and no clock runs backwards.
+        Raises ValueError for a negative number of bytes: the program says how many, and no clock
+        runs backwards.
         """
         if nbytes < 0:
             raise ValueError(f"{nbytes} bytes cannot be pinned")
@@ -81,11 +97,15 @@ class Clock:
         self._record("pin", "pin memory", start, self.host_us, line, nbytes=nbytes)
 
     def allocate(self, blocks: int) -> None:
-        """The allocator asks the driver for more memory: the host waits for the stream, and then for the driver."""
+        """The allocator asks the driver for more memory: the host waits for the stream, and then
+        for the driver.
+        """
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
 
     def collect(self, times: int) -> None:
-        """The program's garbage collector went through all objects this many times, as the program says. Raises ValueError for a negative number."""
+        """The program's garbage collector went through all objects this many times, as the program
+        says. Raises ValueError for a negative number.
+        """
         if times < 0:
             raise ValueError(f"the garbage collector cannot have run {times} times")
         self.host_us += times * self.spec.collect_us
@@ -109,7 +129,9 @@ class Clock:
         self.host_us = max(self.host_us, self.device_us)
 
     def _close_step(self) -> None:
-        self._record("step", f"{len(self.step_starts_us) - 1}", self.step_starts_us[-1], self.host_us, "")
+        self._record(
+            "step", f"{len(self.step_starts_us) - 1}", self.step_starts_us[-1], self.host_us, ""
+        )
 
     def _launch(self, name: str, line: str) -> None:
         self._correlation += 1
@@ -117,13 +139,30 @@ class Clock:
         self.host_us += self.spec.launch_us
         self._record("launch", name, start, self.host_us, line)
 
-    def _queue(self, kind: Kind, name: str, length_us: float, line: str, nbytes: int, *, pinned: bool = False) -> None:
+    def _queue(
+        self,
+        kind: Kind,
+        name: str,
+        length_us: float,
+        line: str,
+        nbytes: int,
+        *,
+        pinned: bool = False,
+    ) -> None:
         start = max(self.host_us, self.device_us)
         self.device_us = start + length_us
         self._record(kind, name, start, self.device_us, line, nbytes, pinned=pinned)
 
     def _record(
-        self, kind: Kind, name: str, start: float, end: float, line: str, nbytes: int = 0, *, pinned: bool = False
+        self,
+        kind: Kind,
+        name: str,
+        start: float,
+        end: float,
+        line: str,
+        nbytes: int = 0,
+        *,
+        pinned: bool = False,
     ) -> None:
         if self.spans is not None:
             self.spans.append(Span(kind, name, start, end, self._correlation, line, nbytes, pinned))

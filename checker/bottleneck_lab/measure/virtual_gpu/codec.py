@@ -1,6 +1,8 @@
-"""Operator calls as bytes between a program and the engine: MessagePack of plain values, with an extension for each kind of thing that torch adds.
+"""Operator calls as bytes between a program and the engine: MessagePack of plain values, with an
+extension for each kind of thing that torch adds.
 
-Nothing that is read here can run code: a tensor is a handle or raw bytes with a dtype and a shape, an operator is a name.
+Nothing that is read here can run code: a tensor is a handle or raw bytes with a dtype and a shape,
+an operator is a name.
 """
 
 from __future__ import annotations
@@ -25,12 +27,19 @@ DTYPES = {
 }
 _MEMORY_FORMATS = {
     str(form): form
-    for form in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+    for form in (
+        torch.contiguous_format,
+        torch.preserve_format,
+        torch.channels_last,
+        torch.channels_last_3d,
+    )
 }
 
 
 class Handle:
-    """A tensor that lives in the engine. Not a dataclass: those have a form in MessagePack of their own, and this one needs its extension."""
+    """A tensor that lives in the engine. Not a dataclass: those have a form in MessagePack of their
+    own, and this one needs its extension.
+    """
 
     __slots__ = ("number",)
 
@@ -57,14 +66,22 @@ def decode(body: bytes) -> Any:
     """The value of a message's body. Raises Malformed."""
     try:
         return _DECODER.decode(body)
-    except (msgspec.DecodeError, KeyError, ValueError, RuntimeError, struct.error, UnicodeDecodeError) as error:
+    except (
+        msgspec.DecodeError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        struct.error,
+        UnicodeDecodeError,
+    ) as error:
         raise Malformed(str(error)) from error
 
 
 def replace(value: Any, each: Callable[[Any], Any]) -> Any:
     """The same nest of lists, tuples and dicts, with every leaf replaced by `each` of it.
 
-    PyTorch's own tree functions leave cycles behind that keep tensors alive until the next collection: memory would be charged that a program does not hold.
+    PyTorch's own tree functions leave cycles behind that keep tensors alive until the next
+    collection: memory would be charged that a program does not hold.
     """
     if isinstance(value, list | tuple):
         made = [replace(item, each) for item in value]
@@ -111,7 +128,9 @@ def _tensor(raw: bytes) -> torch.Tensor:
     name, _, dims = raw[2 : 2 + length].decode().partition(":")
     shape = [int(dim) for dim in dims.split(",")] if dims else []
     data = bytearray(raw[2 + length :])
-    flat = torch.frombuffer(data, dtype=DTYPES[name]) if data else torch.empty(0, dtype=DTYPES[name])
+    flat = (
+        torch.frombuffer(data, dtype=DTYPES[name]) if data else torch.empty(0, dtype=DTYPES[name])
+    )
     return flat.reshape(shape)
 
 

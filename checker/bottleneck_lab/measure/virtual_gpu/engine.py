@@ -1,7 +1,10 @@
-"""The engine of a virtual GPU: holds the tensors, computes every operator on the CPU, and keeps the books. Owned by the verifier.
+"""The engine of a virtual GPU: holds the tensors, computes every operator on the CPU, and keeps the
+books. Owned by the verifier.
 
-`python -I -m bottleneck_lab.measure.virtual_gpu.engine --program FD --owner FD`: the program's calls come over one socket, the owner's questions over the
-other. The program gets shapes and handles; a value leaves only by an operator for which the host would have to wait on a GPU, and that wait is counted.
+`python -I -m bottleneck_lab.measure.virtual_gpu.engine --program FD --owner FD`: the program's
+calls come over one socket, the owner's questions over the other. The program gets shapes and
+handles; a value leaves only by an operator for which the host would have to wait on a GPU, and that
+wait is counted.
 """
 
 from __future__ import annotations
@@ -17,12 +20,19 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701 - PyTorch's documented place for it
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701 - documented there
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
-from bottleneck_lab.measure.virtual_gpu.codec import Described, Handle, decode, encode, leaves, replace
+from bottleneck_lab.measure.virtual_gpu.codec import (
+    Described,
+    Handle,
+    decode,
+    encode,
+    leaves,
+    replace,
+)
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.operators import is_composite
@@ -57,20 +67,36 @@ class Engine:
         self.clock = Clock(self.spec, spans=[] if self.recording else None)
         self.memory = Memory(self.spec.capacity_bytes)
 
-    def call(self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str) -> Any:
-        """Runs one operator and returns its result, every tensor described. Raises LookupError for one that is refused, and what the operator raises."""
+    def call(
+        self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
+    ) -> Any:
+        """Runs one operator and returns its result, every tensor described. Raises LookupError for
+        one that is refused, and what the operator raises.
+        """
         result, given = self._execute(name, overload, args, kwargs, line)
         return replace(result, lambda value: self._describe(value, given, line))
 
     def launch(
-        self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str, numbers: list[int]
+        self,
+        name: str,
+        overload: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        line: str,
+        numbers: list[int],
     ) -> None:
-        """The same for a program that knows what the result looks like and does not wait: it has numbered the new tensors itself, below zero.
+        """The same for a program that knows what the result looks like and does not wait: it has
+        numbered the new tensors itself, below zero.
 
-        Raises LookupError for numbers that are not free, ValueError where there are not as many tensors, and what `call` raises.
+        Raises LookupError for numbers that are not free, ValueError where there are not as many
+        tensors, and what `call` raises.
         """
         result, given = self._execute(name, overload, args, kwargs, line)
-        made = [value for value in leaves(result) if isinstance(value, torch.Tensor) and id(value) not in given]
+        made = [
+            value
+            for value in leaves(result)
+            if isinstance(value, torch.Tensor) and id(value) not in given
+        ]
         for number, tensor in zip(numbers, made, strict=True):
             if number >= 0 or number in self._tensors:
                 raise LookupError(f"{number} is no free number for a tensor")
@@ -79,7 +105,9 @@ class Engine:
     def _execute(
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
     ) -> tuple[Any, dict[int, int]]:
-        """An operator's result, and the numbers of the tensors that it was given, by their identity."""
+        """An operator's result, and the numbers of the tensors that it was given, by their
+        identity.
+        """
         function = _operator(name, overload)
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
@@ -88,18 +116,26 @@ class Engine:
         self._follow(given.values(), line)
         return result, given
 
-    def upload(self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str) -> Any:
+    def upload(
+        self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str
+    ) -> Any:
         """A tensor of the host's as one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         return self._describe(data if dtype is None else data.to(dtype), {}, line)
 
-    def overwrite(self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str) -> None:
+    def overwrite(
+        self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str
+    ) -> None:
         """Copies a tensor of the host's into one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         self._tensors[target.number].copy_(data)
 
-    def download(self, source: Handle, pinned: bool, blocking: bool, line: str) -> torch.Tensor | int:
-        """A tensor of the device's for the host; where the host does not wait, the number under which it arrives later."""
+    def download(
+        self, source: Handle, pinned: bool, blocking: bool, line: str
+    ) -> torch.Tensor | int:
+        """A tensor of the device's for the host; where the host does not wait, the number under
+        which it arrives later.
+        """
         held = self._tensors[source.number]
         self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
         if self.clock.device_us <= self.clock.host_us:
@@ -109,8 +145,12 @@ class Engine:
         return number
 
     def arrived(self) -> list[list[Any]]:
-        """Copies that have arrived on the host by now, each with its number. Nobody has their values before."""
-        due = [number for number, (at_us, _) in self._under_way.items() if at_us <= self.clock.host_us]
+        """Copies that have arrived on the host by now, each with its number. Nobody has their
+        values before.
+        """
+        due = [
+            number for number, (at_us, _) in self._under_way.items() if at_us <= self.clock.host_us
+        ]
         return [[number, self._under_way.pop(number)[1]] for number in due]
 
     def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
@@ -122,7 +162,9 @@ class Engine:
                 self._release(number, at_us, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
-        """The program ends and hands over its parameters: the books are closed. Raises LookupError if they have been: no work is left for afterwards."""
+        """The program ends and hands over its parameters: the books are closed. Raises LookupError
+        if they have been: no work is left for afterwards.
+        """
         if self._closed:
             raise LookupError("the parameters have been handed over already")
         self._closed = self.figures()
@@ -172,7 +214,10 @@ class Engine:
 
     def books(self) -> Books:
         """All that was written down."""
-        kept = {name: KeptArray(list(tensor.shape), _float32(tensor)) for name, tensor in self.kept.items()}
+        kept = {
+            name: KeptArray(list(tensor.shape), _float32(tensor))
+            for name, tensor in self.kept.items()
+        }
         return Books(self.figures(), kept, self.clock.spans or [], self.changes)
 
     def _own(self, value: Any, given: dict[int, int]) -> Any:
@@ -192,7 +237,9 @@ class Engine:
         if number is None:
             number = self._take_in(value, line)
         dtype = str(value.dtype).removeprefix("torch.")
-        return Described(number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype)
+        return Described(
+            number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype
+        )
 
     def _take_in(self, tensor: torch.Tensor, line: str) -> int:
         number, self._next = self._next, self._next + 1
@@ -213,12 +260,16 @@ class Engine:
         return self._tensors.pop(number)
 
     def _follow(self, numbers: Iterable[int], line: str) -> None:
-        """An operator may have given its `out=` a larger storage. Where the device has no room for that, the tensor is gone."""
+        """An operator may have given its `out=` a larger storage. Where the device has no room for
+        that, the tensor is gone.
+        """
         for number in numbers:
             if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
                 self._hold(number, self._release(number, self.clock.host_us, line), line)
 
-    def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool) -> None:
+    def _account(
+        self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool
+    ) -> None:
         """Time and waits of an operator. A view costs the device nothing."""
         name = function.overloadpacket.__name__
         if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
@@ -249,10 +300,11 @@ def _operator(name: str, overload: str) -> Any:
 
 
 def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
-    """An operator's result, its floating-point operations by PyTorch's own formulas for products and convolutions (elementwise ones count none), and
-    whether the host must wait for it.
+    """An operator's result, its floating-point operations by PyTorch's own formulas for products
+    and convolutions (elementwise ones count none), and whether the host must wait for it.
 
-    In inference mode a program sends operators such as `linear` whole, which autograd takes apart; then the parts are counted.
+    In inference mode a program sends operators such as `linear` whole, which autograd takes apart;
+    then the parts are counted.
     """
     formula = flop_registry.get(_not_in_place(function.overloadpacket))
     if formula or not is_composite(function):
@@ -271,7 +323,9 @@ def _not_in_place(packet: Any) -> Any:
 
 
 class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Looks at the operators that another is made up of: `is_nonzero` does not itself declare that it reads a value."""
+    """Looks at the operators that another is made up of: `is_nonzero` does not itself declare that
+    it reads a value.
+    """
 
     waits = False
 
@@ -286,7 +340,8 @@ def _is_view_of(result: Any, inputs: Any) -> bool:
         return False
     storage = result.untyped_storage().data_ptr()
     return any(
-        isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == storage for value in leaves(inputs)
+        isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == storage
+        for value in leaves(inputs)
     )
 
 
@@ -296,13 +351,17 @@ def _waits(function: Any, args: Any) -> bool:
         return True
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
         masked = any(index is not None and index.dtype in _MASKS for index in args[1])
-        fills = len(args) > 2 and args[2].numel() == 1  # becomes a masked fill, whose shape is known
+        fills = (
+            len(args) > 2 and args[2].numel() == 1
+        )  # becomes a masked fill, whose shape is known
         return masked and not fills
     return torch.Tag.dynamic_output_shape in function.tags
 
 
 class Server:
-    """Answers the program's calls and the owner's questions, one at a time, until the owner closes its channel."""
+    """Answers the program's calls and the owner's questions, one at a time, until the owner closes
+    its channel.
+    """
 
     def __init__(self, program: socket.socket, owner: socket.socket) -> None:
         self._program, self._owner = Frames(program), Frames(owner)
@@ -311,7 +370,9 @@ class Server:
         self._failed: list[Any] | None = None
 
     def serve(self) -> None:
-        """Says that it is there, then answers. Returns when the owner is gone, in the middle of an answer too: so a capture ends that is stopped."""
+        """Says that it is there, then answers. Returns when the owner is gone, in the middle of an
+        answer too: so a capture ends that is stopped.
+        """
         with contextlib.suppress(EOFError, OSError):
             self._owner.send(b"")
             watched = [self._program.sock, self._owner.sock]
@@ -323,7 +384,9 @@ class Server:
                     watched.remove(self._program.sock)
 
     def _answer_program(self) -> bool:
-        """Answers the calls that have come; False when the program is gone or speaks no protocol: nothing more is read of it."""
+        """Answers the calls that have come; False when the program is gone or speaks no protocol:
+        nothing more is read of it.
+        """
         try:
             self._program.read()
             while (body := self._program.come()) is not None:
@@ -339,7 +402,9 @@ class Server:
         return True
 
     def _launch(self, args: list[Any]) -> list[Any] | None:
-        """Runs an operator that nobody waits for. What goes wrong with it is told in answer to the next call, as a GPU does."""
+        """Runs an operator that nobody waits for. What goes wrong with it is told in answer to the
+        next call, as a GPU does.
+        """
         answer = _attempt(self._engine.launch, args)
         if answer[0]:
             return None
@@ -347,10 +412,16 @@ class Server:
         return [False, kind, f"{words} (launched at {args[4]})" if len(args) > 4 else words]
 
     def _answer(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """`[True, result, copies that have arrived, bytes that are free]`, or `[False, kind, words]` of what went wrong with the call or one before."""
+        """`[True, result, copies that have arrived, bytes that are free]`, or `[False, kind,
+        words]` of what went wrong with the call or one before.
+        """
         failed, self._failed = self._failed, None
         answer = failed or _attempt(function, args)
-        return [*answer, self._engine.arrived(), self._engine.memory.free_bytes] if answer[0] else answer
+        return (
+            [*answer, self._engine.arrived(), self._engine.memory.free_bytes]
+            if answer[0]
+            else answer
+        )
 
     def _answer_owner(self, body: bytes) -> None:
         """Opens the books of a run, or closes and sends them."""

@@ -1,4 +1,6 @@
-"""Messages on a stream socket: each its length, then its bytes. What travels in them is `codec`'s and `books`'."""
+"""Messages on a stream socket: each its length, then its bytes. What travels in them is `codec`'s
+and `books`'.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import struct
 MAX_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 18
 _QUEUE_BYTES = 1 << 13
-"""Some dozens of calls: few calls to the system, and the other side has something to do meanwhile."""
+"""Some dozens of calls: few calls to the system, and the other side has something to do meanwhile.
+"""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -17,7 +20,9 @@ class Malformed(Exception):  # noqa: N818 - says what, as `raise` reads
 
 
 class Frames:
-    """One end of a socket. What has come is read in one go, however many messages it holds: a call to the system costs more than a message."""
+    """One end of a socket. What has come is read in one go, however many messages it holds: a call
+    to the system costs more than a message.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -25,13 +30,17 @@ class Frames:
         self._queued = bytearray()
 
     def queue(self, body: bytes) -> None:
-        """A message that may travel with later ones, at the latest with the next that is sent. Raises OSError when the other side is gone."""
+        """A message that may travel with later ones, at the latest with the next that is sent.
+        Raises OSError when the other side is gone.
+        """
         self._queued += _LENGTH.pack(len(body)) + body
         if len(self._queued) >= _QUEUE_BYTES:
             self._flush()
 
     def send(self, body: bytes) -> None:
-        """Sends a message, and before it all that is queued. Raises OSError when the other side is gone."""
+        """Sends a message, and before it all that is queued. Raises OSError when the other side is
+        gone.
+        """
         self._queued += _LENGTH.pack(len(body)) + body
         self._flush()
 
@@ -40,20 +49,26 @@ class Frames:
         self.sock.sendall(queued)
 
     def receive(self) -> bytes:
-        """The next message. Raises EOFError when the other side is gone, Malformed for a length that none has."""
+        """The next message. Raises EOFError when the other side is gone, Malformed for a length
+        that none has.
+        """
         while (body := self.come()) is None:
             self.read()
         return body
 
     def read(self) -> None:
-        """Reads what has come, and waits where nothing has. Raises EOFError when the other side is gone."""
+        """Reads what has come, and waits where nothing has. Raises EOFError when the other side is
+        gone.
+        """
         chunk = self.sock.recv(_CHUNK_BYTES)
         if not chunk:
             raise EOFError("the other side closed the channel")
         self._come += chunk
 
     def come(self) -> bytes | None:
-        """The next message, if all of it has been read. Raises Malformed for a length that none has."""
+        """The next message, if all of it has been read. Raises Malformed for a length that none
+        has.
+        """
         if len(self._come) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._come)

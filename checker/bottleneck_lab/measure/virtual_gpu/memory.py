@@ -1,4 +1,6 @@
-"""The memory of a virtual GPU: what live tensors hold, and what the allocator has reserved for them."""
+"""The memory of a virtual GPU: what live tensors hold, and what the allocator has reserved for
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class OutOfMemory(Exception):  # noqa: N818 - what PyTorch calls it
 
 
 class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
-    """A storage allocated (`nbytes` > 0) or released, at a time of the logical clock, with what is allocated after it and the program's line."""
+    """A storage allocated (`nbytes` > 0) or released, at a time of the logical clock, with what is
+    allocated after it and the program's line.
+    """
 
     at_us: float
     storage: int
@@ -28,7 +32,8 @@ class MemoryChange(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass
 class Memory:
-    """Bytes of the storages that handles keep alive. A storage is known by its address and counts once, however many tensors share it.
+    """Bytes of the storages that handles keep alive. A storage is known by its address and counts
+    once, however many tensors share it.
 
     `reserved` never shrinks but by `empty_cache`. Fragmentation is not modelled.
     """
@@ -47,8 +52,14 @@ class Memory:
         return self.capacity_bytes - self.allocated
 
     def hold(self, storage: int, nbytes: int) -> int:
-        """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises OutOfMemory, and then holds nothing more."""
-        size, known, before = -(-nbytes // ROUND_BYTES) * ROUND_BYTES, self._sizes.get(storage, 0), self.reserved
+        """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises
+        OutOfMemory, and then holds nothing more.
+        """
+        size, known, before = (
+            -(-nbytes // ROUND_BYTES) * ROUND_BYTES,
+            self._sizes.get(storage, 0),
+            self.reserved,
+        )
         more = max(0, size - known)
         if self.allocated + more > self.capacity_bytes:
             raise OutOfMemory(self.says(nbytes))
@@ -78,6 +89,8 @@ class Memory:
         """PyTorch's own words for it, with these figures."""
         mib = 1 << 20
         return (
-            f"virtual GPU out of memory. Tried to allocate {nbytes / mib:.2f} MiB. The device has a total capacity of {self.capacity_bytes / mib:.2f} MiB, "
-            f"of which {self.free_bytes / mib:.2f} MiB are free; {self.allocated / mib:.2f} MiB are allocated."
+            f"virtual GPU out of memory. Tried to allocate {nbytes / mib:.2f} MiB. The device has a"
+            f" total capacity of {self.capacity_bytes / mib:.2f} MiB, of which"
+            f" {self.free_bytes / mib:.2f} MiB are free; {self.allocated / mib:.2f} MiB are"
+            " allocated."
         )

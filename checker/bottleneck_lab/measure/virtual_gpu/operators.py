@@ -17,6 +17,8 @@ def is_composite(function: Any) -> bool:
 
 @cache
 def is_predictable(function: Any) -> bool:
-    """Whether shapes, strides and types of an operator's result follow from those of its arguments, whatever values they hold."""
+    """Whether shapes, strides and types of an operator's result follow from those of its arguments,
+    whatever values they hold.
+    """
     reads = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return not reads.intersection(function.tags) and not is_composite(function)

@@ -19,14 +19,17 @@ from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 class EngineOwner:
     """An engine process. `program` is the end of the socket that the program is to have."""
 
-    def __init__(self, process: subprocess.Popen[bytes], owner: socket.socket, program: socket.socket) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], owner: socket.socket, program: socket.socket
+    ) -> None:
         self.process = process
         self.program = program
         self._owner = Frames(owner)
         self._started = False
 
     def begin(self, spec: GpuSpec, *, recording: bool = False) -> None:
-        """Opens the books of a new run; tensors of the last one are gone. Does not wait for a process that is still starting.
+        """Opens the books of a new run; tensors of the last one are gone. Does not wait for a
+        process that is still starting.
 
         Raises VerifierFault when the engine is gone.
         """
@@ -39,7 +42,9 @@ class EngineOwner:
             self._started = True
 
     def end(self) -> Books:
-        """Closes the books. Raises VerifierFault when the engine is gone, or a program had it write down what no book can hold."""
+        """Closes the books. Raises VerifierFault when the engine is gone, or a program had it write
+        down what no book can hold.
+        """
         self.wait_started()
         self._send(End())
         try:

@@ -8,8 +8,9 @@ import msgspec
 class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A modelled GPU and its host. Rates in FLOP/s and bytes/s, times in µs.
 
-    `scale` is by how much the device is slower than the real one it stands for, so that a model small enough to be computed on a CPU takes the time that
-    one `scale` times larger takes there. Host times (launch, wait, pinning) are not scaled.
+    `scale` is by how much the device is slower than the real one it stands for, so that a model
+    small enough to be computed on a CPU takes the time that one `scale` times larger takes there.
+    Host times (launch, wait, pinning) are not scaled.
     """
 
     stands_for: str
@@ -32,11 +33,15 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     malloc_us: float
     """Asking the driver for another block of memory, which waits for the device."""
     collect_us: float
-    """A full collection of Python's garbage collector over the objects of a process that has PyTorch loaded."""
+    """A full collection of Python's garbage collector over the objects of a process that has
+    PyTorch loaded.
+    """
     capacity_bytes: int
 
     def kernel_time_us(self, flops: float, nbytes: float) -> float:
-        """The roofline: the longer of computing and moving, and never shorter than the shortest kernel."""
+        """The roofline: the longer of computing and moving, and never shorter than the shortest
+        kernel.
+        """
         compute_us = flops / self.flops_per_s * self.scale * 1e6
         move_us = nbytes / self.bytes_per_s * self.scale * 1e6
         return max(self.kernel_us, compute_us, move_us)
@@ -47,15 +52,17 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.kernel_us + nbytes / rate * self.scale * 1e6
 
     def pin_time_us(self, nbytes: float) -> float:
-        """Host time for pinning a copy of a pageable tensor: page-locking, and one copy at the host's own speed."""
+        """Host time for pinning a copy of a pageable tensor: page-locking, and one copy at the
+        host's own speed.
+        """
         return self.pin_us + nbytes / self.pageable_bytes_per_s * self.scale * 1e6
 
 
 T4 = GpuSpec(
     stands_for="a T4-like GPU at a fifth of its speed",
     source=(
-        "NVIDIA T4 data sheet: 8.1 TFLOP/s in fp32, 320 GB/s; PCIe 3.0 x16. Host times are of the order reported "
-        "for eager PyTorch; none of this was measured here"
+        "NVIDIA T4 data sheet: 8.1 TFLOP/s in fp32, 320 GB/s; PCIe 3.0 x16. Host times are of the"
+        " order reported for eager PyTorch; none of this was measured here"
     ),
     scale=5,
     flops_per_s=8.1e12,

@@ -20,7 +20,9 @@ HOST, DEVICE, STREAM = 1000, 0, 7
 LINES = f"{LINES_OF}{HOST}"
 """The track of the program's lines."""
 DISPATCH_SHARE = 0.6
-"""Of the host's time for an operator, what passes before the driver's own call: Python and PyTorch's dispatcher."""
+"""Of the host's time for an operator, what passes before the driver's own call: Python and
+PyTorch's dispatcher.
+"""
 _HOST_ROWS = {
     "launch": ("cuda_runtime", "cudaLaunchKernel"),
     "wait": ("cuda_runtime", "cudaStreamSynchronize"),
@@ -74,15 +76,28 @@ def _lines(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
 def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     for span in spans:
         if span.kind == "step":
-            yield emulated_row("user_annotation", f"ProfilerStep#{span.name}", span.start_us, span.end_us, HOST, HOST)
+            yield emulated_row(
+                "user_annotation",
+                f"ProfilerStep#{span.name}",
+                span.start_us,
+                span.end_us,
+                HOST,
+                HOST,
+            )
         elif span.kind in _HOST_ROWS:
             category, name = _HOST_ROWS[span.kind]
             if span.name.startswith("copy"):
                 name = "cudaMemcpyAsync"
             if span.kind != "pin":
-                yield emulated_row("cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us, HOST, HOST)
-            begin = span.start_us + DISPATCH_SHARE * (span.end_us - span.start_us) * (span.kind == "launch")
-            yield emulated_row(category, name, begin, span.end_us, HOST, HOST, correlation=span.correlation)
+                yield emulated_row(
+                    "cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us, HOST, HOST
+                )
+            begin = span.start_us + DISPATCH_SHARE * (span.end_us - span.start_us) * (
+                span.kind == "launch"
+            )
+            yield emulated_row(
+                category, name, begin, span.end_us, HOST, HOST, correlation=span.correlation
+            )
         else:
             yield _device_row(span)
 
@@ -92,8 +107,18 @@ def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
         if change.at_us >= begin_us:
             where = {"Device Type": 1, "Device Id": DEVICE, "Addr": change.storage}
             args = where | {"Bytes": change.nbytes, "Total Allocated": change.allocated}
-            row = {"ph": "i", "s": "t", "name": "[memory]", "cat": "cpu_instant_event", "pid": HOST, "tid": HOST}
-            yield row | {"ts": round(change.at_us, 3), "args": {"emulated": True, "line": change.line, **args}}
+            row = {
+                "ph": "i",
+                "s": "t",
+                "name": "[memory]",
+                "cat": "cpu_instant_event",
+                "pid": HOST,
+                "tid": HOST,
+            }
+            yield row | {
+                "ts": round(change.at_us, 3),
+                "args": {"emulated": True, "line": change.line, **args},
+            }
 
 
 def _operator(span: Span) -> str:
@@ -110,6 +135,8 @@ def _device_row(span: Span) -> dict[str, Any]:
         "bytes": span.nbytes,
     }
     if span.kind == "kernel":
-        return emulated_row("kernel", f"emulated: {span.name}", span.start_us, span.end_us, DEVICE, STREAM, **about)
+        return emulated_row(
+            "kernel", f"emulated: {span.name}", span.start_us, span.end_us, DEVICE, STREAM, **about
+        )
     name = _COPIES[span.kind].format(_MEMORY[span.pinned])
     return emulated_row("gpu_memcpy", name, span.start_us, span.end_us, DEVICE, STREAM, **about)

@@ -1,4 +1,6 @@
-"""The `benchmark` kind: the learner's measuring code, judged by what it reports for things whose true cost the judge knows."""
+"""The `benchmark` kind: the learner's measuring code, judged by what it reports for things whose
+true cost the judge knows.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ if TYPE_CHECKING:
 
 
 class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """harness: the lab's own file that connects the learner's code to the machine. call_s: real seconds that one trial may take."""
+    """harness: the lab's own file that connects the learner's code to the machine. call_s: real
+    seconds that one trial may take.
+    """
 
     harness: str
     call_s: float = 30.0
 
 
 class BenchmarkKind(Kind[BenchmarkSettings]):
-    """Measuring code, on an emulated machine that keeps its own time, or on this one, whose disturbances a check must tell from the code's errors."""
+    """Measuring code, on an emulated machine that keeps its own time, or on this one, whose
+    disturbances a check must tell from the code's errors.
+    """
 
     name = "benchmark"
     settings_type = BenchmarkSettings

@@ -1,4 +1,6 @@
-"""The verifier's end of a device that does real work: what a judge queues on it, and what the device reports."""
+"""The verifier's end of a device that does real work: what a judge queues on it, and what the
+device reports.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ PROGRAM = "bottleneck_lab.measure.kinds.benchmark.device"
 
 
 class Bench:
-    """A device with its queue, `cpu` or `cuda`. The host goes on while it works; `report` returns when everything has run.
+    """A device with its queue, `cpu` or `cuda`. The host goes on while it works; `report` returns
+    when everything has run.
 
-    `done_s`: when the host learned that, seconds of time.perf_counter. `rehearsed`: whether the device is not there.
+    `done_s`: when the host learned that, seconds of time.perf_counter. `rehearsed`: whether the
+    device is not there.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], commands: int, replies: int, device: Device) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], commands: int, replies: int, device: Device
+    ) -> None:
         self._hosts = os.sched_getaffinity(0)
         self.process, self._commands, self._replies = process, commands, replies
         self.device, self.done_s = device, time.perf_counter()
@@ -45,15 +51,24 @@ class Bench:
 
     @classmethod
     def start(cls, device: Device = "cpu") -> Self:
-        """Starts the process. Raises MachineError on a single core or where the device cannot work, VerifierFault where the process ends."""
+        """Starts the process. Raises MachineError on a single core or where the device cannot work,
+        VerifierFault where the process ends.
+        """
         if len(os.sched_getaffinity(0)) < 2:
             raise MachineError(
-                "Host and device need one core each, and this process may use only one.", "Use `--device virtual`."
+                "Host and device need one core each, and this process may use only one.",
+                "Use `--device virtual`.",
             )
         theirs, commands = os.pipe()
         replies, ours = os.pipe()
         options = {"--commands": theirs, "--replies": ours, "--device": device}
-        command = [sys.executable, "-I", "-m", PROGRAM, *(str(part) for option in options.items() for part in option)]
+        command = [
+            sys.executable,
+            "-I",
+            "-m",
+            PROGRAM,
+            *(str(part) for option in options.items() for part in option),
+        ]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs, ours])
         os.close(theirs)
         os.close(ours)
@@ -82,14 +97,17 @@ class Bench:
         os.close(self._replies)
 
     def _part(self) -> None:
-        """Gives the device a core to itself and the host the others: a host that wakes the device would otherwise give up its own core."""
+        """Gives the device a core to itself and the host the others: a host that wakes the device
+        would otherwise give up its own core.
+        """
         os.sched_setaffinity(self.process.pid, {max(self._hosts)})
         os.sched_setaffinity(0, beside_the_device())
 
     def _require_ready(self) -> None:
         if self._reply(1) == FAILED:
             raise MachineError(
-                f"The `{self.device}` device cannot be used for timed work: {self._message().decode(errors='replace')}.",
+                f"The `{self.device}` device cannot be used for timed work:"
+                f" {self._message().decode(errors='replace')}.",
                 "`lab doctor` shows what is missing; `--device virtual` needs no such device.",
             )
 
@@ -98,7 +116,9 @@ class Bench:
         self._put(WORK, seconds)
 
     def report(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """One row for each piece since the last report: the seconds it should take, its begin, its end. Waits for the last piece."""
+        """One row for each piece since the last report: the seconds it should take, its begin, its
+        end. Waits for the last piece.
+        """
         self._put(REPORT)
         self._reply(1)
         self.done_s = time.perf_counter()
@@ -142,11 +162,15 @@ def judge_settings(context: Context[BenchmarkSettings]) -> Iterator[dict[str, An
 
 
 QUIET, FIRST_LOOK = 0.8, 20
-"""The share of trials that this machine must leave undisturbed, and the number of trials after which that is first looked at."""
+"""The share of trials that this machine must leave undisturbed, and the number of trials after
+which that is first looked at.
+"""
 
 
 class Disturbed(Protocol):
-    """Something measured on this machine. `disturbed`: what kept work from taking the time it should; empty if nothing did."""
+    """Something measured on this machine. `disturbed`: what kept work from taking the time it
+    should; empty if nothing did.
+    """
 
     disturbed: str
 
@@ -157,17 +181,22 @@ def is_restless(measured: Sequence[Disturbed]) -> bool:
 
 
 def require_quiet(measured: Sequence[Disturbed], what: str) -> None:
-    """Raises BusyMachineError where this machine disturbed too many trials. `what` they are, in the plural."""
+    """Raises BusyMachineError where this machine disturbed too many trials. `what` they are, in the
+    plural.
+    """
     if _restless(measured):
         shaken = [one for one in measured if one.disturbed]
         raise busy(
-            f"This machine disturbed {len(shaken)} of {len(measured)} {what}; in one of them {shaken[0].disturbed}."
+            f"This machine disturbed {len(shaken)} of {len(measured)} {what}; in one of them"
+            f" {shaken[0].disturbed}."
         )
 
 
 def busy(seen: str) -> BusyMachineError:
     """The error for a machine that disturbs what is measured."""
-    return BusyMachineError(seen, "Close other programs, or use `--device virtual`, which they cannot disturb.")
+    return BusyMachineError(
+        seen, "Close other programs, or use `--device virtual`, which they cannot disturb."
+    )
 
 
 def _restless(measured: Sequence[Disturbed]) -> bool:
@@ -186,7 +215,11 @@ def stretches(report: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
 
 
 def disturbance(report: np.ndarray[Any, np.dtype[np.float64]], steady: float, share: float) -> str:
-    """What was seen where more than `share` of the pieces missed their time by more than `steady`, either way; empty where they kept to it."""
+    """What was seen where more than `share` of the pieces missed their time by more than `steady`,
+    either way; empty where they kept to it.
+    """
     off = sorted(abs(stretch - 1) for stretch in stretches(report))
     most = off[math.ceil((1 - share) * len(off)) - 1] if off else 0.0
-    return f"{share:.0%} of the work missed its time by at least {most:.1%}" if most > steady else ""
+    return (
+        f"{share:.0%} of the work missed its time by at least {most:.1%}" if most > steady else ""
+    )

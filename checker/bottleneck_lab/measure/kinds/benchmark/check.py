@@ -1,4 +1,6 @@
-"""The check of a `benchmark` lab: one trial after another, in one worker, until the judge has seen enough."""
+"""The check of a `benchmark` lab: one trial after another, in one worker, until the judge has seen
+enough.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,35 @@ from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
 from bottleneck_lab.measure.kinds.benchmark.trials import Found, Judge, Open, Trial
 from bottleneck_lab.measure.rehearsal import rehearsing
 
-PROGRAM = "bottleneck_lab.measure.kinds.benchmark.worker"
+PROGRAM = "bottleneck_lab.measure.kinds.benchmark.child"
 
 
 class TrialSession(Session):
-    """The learner's worker, which may ask the machine anything between the start of a trial and its answer."""
+    """The learner's worker, which may ask the machine anything between the start of a trial and its
+    answer.
+    """
 
     @classmethod
     def start(cls, context: Context[BenchmarkSettings]) -> TrialSession:
         """Starts it and waits until the learner's code is loaded."""
         ours, theirs = Channel.pair()
-        folder, entry, harness = context.submission, context.lab.spec.entry, context.settings.harness
-        places = ["--entry", str(folder / entry), "--harness", str(folder / harness), "--socket", str(theirs.fileno())]
+        folder, entry, harness = (
+            context.submission,
+            context.lab.spec.entry,
+            context.settings.harness,
+        )
+        places = [
+            "--entry",
+            str(folder / entry),
+            "--harness",
+            str(folder / harness),
+            "--socket",
+            str(theirs.fileno()),
+        ]
         limits = limits_of(context.settings)
-        worker = start_worker(context, PROGRAM, places, folder, limits, [theirs.fileno()], gpu=False)
+        worker = start_worker(
+            context, PROGRAM, places, folder, limits, [theirs.fileno()], gpu=False
+        )
         theirs.close()
         session = cls("learner", worker, Channel(ours))
         try:
@@ -45,7 +62,9 @@ class TrialSession(Session):
         return session
 
     def run(self, trial: Trial) -> None:
-        """One trial from start to answer. Raises LearnerFault, except for code that ran out of the machine's time."""
+        """One trial from start to answer. Raises LearnerFault, except for code that ran out of the
+        machine's time.
+        """
         deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
         self._tell(Call(list(trial.arguments)), doing)
         while True:
@@ -65,7 +84,9 @@ class TrialSession(Session):
         try:
             self.channel.send(message)
         except TimedOut:
-            raise self.fault("timed out", f"{doing}: your code did not read the machine's answer.") from None
+            raise self.fault(
+                "timed out", f"{doing}: your code did not read the machine's answer."
+            ) from None
         except Closed:
             raise self.closed(doing) from None
 
@@ -74,12 +95,16 @@ class TrialSession(Session):
             return list(trial.serve(values))
         except (ValueError, Malformed) as error:
             raise self.fault(
-                "tampered", f"{trial.name}: the machine received a question that the harness never asks ({error})."
+                "tampered",
+                f"{trial.name}: the machine received a question that the harness never asks"
+                f" ({error}).",
             ) from None
 
 
 def measure(context: Context[BenchmarkSettings]) -> Measured:
-    """Runs the judge's trials and grades the answers; in a rehearsal, whose times mean nothing, every criterion stays unmeasured."""
+    """Runs the judge's trials and grades the answers; in a rehearsal, whose times mean nothing,
+    every criterion stays unmeasured.
+    """
     judge = cast(Judge, context.judge())
     context.progress("loading your code", 0.05)
     with judge_settings(context) as settings, TrialSession.start(context) as session:
@@ -93,7 +118,10 @@ def measure(context: Context[BenchmarkSettings]) -> Measured:
 
 
 def _trials(
-    context: Context[BenchmarkSettings], judge: Judge, settings: dict[str, Any], session: TrialSession
+    context: Context[BenchmarkSettings],
+    judge: Judge,
+    settings: dict[str, Any],
+    session: TrialSession,
 ) -> list[Trial]:
     """All of them, or those up to the first that ran out of time."""
     rng = np.random.default_rng(context.rng.getrandbits(128))

@@ -1,7 +1,9 @@
-"""A device that does real work: a process owned by the verifier, `python -I -m …benchmark.device`, that carries out commands from a pipe in order.
+"""A device that does real work: a process owned by the verifier, `python -I -m …benchmark.device`,
+that carries out commands from a pipe in order.
 
-A piece of work keeps a core or a GPU busy for a given time, not for a given amount of computing: how fast hardware computes changes from moment to
-moment, on shared machines by half and more. The process notes when each piece began and ended.
+A piece of work keeps a core or a GPU busy for a given time, not for a given amount of computing:
+how fast hardware computes changes from moment to moment, on shared machines by half and more. The
+process notes when each piece began and ended.
 """
 
 from __future__ import annotations
@@ -20,13 +22,21 @@ COMMAND = struct.Struct("<qd")
 """What to do, and seconds."""
 WORK, REPORT = range(2)
 READY, FAILED = b"!", b"?"
-"""The first byte of a reply: the device is up, or all of its work has run; or it cannot work, and the reason follows."""
+"""The first byte of a reply: the device is up, or all of its work has run; or it cannot work, and
+the reason follows.
+"""
 SPIN_S = 2e-2
-"""How long this process polls for the next command before it sleeps: waking up takes longer than a short piece of work."""
+"""How long this process polls for the next command before it sleeps: waking up takes longer than a
+short piece of work.
+"""
 HELD_S = 5e-5
-"""A piece of work that starts at most this late still ends on time. One that starts later was held up, and ends late."""
+"""A piece of work that starts at most this late still ends on time. One that starts later was held
+up, and ends late.
+"""
 Note = tuple[float, float, float]
-"""Of a piece of work: the seconds it should take, then its begin and its end in seconds of time.perf_counter."""
+"""Of a piece of work: the seconds it should take, then its begin and its end in seconds of
+time.perf_counter.
+"""
 
 
 class Works(Protocol):
@@ -51,7 +61,9 @@ class Core:
         self._due = 0.0
 
     def work(self, seconds: float, waited: bool) -> None:
-        """Works for that long. A piece that was already queued begins when the one before it was due to end, so fetching it costs nothing."""
+        """Works for that long. A piece that was already queued begins when the one before it was
+        due to end, so fetching it costs nothing.
+        """
         begin = now = time.perf_counter()
         if not waited and now < self._due + HELD_S:
             begin = self._due
@@ -101,7 +113,9 @@ def read(commands: int) -> Iterator[tuple[int, float, bool]]:
 
 
 def read_soon(pipe: int, size: int) -> tuple[bytes, bool]:
-    """The next bytes from a non-blocking pipe, polled at first, and whether they had to be waited for."""
+    """The next bytes from a non-blocking pipe, polled at first, and whether they had to be waited
+    for.
+    """
     until, waited = time.perf_counter() + SPIN_S, False
     while True:
         try:

@@ -1,11 +1,14 @@
-"""A GPU as the device that does real work: a kernel that keeps it busy for a given time, and CUDA events that say how long it really took.
+"""A GPU as the device that does real work: a kernel that keeps it busy for a given time, and CUDA
+events that say how long it really took.
 
-The kernel spins until the GPU's own timer, `%globaltimer`, has gone on by that time. The timer counts nanoseconds whatever the clocks do, so no calibration
-is needed; `torch.cuda._sleep` counts cycles of a clock that wanders. The timer moves in ticks, of 32 ns to about 1 µs depending on the GPU, so a piece of
-100 µs is exact to 1%. Events, which the driver times by itself, check every piece.
+The kernel spins until the GPU's own timer, `%globaltimer`, has gone on by that time. The timer
+counts nanoseconds whatever the clocks do, so no calibration is needed; `torch.cuda._sleep` counts
+cycles of a clock that wanders. The timer moves in ticks, of 32 ns to about 1 µs depending on the
+GPU, so a piece of 100 µs is exact to 1%. Events, which the driver times by itself, check every
+piece.
 
-The kernel is PTX, which the driver translates for whatever GPU is there. That needs neither nvcc nor NVRTC; `torch.cuda._compile_kernel` needs a CUDA
-toolkit for its include paths, and is private.
+The kernel is PTX, which the driver translates for whatever GPU is there. That needs neither nvcc
+nor NVRTC; `torch.cuda._compile_kernel` needs a CUDA toolkit for its include paths, and is private.
 """
 
 from __future__ import annotations
@@ -19,11 +22,17 @@ from bottleneck_lab.measure.kinds.benchmark.device import Note
 from bottleneck_lab.measure.rehearsal import rehearsing
 
 LEAD_S = 2e-5
-"""What the GPU is kept busy with before work that finds it idle: long enough to launch that work, so that its first event is not passed too early."""
+"""What the GPU is kept busy with before work that finds it idle: long enough to launch that work,
+so that its first event is not passed too early.
+"""
 HELD_S = 2e-5
-"""A piece that starts at most this late still ends on time: in a full queue, the gap between two kernels and the event in it take a few microseconds."""
+"""A piece that starts at most this late still ends on time: in a full queue, the gap between two
+kernels and the event in it take a few microseconds.
+"""
 ZERO_S, ZERO_TRIES = 5e-5, 20
-"""How exactly the moment of an event should be known, and how often that is tried: other programs can hold this process up between event and clock."""
+"""How exactly the moment of an event should be known, and how often that is tried: other programs
+can hold this process up between event and clock.
+"""
 SPIN = b"""
 .version 7.0
 .target sm_75
@@ -70,12 +79,16 @@ class Event(Protocol):
 
 
 class Gpu:
-    """A GPU with one stream, which works while this process goes on. Every piece lies between two events.
+    """A GPU with one stream, which works while this process goes on. Every piece lies between two
+    events.
 
-    A piece that finds the GPU idle follows a short spin, during which it is launched: that is its launch latency.
+    A piece that finds the GPU idle follows a short spin, during which it is launched: that is its
+    launch latency.
     """
 
-    def __init__(self, spin: Spin, event: Callable[[], Event], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, spin: Spin, event: Callable[[], Event], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._spin, self._event, self._clock = spin, event, clock
         self._pieces: list[tuple[float, Event, Event]] = []
         self._spare: list[Event] = []
@@ -110,7 +123,9 @@ class Gpu:
         return notes
 
     def _set_zero(self) -> None:
-        """An event whose moment this process knows, to ZERO_S if other programs let it. It is never long ago: CUDA gives differences, in single precision."""
+        """An event whose moment this process knows, to ZERO_S if other programs let it. It is never
+        long ago: CUDA gives differences, in single precision.
+        """
         for left in reversed(range(ZERO_TRIES)):
             began_s = self._clock()
             self._zero = self._end = self._last = self._mark()
@@ -130,7 +145,9 @@ class Gpu:
 
 
 class Kernel:
-    """A kernel of one thread whose parameters are 64-bit integers, translated from PTX for the GPU whose context is current."""
+    """A kernel of one thread whose parameters are 64-bit integers, translated from PTX for the GPU
+    whose context is current.
+    """
 
     def __init__(self, ptx: bytes, name: bytes, parameters: int, cuda: Any = None) -> None:
         self._cuda = cuda or ctypes.CDLL("libcuda.so.1")
@@ -139,7 +156,9 @@ class Kernel:
         self._require(self._cuda.cuModuleGetFunction(ctypes.byref(self._function), module, name))
         self._values = (ctypes.c_uint64 * parameters)()
         first = ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * parameters)(*(first + 8 * number for number in range(parameters)))
+        self._pointers = (ctypes.c_void_p * parameters)(
+            *(first + 8 * number for number in range(parameters))
+        )
 
     def launch(self, stream: int, *values: int) -> None:
         """Queues the kernel; the driver copies the values at once. Raises OSError."""
@@ -148,7 +167,9 @@ class Kernel:
         shared_bytes, no_more = 0, None
         where = ctypes.c_void_p(stream)
         self._require(
-            self._cuda.cuLaunchKernel(self._function, *grid_and_block, shared_bytes, where, self._pointers, no_more)
+            self._cuda.cuLaunchKernel(
+                self._function, *grid_and_block, shared_bytes, where, self._pointers, no_more
+            )
         )
 
     def _require(self, status: int) -> None:
@@ -157,7 +178,9 @@ class Kernel:
 
 
 def open_gpu() -> Gpu:
-    """The first GPU of this process; in a rehearsal, the one that is not there. Raises whatever torch or the driver does."""
+    """The first GPU of this process; in a rehearsal, the one that is not there. Raises whatever
+    torch or the driver does.
+    """
     import torch
 
     if rehearsing():

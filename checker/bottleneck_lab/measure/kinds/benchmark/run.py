@@ -1,4 +1,6 @@
-"""`lab run` and `lab profile` of measuring code: the lab's practice trials, in the learner's own process and without a sandbox."""
+"""`lab run` and `lab profile` of measuring code: the lab's practice trials, in the learner's own
+process and without a sandbox.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ HOST, DEVICE, STREAM = 1000, 0, 7
 
 
 def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
-    """Plays the practice trials and prints a line for each; the exit status of the learner's process."""
+    """Plays the practice trials and prints a line for each; the exit status of the learner's
+    process.
+    """
     judge = cast(Judge, context.judge())
 
     def show(trial: Trial) -> None:
@@ -38,16 +42,20 @@ def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
 
 
 def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
-    """Writes what host and device of the emulated machine did during one practice trial. Raises UsageError where there is no timeline."""
+    """Writes what host and device of the emulated machine did during one practice trial. Raises
+    UsageError where there is no timeline.
+    """
     if context.device != "virtual":
         raise UsageError(
-            f"{context.lab.name} can be captured on its emulated machine only, not on `{context.device}`.",
+            f"{context.lab.slug} can be captured on its emulated machine only, not on"
+            f" `{context.device}`.",
             "Run `lab profile --device virtual`.",
         )
     judge = context.judge()
     if not hasattr(judge, "profiled"):
         raise UsageError(
-            f"{context.lab.slug} has no timeline to capture; its evidence is the output of `lab run`.",
+            f"{context.lab.slug} has no timeline to capture; its evidence is the output of `lab"
+            " run`.",
             "Run `lab run` and read its table.",
         )
     trial = judge.profiled(context.settings.judge)
@@ -58,7 +66,10 @@ def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -
 
 
 def _play(
-    context: Context[BenchmarkSettings], trials: Iterable[Trial], show: Callable[[Trial], None], on_line: OnLine
+    context: Context[BenchmarkSettings],
+    trials: Iterable[Trial],
+    show: Callable[[Trial], None],
+    on_line: OnLine,
 ) -> int:
     ours, theirs = Channel.pair()
     folder, harness = context.workspace, context.settings.harness
@@ -68,7 +79,9 @@ def _play(
     server = threading.Thread(target=_serve, args=(channel, trials, show), daemon=True)
     server.start()
     try:
-        status = stream(command, folder, context.janitor, on_line, context.environment(), (theirs.fileno(),))
+        status = stream(
+            command, folder, context.janitor, on_line, context.environment(), (theirs.fileno(),)
+        )
     finally:
         theirs.close()
     server.join()
@@ -96,7 +109,10 @@ def _kineto(rows: Iterable[Row]) -> dict[str, Any]:
         "emulated": "Modelled times on an emulated accelerator; not a capture of a GPU.",
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
-        "traceEvents": [*_labels(), *(_event(*row, correlation=number) for number, row in enumerate(rows))],
+        "traceEvents": [
+            *_labels(),
+            *(_event(*row, correlation=number) for number, row in enumerate(rows)),
+        ],
     }
 
 
@@ -105,12 +121,18 @@ def _labels() -> Iterator[dict[str, Any]]:
         yield {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
 
 
-def _event(name: str, host: bool, begin_s: float, end_s: float, *, correlation: int) -> dict[str, Any]:
+def _event(
+    name: str, host: bool, begin_s: float, end_s: float, *, correlation: int
+) -> dict[str, Any]:
     waits = host and name == "synchronize"
     category = ("cuda_runtime" if waits else "cpu_op") if host else "kernel"
-    shown = "cudaDeviceSynchronize" if waits else f"emulated: {name}"  # the name by which readers of traces know a wait
+    shown = (
+        "cudaDeviceSynchronize" if waits else f"emulated: {name}"
+    )  # the name by which readers of traces know a wait
     begin_us, end_us = 1e6 * begin_s, 1e6 * end_s
     if host:
         return emulated_row(category, shown, begin_us, end_us, HOST, HOST, correlation=correlation)
     where = {"device": DEVICE, "stream": STREAM}
-    return emulated_row(category, shown, begin_us, end_us, DEVICE, STREAM, correlation=correlation, **where)
+    return emulated_row(
+        category, shown, begin_us, end_us, DEVICE, STREAM, correlation=correlation, **where
+    )

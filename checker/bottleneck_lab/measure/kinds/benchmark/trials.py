@@ -1,4 +1,6 @@
-"""What a `benchmark` lab's judge and its trials provide. A trial is a conversation between the learner's code and the machine."""
+"""What a `benchmark` lab's judge and its trials provide. A trial is a conversation between the
+learner's code and the machine.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ class Open(str):
 
 
 Found = tuple[str | None, int, float | None]
-"""For one criterion: what is wrong (None if nothing), how many trials were judged, and its figure (None if it has none)."""
+"""For one criterion: what is wrong (None if nothing), how many trials were judged, and its figure
+(None if it has none).
+"""
 Row = tuple[str, bool, float, float]
-"""Something an emulated machine did: its name, whether the host did it, and begin and end in seconds of the machine's own time."""
+"""Something an emulated machine did: its name, whether the host did it, and begin and end in
+seconds of the machine's own time.
+"""
 
 
 class Trial(Protocol):
@@ -33,10 +39,14 @@ class Trial(Protocol):
 
     @property
     def late(self) -> bool:
-        """Whether the learner's code has used more machine time than it was given. An exception is then no crash."""
+        """Whether the learner's code has used more machine time than it was given. An exception is
+        then no crash.
+        """
 
     def serve(self, values: list[Any]) -> Sequence[Value]:
-        """Answers one question from the learner's code. Raises ValueError for a question that the harness never asks."""
+        """Answers one question from the learner's code. Raises ValueError for a question that the
+        harness never asks.
+        """
 
     def finish(self, values: list[Any]) -> None:
         """Takes whatever the learner's code returned."""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of a C function that launches kernels: numbers, "array" for the address of one, "null"."""
+    """A call of a C function that launches kernels: numbers, "array" for the address of one,
+    "null".
+    """
 
     function: str
     arguments: tuple[int | float | str, ...]
@@ -27,11 +29,13 @@ class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """reference: the file that the reference worker loads; by default the lab's entry, as shipped.
 
-    max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones, however fast the code is.
-    self_test_margin: how far apart the reference may be from itself.
-    standards: a trusted file whose answers show what is allowed; the judge is given them with `compared` of the untimed answers.
-    stand_in: a trusted file whose `stand_in(module)`, in a rehearsal, changes what of the entry file only a real device can run.
-    triton_sources, sanitize: see kernels.py. launches: what `lab check --static` calls to see how kernels are launched (launches.py).
+    max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones,
+    however fast the code is. self_test_margin: how far apart the reference may be from itself.
+    standards: a trusted file whose answers show what is allowed; the judge is given them with
+    `compared` of the untimed answers. stand_in: a trusted file whose `stand_in(module)`, in a
+    rehearsal, changes what of the entry file only a real device can run. triton_sources, sanitize:
+    see kernels.py. launches: what `lab check --static` calls to see how kernels are launched
+    (launches.py).
     """
 
     call_s: float = 30.0
@@ -63,7 +67,13 @@ class SpeedupKind(Kind[SpeedupSettings]):
     judge_calls: ClassVar[Calls] = {"cases": 2, "make_inputs": 4, "judge": 5}
 
     def rehearsed(self, settings: SpeedupSettings) -> SpeedupSettings:
-        less = {"max_s": 3.0, "warmup_calls": 1, "judged": 4, "compared": 2, "self_test_margin": 99.0}
+        less = {
+            "max_s": 3.0,
+            "warmup_calls": 1,
+            "judged": 4,
+            "compared": 2,
+            "self_test_margin": 99.0,
+        }
         return msgspec.structs.replace(super().rehearsed(settings), **less)
 
     def measure(self, context: Context[SpeedupSettings]) -> Measured:
@@ -72,7 +82,7 @@ class SpeedupKind(Kind[SpeedupSettings]):
         return measure(context)
 
     def profile(self, context: Context[SpeedupSettings], trace: Path, on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.speedup.profile import profile
+        from bottleneck_lab.measure.kinds.speedup.run import profile
 
         return profile(context, trace, on_line)
 

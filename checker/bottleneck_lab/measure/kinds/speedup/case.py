@@ -14,24 +14,31 @@ from bottleneck_lab.analysis.statistics import bounds_at
 from bottleneck_lab.grading.sequential import Decision, SequentialTest, State
 
 FAR_PAIRS, FAR = 7, 2.0
-"""For code so slow that the time runs out before the first look: this many pairs of a case decide if each misses the target by this factor.
+"""For code so slow that the time runs out before the first look: this many pairs of a case decide
+if each misses the target by this factor.
 
-Code that meets the target would have to fall on the wrong side of it seven times out of seven, 1 in 2⁷, and each time by a factor of two.
+Code that meets the target would have to fall on the wrong side of it seven times out of seven, 1 in
+2⁷, and each time by a factor of two.
 """
 
 
 LEAST_OWN = 0.1
-"""Of a call, the share (0-1) that always counts as computing: a call that takes no longer than moving its data is no proof of infinite speed."""
+"""Of a call, the share (0-1) that always counts as computing: a call that takes no longer than
+moving its data is no proof of infinite speed.
+"""
 
 
 @dataclass
 class Case:
-    """The timed pairs of one case: seconds of the reference and of the learner, in the order measured. `overhead_s` of each is the protocol's.
+    """The timed pairs of one case: seconds of the reference and of the learner, in the order
+    measured. `overhead_s` of each is the protocol's.
 
-    `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep busy; `waited_s`: seconds in which its threads were ready to
-    run in these calls and had no core, where `threads` limits them.
-    `idle`: whether each pair comes with a call of the reference's that moves the same data and computes nothing; `moved_s`: seconds of those.
-    `out_of_time`: the learner's calls have used up the time of the whole comparison.
+    `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep
+    busy; `waited_s`: seconds in which its threads were ready to run in these calls and had no core,
+    where `threads` limits them.
+    `idle`: whether each pair comes with a call of the reference's that moves the same data and
+    computes nothing; `moved_s`: seconds of those. `out_of_time`: the learner's calls have used up
+    the time of the whole comparison.
     """
 
     name: str
@@ -61,7 +68,9 @@ class Case:
 
     @property
     def overhead_share(self) -> float:
-        """Of the learner's middle call, the share that is the protocol's; 0 where there is none yet."""
+        """Of the learner's middle call, the share that is the protocol's; 0 where there is none
+        yet.
+        """
         return self.overhead_s / median(self.learner_s or [math.inf])
 
     @property
@@ -71,23 +80,29 @@ class Case:
 
     @property
     def ready(self) -> float:
-        """How many of the learner's threads computed, or would have on a free core, on average: on a busy machine more than `cores`."""
+        """How many of the learner's threads computed, or would have on a free core, on average: on
+        a busy machine more than `cores`.
+        """
         return (self.cpu_s + self.waited_s) / max(sum(self.learner_s), 1e-9)
 
     def charged(self) -> Case:
-        """The same with the learner's time as it would have been on the cores that it may use: time times cores over threads, where that is more."""
+        """The same with the learner's time as it would have been on the cores that it may use: time
+        times cores over threads, where that is more.
+        """
         beyond = max(1.0, self.cores / self.threads) if self.threads else 1.0
         return replace(self, learner_s=[second * beyond for second in self.learner_s], threads=None)
 
     def without_overhead(self) -> Case:
         """The same without the protocol's time; of an answer faster than that, nothing is left."""
         reference_s, learner_s = (
-            [max(second - self.overhead_s, 1e-9) for second in side] for side in (self.reference_s, self.learner_s)
+            [max(second - self.overhead_s, 1e-9) for second in side]
+            for side in (self.reference_s, self.learner_s)
         )
         return replace(self, overhead_s=0.0, reference_s=reference_s, learner_s=learner_s)
 
     def without_moving(self) -> Case:
-        """The same without what a call takes that computes nothing; at least LEAST_OWN of each call is left. Unchanged where no such call was timed.
+        """The same without what a call takes that computes nothing; at least LEAST_OWN of each call
+        is left. Unchanged where no such call was timed.
 
         It is the reference's for both sides: what the learner's takes could be dragged out.
         """
@@ -99,16 +114,20 @@ class Case:
         return replace(self, moved_s=[], reference_s=reference_s, learner_s=learner_s)
 
     def without_waiting(self, share: float) -> Case:
-        """The same without the share (0–1) of the learner's time in which its threads waited for a core.
+        """The same without the share (0–1) of the learner's time in which its threads waited for a
+        core.
 
-        Threads that waited at the same time are in it several times over: what the calls computed, on all the cores that they may use, stays.
+        Threads that waited at the same time are in it several times over: what the calls computed,
+        on all the cores that they may use, stays.
         """
         computed = min(self.cores / (self.threads or os.cpu_count() or 1), 1.0)
         learner_s = [max(second * max(1 - share, computed), 1e-9) for second in self.learner_s]
         return replace(self, learner_s=learner_s)
 
     def is_far(self, tests: dict[str, SequentialTest]) -> bool:
-        """Whether there are too few pairs for a look and every one misses the target by far, with the protocol's time and without it."""
+        """Whether there are too few pairs for a look and every one misses the target by far, with
+        the protocol's time and without it.
+        """
         test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
         if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
             return False
@@ -124,7 +143,10 @@ class Case:
 
     def ratios(self) -> list[float]:
         """Reference over learner, pair by pair."""
-        return [reference / learner for reference, learner in zip(self.reference_s, self.learner_s, strict=True)]
+        return [
+            reference / learner
+            for reference, learner in zip(self.reference_s, self.learner_s, strict=True)
+        ]
 
 
 Samples = Callable[[Case], list[float]]
@@ -135,10 +157,16 @@ SAMPLES: dict[str, Samples] = {
 """What a pair contributes to each criterion that this kind can measure."""
 
 
-def _agreed(test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool) -> Decision:
-    """The decision that holds with the protocol's time, which is in both sides' and pulls every ratio towards 1, and without it."""
+def _agreed(
+    test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool
+) -> Decision:
+    """The decision that holds with the protocol's time, which is in both sides' and pulls every
+    ratio towards 1, and without it.
+    """
     first, second = (test.decide(each, exhausted=exhausted) for each in (samples, without))
     if first.state is second.state:
         return first
     wanted = max(first.wanted, second.wanted)
-    return msgspec.structs.replace(first, state=State.CONTINUE if wanted else State.INCONCLUSIVE, wanted=wanted)
+    return msgspec.structs.replace(
+        first, state=State.CONTINUE if wanted else State.INCONCLUSIVE, wanted=wanted
+    )

@@ -1,9 +1,11 @@
-"""The `speedup` kind: how much faster the learner's code answers than the reference, call by call, each call a fresh secret input.
+"""The `speedup` kind: how much faster the learner's code answers than the reference, call by call,
+each call a fresh secret input.
 
-Reference and learner take turns in an order drawn at random, one frozen while the other runs; the statistic is the ratio of each pair.
-Every timed answer is judged, after the clock has stopped, and so are 100 further ones that nobody times, mixed with them: of code that errs in one
-call out of twenty, 0.6% would not be caught. How fast the code is does not change their number; code that has already failed gets those that fit in
-15 seconds, which can only change the reason.
+Reference and learner take turns in an order drawn at random, one frozen while the other runs; the
+statistic is the ratio of each pair. Every timed answer is judged, after the clock has stopped, and
+so are 100 further ones that nobody times, mixed with them: of code that errs in one call out of
+twenty, 0.6% would not be caught. How fast the code is does not change their number; code that has
+already failed gets those that fit in 15 seconds, which can only change the reason.
 """
 
 from __future__ import annotations
@@ -23,15 +25,21 @@ from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.criteria import Conditions
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
-from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, kernels
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.case import Case
+from bottleneck_lab.measure.kinds.speedup.cuda import kernels
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
     refuse_kernels_left_running,
     refuse_more_threads,
     refuse_overhead,
 )
-from bottleneck_lab.measure.kinds.speedup.results import answers_result, of_each, spared, target_results
+from bottleneck_lab.measure.kinds.speedup.results import (
+    answers_result,
+    of_each,
+    spared,
+    target_results,
+)
 from bottleneck_lab.measure.kinds.speedup.sampling import sample, sequential_tests
 from bottleneck_lab.measure.kinds.speedup.workers import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
@@ -49,19 +57,25 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     reference_entry = context.settings.reference or context.lab.spec.entry
     with (
         _standards(context, limits) as standards,
-        CallSession.start(context, "reference", context.pristine(), reference_entry, limits) as reference,
+        CallSession.start(
+            context, "reference", context.pristine(), reference_entry, limits
+        ) as reference,
     ):
         if standards is not None:
             standards.wait_ready()
         workers, on_gpu = Workers(context, reference, judge, standards), context.device == "cuda"
         before_s = workers.reference_alone_s() if on_gpu else {}
         context.progress("loading your code", 0.15)
-        with CallSession.start(context, "learner", context.submission, context.lab.spec.entry, limits) as learner:
+        with CallSession.start(
+            context, "learner", context.submission, context.lab.spec.entry, limits
+        ) as learner:
             workers.learner = learner
             measured = _compare(workers)
         if on_gpu:
             after_s = workers.reference_alone_s()
-            if not rehearsing():  # there any other program on the host slows what stands in for a kernel
+            if (
+                not rehearsing()
+            ):  # there any other program on the host slows what stands in for a kernel
                 _refuse_slowed(measured, before_s, after_s)
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
@@ -71,20 +85,28 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
 
 @contextlib.contextmanager
 def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[CallSession | None]:
-    """The worker that runs what the brief allows, in a lab that has one. It starts while the reference does."""
+    """The worker that runs what the brief allows, in a lab that has one. It starts while the
+    reference does.
+    """
     if context.settings.standards is None:
         yield None
         return
     entry = context.settings.standards
-    with CallSession.start(context, "reference", context.pristine(), entry, limits, wait=False) as standards:
+    with CallSession.start(
+        context, "reference", context.pristine(), entry, limits, wait=False
+    ) as standards:
         yield standards
 
 
-def _refuse_slowed(measured: Measured, before_s: dict[str, list[float]], after_s: dict[str, list[float]]) -> None:
+def _refuse_slowed(
+    measured: Measured, before_s: dict[str, list[float]], after_s: dict[str, list[float]]
+) -> None:
     """Compares the reference's calls beside the learner's processes with those alone, case by case."""
     beside_s = {case: times["reference_s"] for case, times in measured.details["cases"].items()}
     turns = {case: Turns(before_s[case], beside_s[case], after_s[case]) for case in before_s}
-    refuse_kernels_left_running(turns, failed=any(result.holds is False for result in measured.results))
+    refuse_kernels_left_running(
+        turns, failed=any(result.holds is False for result in measured.results)
+    )
 
 
 def _compare(workers: Workers) -> Measured:
@@ -109,7 +131,11 @@ def _compare(workers: Workers) -> Measured:
     ratios = [ratio for case in cases for ratio in case.ratios()]
     medians = [median(case.charged().without_moving().ratios()) for case in cases if case.ratios()]
     timings = {
-        case.name: {"reference_s": case.reference_s, "learner_s": case.learner_s, "moved_s": case.moved_s}
+        case.name: {
+            "reference_s": case.reference_s,
+            "learner_s": case.learner_s,
+            "moved_s": case.moved_s,
+        }
         for case in cases
     }
     return Measured(
@@ -130,28 +156,41 @@ def _compare(workers: Workers) -> Measured:
 
 
 def _case(workers: Workers, name: str) -> Case:
-    """A case without pairs. Where the judge can have a call move its data and compute nothing (`idle`), that holds the protocol's time, too."""
+    """A case without pairs. Where the judge can have a call move its data and compute nothing
+    (`idle`), that holds the protocol's time, too.
+    """
     if workers.context.device == "cuda" and hasattr(workers.judge, "idle"):
         return Case(name, idle=True)
     overhead_s = workers.overhead_s(workers.inputs(name))
-    return Case(name, overhead_s, threads=getattr(workers.judge, "threads", lambda _case: None)(name))
+    return Case(
+        name, overhead_s, threads=getattr(workers.judge, "threads", lambda _case: None)(name)
+    )
 
 
 def _over_shipped(
     context: Context[SpeedupSettings], measured: Measured, judge: ModuleType, limits: Limits
 ) -> float | None:
-    """How many times faster than the shipped workload, in the case where that is most: what a prediction is about where the reference is another program.
+    """How many times faster than the shipped workload, in the case where that is most: what a
+    prediction is about where the reference is another program.
 
-    None for work that does not pass: it is only set beside the prediction, and two calls a case are enough for that.
+    None for work that does not pass: it is only set beside the prediction, and two calls a case are
+    enough for that.
     """
     if not all(result.holds for result in measured.results):
         return None
     context.progress("timing the shipped code", 0.97)
     generator = np.random.default_rng(context.rng.getrandbits(128))
-    with CallSession.start(context, "reference", context.pristine(), context.lab.spec.entry, limits) as shipped:
+    with CallSession.start(
+        context, "reference", context.pristine(), context.lab.spec.entry, limits
+    ) as shipped:
         gains = []
         for case, times in measured.details["cases"].items():
-            inputs = [list(judge.make_inputs(generator, case, context.data, context.settings.judge)) for _ in range(2)]
-            seconds = min(shipped.call(values)[0] for values in inputs)  # the first call of a shape may be a slow one
+            inputs = [
+                list(judge.make_inputs(generator, case, context.data, context.settings.judge))
+                for _ in range(2)
+            ]
+            seconds = min(
+                shipped.call(values)[0] for values in inputs
+            )  # the first call of a shape may be a slow one
             gains.append(seconds / median(times["learner_s"]))
     return float(max(gains))

@@ -21,27 +21,34 @@ from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.case import SAMPLES, Case
 
 
-def answers_result(context: Context[SpeedupSettings], cases: list[Case], hard: int) -> CriterionResult:
-    """Every answer was right, or the check would have ended: says how many were checked, `hard` of them untimed."""
+def answers_result(
+    context: Context[SpeedupSettings], cases: list[Case], hard: int
+) -> CriterionResult:
+    """Every answer was right, or the check would have ended: says how many were checked, `hard` of
+    them untimed.
+    """
     checked = sum(len(case.learner_s) for case in cases) + hard
     return grade_check(context.required("right-answers"), None, checked)
 
 
 def of_each(cases: list[Case]) -> list[str]:
-    """Every case with what it came to, where there are several: a criterion's figure is the worst one's alone."""
+    """Every case with what it came to, where there are several: a criterion's figure is the worst
+    one's alone.
+    """
     return [
-        f"{case.name}: {median(case.charged().without_moving().ratios()):.2f}x in {len(case.learner_s)} pairs"
+        f"{case.name}: {median(case.charged().without_moving().ratios()):.2f}x in"
+        f" {len(case.learner_s)} pairs"
         for case in cases
         if case.learner_s and len(cases) > 1
     ]
 
 
 def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> dict[str, str]:
-    """The tests whose miss hangs on the time in which the learner's threads waited for a core, or that have no partner to share it with, and why, if
-    more is known than that others were busy.
+    """The tests whose miss hangs on the time in which the learner's threads waited for a core, or
+    that have no partner to share it with, and why, if more is known than that others were busy.
 
-    A neighbour on the same cores hurts a program of many threads more than the reference beside it, and by far: where one
-    thread waits for a core, the others wait for that thread.
+    A neighbour on the same cores hurts a program of many threads more than the reference beside it,
+    and by far: where one thread waits for a core, the others wait for that thread.
     """
     share = min(1.0, max(0.0, waited_s / max(sum(sum(case.learner_s) for case in cases), 1e-9)))
     failed = [case.without_waiting(share) for case in cases if case.failed()]
@@ -53,35 +60,52 @@ def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float)
 
 
 def _given_back(failed: list[Case], waited_s: float) -> str:
-    """What the speed-up would be without the waiting, in the case where that is least; empty if none missed it."""
+    """What the speed-up would be without the waiting, in the case where that is least; empty if
+    none missed it.
+    """
     bounds = [case.decisions["speedup"].interval for case in failed if "speedup" in case.decisions]
     if not bounds:
         return ""
     worst = min(bounds, key=lambda interval: interval.median)
-    return f"without the {waited_s:.1f} s in which its threads waited for a core, it would be {format_range(worst.low, worst.high, 'x')}"
+    return (
+        f"without the {waited_s:.1f} s in which its threads waited for a core, it would be"
+        f" {format_range(worst.low, worst.high, 'x')}"
+    )
 
 
 def target_results(
-    context: Context[SpeedupSettings], cases: list[Case], not_charged: dict[str, str], other_cores: float
+    context: Context[SpeedupSettings],
+    cases: list[Case],
+    not_charged: dict[str, str],
+    other_cores: float,
 ) -> list[CriterionResult]:
-    """One result per target, which every case must meet on its own. A miss among `not_charged` only counts on an idle machine."""
+    """One result per target, which every case must meet on its own. A miss among `not_charged` only
+    counts on an idle machine.
+    """
     results = [
         worst_case({case.name: _result(spec, case) for case in cases})
         for spec in context.lab.spec.devices[context.device].criteria
         if spec.id in SAMPLES
     ]
     return [
-        not_held_against(result, other_cores, not_charged[result.id]) if result.id in not_charged else result
+        (
+            not_held_against(result, other_cores, not_charged[result.id])
+            if result.id in not_charged
+            else result
+        )
         for result in results
     ]
 
 
 def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
-    """What a case's pairs say of a criterion, and that they are few where its calls left time for no more."""
+    """What a case's pairs say of a criterion, and that they are few where its calls left time for
+    no more.
+    """
     result = grade_decision(spec, case.decisions[spec.id])
     if not (case.out_of_time and result.holds is False):
         return result
     said = (
-        f"{result.sentence.rstrip('.')}. Time ran out after these pairs; each call took {median(case.learner_s):.3g} s."
+        f"{result.sentence.rstrip('.')}. Time ran out after these pairs; each call took"
+        f" {median(case.learner_s):.3g} s."
     )
     return msgspec.structs.replace(result, sentence=said)

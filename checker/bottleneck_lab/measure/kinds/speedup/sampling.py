@@ -15,20 +15,37 @@ from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, SAMPLES, Case
 from bottleneck_lab.measure.kinds.speedup.workers import Workers
 
 FAILED_S = 15.0
-"""Seconds for further answers of code that has been found too slow: they can only change the reason, and a learner waits."""
+"""Seconds for further answers of code that has been found too slow: they can only change the
+reason, and a learner waits.
+"""
 
 
 def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[str, SequentialTest]:
-    """The lab's criteria that pairs can decide, by id. `doubt` (0–1): by how much two runs of the same code differed here."""
+    """The lab's criteria that pairs can decide, by id. `doubt` (0–1): by how much two runs of the
+    same code differed here.
+    """
     specs = {id_: spec for id_ in SAMPLES if (spec := context.criterion(id_)) is not None}
-    return {id_: msgspec.structs.replace(sequential_test(spec), doubt=doubt) for id_, spec in specs.items()}
+    return {
+        id_: msgspec.structs.replace(sequential_test(spec), doubt=doubt)
+        for id_, spec in specs.items()
+    }
 
 
 def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
-    """Measures pairs until every test of every case has decided, or one has failed, which no other can make good, or the time is up."""
-    further, begin, max_s = Further(workers, len(cases)), time.monotonic(), workers.context.settings.max_s
+    """Measures pairs until every test of every case has decided, or one has failed, which no other
+    can make good, or the time is up.
+    """
+    further, begin, max_s = (
+        Further(workers, len(cases)),
+        time.monotonic(),
+        workers.context.settings.max_s,
+    )
     open_ = list(cases)
-    while open_ and not any(case.failed() for case in cases) and (spent_s := further.clock() - begin) < max_s:
+    while (
+        open_
+        and not any(case.failed() for case in cases)
+        and (spent_s := further.clock() - begin) < max_s
+    ):
         further.some()
         workers.time_pair(workers.context.rng.choice(open_))
         workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
@@ -42,13 +59,16 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
 
 
 class Further:
-    """The answers that are judged and not timed: at moments drawn among the timed pairs, so that no call tells which of them it is."""
+    """The answers that are judged and not timed: at moments drawn among the timed pairs, so that no
+    call tells which of them it is.
+    """
 
     def __init__(self, workers: Workers, cases: int) -> None:
         self.workers = workers
         self.left = workers.context.settings.judged
         self.spent_s = 0.0
-        # Twice the mean that would use them up by the first look: whatever is left afterwards is asked at the end.
+        # Twice the mean that would use them up by the first look: whatever is left afterwards is
+        # asked at the end.
         self._most = 2 * self.left // (PAIRS.looks[0] * cases)
 
     def clock(self) -> float:
@@ -61,7 +81,9 @@ class Further:
             self._one()
 
     def rest(self, beyond_s: float) -> None:
-        """All that are left; where code has been found too slow for them to matter, until these calls have taken `beyond_s`."""
+        """All that are left; where code has been found too slow for them to matter, until these
+        calls have taken `beyond_s`.
+        """
         while self.left and self.spent_s < beyond_s:
             self._one()
 
@@ -72,8 +94,12 @@ class Further:
         self.spent_s += time.monotonic() - begin
 
 
-def _settle_slowest(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest], spent_s: float) -> None:
-    """The time is up. Where the learner's calls took most of it, the slowest case gets the pairs that show it to be far too slow, as long as it does."""
+def _settle_slowest(
+    workers: Workers, cases: list[Case], tests: dict[str, SequentialTest], spent_s: float
+) -> None:
+    """The time is up. Where the learner's calls took most of it, the slowest case gets the pairs
+    that show it to be far too slow, as long as it does.
+    """
     slowest = max(cases, key=lambda case: sum(case.learner_s))
     if sum(sum(case.learner_s) for case in cases) <= spent_s / 2:
         return

@@ -1,4 +1,6 @@
-"""The two workers of a check and the judge: fresh inputs, calls to either side, judged answers, and what the reference says of the machine."""
+"""The two workers of a check and the judge: fresh inputs, calls to either side, judged answers, and
+what the reference says of the machine.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import numpy as np
 
 from bottleneck_lab.analysis.statistics import log_ratios
 from bottleneck_lab.errors import BusyMachineError
-from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, SelfTest, Side, self_test, shuffled_order
+from bottleneck_lab.grading.sequential import (
+    SELF_TEST_PAIRS,
+    SelfTest,
+    Side,
+    self_test,
+    shuffled_order,
+)
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context
@@ -21,7 +29,8 @@ from bottleneck_lab.measure.kinds.speedup.judging import complaint
 
 
 class Workers:
-    """The two workers of a check, the learner's from when it is there; the judge, the names of the cases, and the inputs.
+    """The two workers of a check, the learner's from when it is there; the judge, the names of the
+    cases, and the inputs.
 
     `further`: how many answers were judged and not timed.
     """
@@ -43,15 +52,25 @@ class Workers:
         self.names = list(judge.cases(self.generator, context.settings.judge))
         self.further = 0
         settings = context.settings
-        self._compared = set(context.rng.sample(range(settings.judged), min(settings.compared, settings.judged)))
+        self._compared = set(
+            context.rng.sample(range(settings.judged), min(settings.compared, settings.judged))
+        )
 
     def inputs(self, case: str) -> list[Value]:
         """Fresh inputs for one call of a case."""
-        return list(self.judge.make_inputs(self.generator, case, self.context.data, self.context.settings.judge))
+        return list(
+            self.judge.make_inputs(
+                self.generator, case, self.context.data, self.context.settings.judge
+            )
+        )
 
-    def check(self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]) -> None:
+    def check(
+        self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]
+    ) -> None:
         """Raises LearnerFault when the judge does not accept the answer."""
-        if wrong := complaint(self.judge, case, inputs, answer, reference, self.context.settings.judge):
+        if wrong := complaint(
+            self.judge, case, inputs, answer, reference, self.context.settings.judge
+        ):
             raise LearnerFault("wrong output", wrong)
 
     def warm_up(self, case: str) -> None:
@@ -62,7 +81,9 @@ class Workers:
             self.check(case, inputs, self.learner.call(inputs)[1], reference)
 
     def time_pair(self, case: Case) -> tuple[list[Value], dict[Side, list[Any]]]:
-        """Times one pair on one fresh input, in random order, and judges the answer. Returns the input, and the answer of each side."""
+        """Times one pair on one fresh input, in random order, and judges the answer. Returns the
+        input, and the answer of each side.
+        """
         inputs, answers = self.inputs(case.name), dict[Side, list[Any]]()
         for side in shuffled_order(self.context.rng, 1)[0]:
             if side == "reference":
@@ -93,13 +114,21 @@ class Workers:
         self.further += 1
 
     def refuse_overall(self) -> None:
-        """Raises LearnerFault for what only all answers together show, where the judge looks at them so."""
-        wrong = self.judge.overall(self.context.settings.judge) if hasattr(self.judge, "overall") else None
+        """Raises LearnerFault for what only all answers together show, where the judge looks at
+        them so.
+        """
+        wrong = (
+            self.judge.overall(self.context.settings.judge)
+            if hasattr(self.judge, "overall")
+            else None
+        )
         if wrong:
             raise LearnerFault("wrong output", wrong)
 
     def adversarial(self) -> int:
-        """Untimed inputs that the judge holds in store; returns how many. Raises LearnerFault on a wrong answer."""
+        """Untimed inputs that the judge holds in store; returns how many. Raises LearnerFault on a
+        wrong answer.
+        """
         hard = (
             self.judge.adversarial(self.generator, self.context.settings.judge)
             if hasattr(self.judge, "adversarial")
@@ -111,12 +140,15 @@ class Workers:
         return len(hard)
 
     def against_itself(self, case: str, margin: float) -> SelfTest:
-        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine is unfit."""
+        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine
+        is unfit.
+        """
         times: dict[str, list[float]] = {"reference": [], "learner": []}
         for wanted in SELF_TEST_PAIRS:
             while len(times["reference"]) < wanted:
                 inputs = self.inputs(case)
-                # The second call finds this input warm: a coin, as in the pairs that count, says which side has that.
+                # The second call finds this input warm: a coin, as in the pairs that count, says
+                # which side has that.
                 for side in shuffled_order(self.context.rng, 1)[0]:
                     times[side].append(self.reference.call(inputs)[0])
             verdict = self_test(log_ratios(times["reference"], times["learner"]), margin)
@@ -125,11 +157,14 @@ class Workers:
         if verdict.fit:
             return verdict
         raise BusyMachineError(
-            verdict.sentence, "Close other programs, wait for background jobs to end, and check again."
+            verdict.sentence,
+            "Close other programs, wait for background jobs to end, and check again.",
         )
 
     def reference_alone_s(self) -> dict[str, list[float]]:
-        """Seconds of calls by the reference, a few of each case, as long as there is nobody to take turns with."""
+        """Seconds of calls by the reference, a few of each case, as long as there is nobody to take
+        turns with.
+        """
         return {case: self._alone_s(case) for case in self.names}
 
     def _alone_s(self, case: str) -> list[float]:
@@ -140,5 +175,7 @@ class Workers:
         return [self.reference.call(inputs[call % 2])[0] for call in range(FAR_PAIRS)]
 
     def overhead_s(self, inputs: list[Value]) -> float:
-        """Seconds that the protocol takes for inputs and answers of this size, with nothing computed."""
+        """Seconds that the protocol takes for inputs and answers of this size, with nothing
+        computed.
+        """
         return median(self.reference.echo(inputs) for _ in range(5))

@@ -1,4 +1,6 @@
-"""The `training` kind: what a training loop costs on its device (time, synchronisations, launches, memory), and whether it still trains the same model."""
+"""The `training` kind: what a training loop costs on its device (time, synchronisations, launches,
+memory), and whether it still trains the same model.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ if TYPE_CHECKING:
 
 
 class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """interval: steps between two reports. tolerance: relative difference of parameters and reports that counts as rounding.
+    """interval: steps between two reports. tolerance: relative difference of parameters and reports
+    that counts as rounding.
 
-    captured_steps: steps that `lab profile` captures on the virtual GPU, after two that warm up; 0 for the whole training.
-    run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and a check have more, so that they can tell how much was needed.
-    gain: what a prediction is about, how many times less time a step takes or memory a run. runs: trainings of each side on the virtual GPU, each on
-    data of its own. least_work: share of the shipped script's arithmetic that a script must have the virtual GPU do, since what the host computes is not
-    measured there; lower where some of the shipped arithmetic is needless. max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs
-    before them that are not timed.
+    captured_steps: steps that `lab profile` captures on the virtual GPU, after two that warm up; 0
+    for the whole training. run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and
+    a check have more, so that they can tell how much was needed. gain: what a prediction is about,
+    how many times less time a step takes or memory a run. runs: trainings of each side on the
+    virtual GPU, each on data of its own. least_work: share of the shipped script's arithmetic that
+    a script must have the virtual GPU do, since what the host computes is not measured there; lower
+    where some of the shipped arithmetic is needless. max_s: longest time for the timed pairs on a
+    real GPU, warm_up_rounds: pairs before them that are not timed.
     """
 
     call_s: float = 120.0
@@ -71,7 +76,9 @@ class TrainingKind(Kind[TrainingSettings]):
     def run(self, context: Context[TrainingSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.training.run import run
 
-        return run(context, on_line) if context.device == "virtual" else super().run(context, on_line)
+        return (
+            run(context, on_line) if context.device == "virtual" else super().run(context, on_line)
+        )
 
     def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the reference's own training says what is right
         return []

@@ -1,4 +1,6 @@
-"""`lab check` of a training script: the shipped script and the learner's train on the same secret data; then results and figures are compared."""
+"""`lab check` of a training script: the shipped script and the learner's train on the same secret
+data; then results and figures are compared.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.grading.criteria import Conditions, grade_check, grade_decision, grade_value, sequential_test
+from bottleneck_lab.grading.criteria import (
+    Conditions,
+    grade_check,
+    grade_decision,
+    grade_value,
+    sequential_test,
+)
 from bottleneck_lab.grading.sequential import Decision, SequentialTest, shuffled_order
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
@@ -29,7 +37,7 @@ from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4
 
-PROGRAM = "bottleneck_lab.measure.kinds.training.program"
+PROGRAM = "bottleneck_lab.measure.kinds.training.child"
 
 Arrays = dict[str, NDArray[np.floating]]
 
@@ -60,7 +68,9 @@ def measure(context: Context[TrainingSettings]) -> Measured:
 
 
 def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
-    """On the virtual GPU: every figure is counted or modelled, so one run of each side decides, and no other program can disturb it."""
+    """On the virtual GPU: every figure is counted or modelled, so one run of each side decides, and
+    no other program can disturb it.
+    """
     seeds = [context.rng.getrandbits(31) for _ in range(context.settings.runs)]
     context.progress("training with the shipped script", 0.1)
     shipped = train_modelled(context, "reference", context.pristine(), seeds)
@@ -76,12 +86,20 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         "peak-mib": figures.peak_mib(first),
         "growth-mib": figures.growth_mib(first.step_bytes),
     }
-    targets = [spec for spec in context.lab.spec.devices[context.device].criteria if spec.id in values]
+    targets = [
+        spec for spec in context.lab.spec.devices[context.device].criteria if spec.id in values
+    ]
     return Measured(
-        [*_right(context, yours, shipped), *(grade_value(spec, values[spec.id]) for spec in targets)],
+        [
+            *_right(context, yours, shipped),
+            *(grade_value(spec, values[spec.id]) for spec in targets),
+        ],
         details={
             "figures": values,
-            "shipped": {"step_us": figures.step_time_us(reference), "peak_mib": figures.peak_mib(reference)},
+            "shipped": {
+                "step_us": figures.step_time_us(reference),
+                "peak_mib": figures.peak_mib(reference),
+            },
             "step_us": figures.step_time_us(first),
             "waits_by_step": first.step_waits,
             "bytes_by_step": first.step_bytes,
@@ -103,7 +121,9 @@ def _books(training: Training) -> Figures:
     return training.figures
 
 
-def train_modelled(context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]) -> list[Training]:
+def train_modelled(
+    context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]
+) -> list[Training]:
     """Trains on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
     with engine_process() as engine, _session(context, role, folder, engine) as session:
         trainings = []
@@ -113,7 +133,9 @@ def train_modelled(context: Context[TrainingSettings], role: Role, folder: Path,
             seconds, (text, *_) = session.call([seed, 0])
             books = engine.end()
             parameters = {name: kept.array() for name, kept in books.kept.items()}
-            trainings.append(Training(_said(session, text).reports, parameters, books.figures, seconds))
+            trainings.append(
+                Training(_said(session, text).reports, parameters, books.figures, seconds)
+            )
         return trainings
 
 
@@ -124,7 +146,9 @@ def _session(
     options = ["--engine", str(engine.program.fileno())] if engine else []
     fds = [engine.program.fileno()] if engine else []
     limits, entry = limits_of(context.settings), context.lab.spec.entry
-    with CallSession.start(context, role, folder, entry, limits, program=PROGRAM, options=options, fds=fds) as session:
+    with CallSession.start(
+        context, role, folder, entry, limits, program=PROGRAM, options=options, fds=fds
+    ) as session:
         yield session
 
 
@@ -133,39 +157,51 @@ def _said(session: CallSession, text: Any) -> WorkerReport:
     try:
         return msgspec.json.decode(str(text), type=WorkerReport)
     except msgspec.MsgspecError as error:
-        raise session.fault("tampered", f"training: the reports cannot be read ({error}).") from None
+        raise session.fault(
+            "tampered", f"training: the reports cannot be read ({error})."
+        ) from None
 
 
 def _refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -> None:
     """Raises LearnerFault if the device did less than the training takes."""
     if yours.steps != shipped.steps:
-        raise LearnerFault("wrong output", f"{yours.steps} of the {shipped.steps} batches were used.")
+        raise LearnerFault(
+            "wrong output", f"{yours.steps} of the {shipped.steps} batches were used."
+        )
     if yours.flops < least_work * shipped.flops:
         share = yours.flops / shipped.flops
         raise LearnerFault(
             "wrong output",
-            f"The device did {share:.0%} of the arithmetic that this training needs: the rest was skipped or done elsewhere.",
+            f"The device did {share:.0%} of the arithmetic that this training needs: the rest was"
+            " skipped or done elsewhere.",
         )
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
     if timed < least_work:
         raise LearnerFault(
             "wrong output",
-            f"From the third batch on, only {timed:.0%} of those steps' arithmetic was done: the rest was done "
-            "earlier. A step begins when its batch is taken from `data.batches()`.",
+            f"From the third batch on, only {timed:.0%} of those steps' arithmetic was done: the"
+            " rest was done earlier. A step begins when its batch is taken from `data.batches()`.",
         )
 
 
-def _right(context: Context[TrainingSettings], yours: list[Training], shipped: list[Training]) -> list[CriterionResult]:
+def _right(
+    context: Context[TrainingSettings], yours: list[Training], shipped: list[Training]
+) -> list[CriterionResult]:
     tolerance = context.settings.tolerance
     pairs = list(zip(yours, shipped, strict=True))
     reports = [
-        wrong_reports(mine.reports, theirs.reports, tolerance) or _late(mine, context.settings.interval)
+        wrong_reports(mine.reports, theirs.reports, tolerance)
+        or _late(mine, context.settings.interval)
         for mine, theirs in pairs
     ]
-    parameters = [wrong_parameters(mine.parameters, theirs.parameters, tolerance) for mine, theirs in pairs]
+    parameters = [
+        wrong_parameters(mine.parameters, theirs.parameters, tolerance) for mine, theirs in pairs
+    ]
     numbers = sum(len(values) for mine in yours for _, values in mine.reports)
     return [
-        grade_check(context.required("right-reports"), next(filter(None, reports), None), numbers, "numbers"),
+        grade_check(
+            context.required("right-reports"), next(filter(None, reports), None), numbers, "numbers"
+        ),
         grade_check(
             context.required("right-parameters"),
             next(filter(None, parameters), None),
@@ -176,18 +212,25 @@ def _right(context: Context[TrainingSettings], yours: list[Training], shipped: l
 
 
 def _late(training: Training, interval: int) -> str | None:
-    """Which report came too late, as a sentence; None on a real device, where no arithmetic is counted."""
+    """Which report came too late, as a sentence; None on a real device, where no arithmetic is
+    counted.
+    """
     found = training.figures and figures.late_report(training.figures, interval)
     if not found:
         return None
     step, done = found
-    return f"The report of step {step} came when {done:.0%} of the training was done; a report may come up to {interval} steps late."
+    return (
+        f"The report of step {step} came when {done:.0%} of the training was done; a report may"
+        f" come up to {interval} steps late."
+    )
 
 
 def _measure_timed(context: Context[TrainingSettings]) -> Measured:
-    """On a real device: whole trainings alternately on the verifier's clock, each pair on data of its own, every result compared.
+    """On a real device: whole trainings alternately on the verifier's clock, each pair on data of
+    its own, every result compared.
 
-    Memory and waits are the worker's own word: they can fail a script, and only speed and results, which are not, can pass it.
+    Memory and waits are the worker's own word: they can fail a script, and only speed and results,
+    which are not, can pass it.
     """
     context.progress("starting both scripts", 0.1)
     with (
@@ -209,7 +252,11 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
             grade_decision(context.required("step-speedup"), decision),
             *(grade_value(spec, values[spec.id]) for spec in criteria if spec.id in values),
         ],
-        details={"reference_s": rounds.times["reference"], "learner_s": rounds.times["learner"], "told": counted.told},
+        details={
+            "reference_s": rounds.times["reference"],
+            "learner_s": rounds.times["learner"],
+            "told": counted.told,
+        },
         speedup=median(rounds.ratios()) if context.settings.gain == "time" else None,
         conditions=Conditions(other_cores=cores, cores=os.cpu_count()),
     )
@@ -227,9 +274,13 @@ def _told(told: dict[str, Any], interval: int) -> dict[str, float]:
 
 
 class Rounds:
-    """Trainings of both sides alternately, in an order drawn at random: seconds of each, and all that came out."""
+    """Trainings of both sides alternately, in an order drawn at random: seconds of each, and all
+    that came out.
+    """
 
-    def __init__(self, context: Context[TrainingSettings], reference: CallSession, learner: CallSession) -> None:
+    def __init__(
+        self, context: Context[TrainingSettings], reference: CallSession, learner: CallSession
+    ) -> None:
         self._context = context
         self._sessions: dict[Role, CallSession] = {"reference": reference, "learner": learner}
         self.times: dict[str, list[float]] = {"reference": [], "learner": []}
@@ -249,7 +300,9 @@ class Rounds:
         """One training; `counting` records its waits, and is not to be timed."""
         seconds, (text, *arrays) = session.call([seed, int(counting)])
         said = _said(session, text)
-        parameters = dict(zip(said.names, arrays, strict=True)) if len(said.names) == len(arrays) else {}
+        parameters = (
+            dict(zip(said.names, arrays, strict=True)) if len(said.names) == len(arrays) else {}
+        )
         return Training(said.reports, parameters, None, seconds, said.told)
 
     def ratios(self) -> list[float]:

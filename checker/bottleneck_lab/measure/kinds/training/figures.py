@@ -11,7 +11,9 @@ MIB = 1 << 20
 WARM_UP_STEPS = 2
 """The first steps allocate what later ones reuse."""
 _LATE_INTERVALS = 1.5
-"""A report may come an interval late. Steps differ in how much arithmetic they take, hence the half."""
+"""A report may come an interval late. Steps differ in how much arithmetic they take, hence the
+half.
+"""
 
 
 def step_time_us(figures: Figures) -> float:
@@ -21,10 +23,12 @@ def step_time_us(figures: Figures) -> float:
 
 
 def waits_per_interval(figures: Figures, interval: int) -> int:
-    """The most times that the host waited for the device in `interval` steps, from one report to the next.
+    """The most times that the host waited for the device in `interval` steps, from one report to
+    the next.
 
-    The first interval sets up, and the last one may have two reports to make: neither counts by itself. Whoever takes all batches at once has the waits of
-    all steps in the last one: so the mean of all but the first counts as well.
+    The first interval sets up, and the last one may have two reports to make: neither counts by
+    itself. Whoever takes all batches at once has the waits of all steps in the last one: so the
+    mean of all but the first counts as well.
     """
     waits = figures.step_waits
     starts = range(interval, len(waits), interval)
@@ -38,7 +42,9 @@ def timed_flops(figures: Figures) -> float:
 
 
 def late_report(figures: Figures, interval: int) -> tuple[int, float] | None:
-    """The step of the first report that came more than an interval late, and the share of all arithmetic that was done by then; None if none did."""
+    """The step of the first report that came more than an interval late, and the share of all
+    arithmetic that was done by then; None if none did.
+    """
     for number, flops in enumerate(figures.report_flops, 1):
         share = flops / figures.flops
         if share > (number + _LATE_INTERVALS) * interval / figures.steps:
@@ -57,10 +63,15 @@ def peak_mib(figures: Figures) -> float:
 
 
 def growth_mib(step_bytes: Sequence[float]) -> float:
-    """How much higher memory stands in the last quarter of the steps than in the second, by the lowest of each: `step_bytes` has a level a step, in bytes.
+    """How much higher memory stands in the last quarter of the steps than in the second, by the
+    lowest of each: `step_bytes` has a level a step, in bytes.
 
-    Memory that is merely late to be released comes and goes within a quarter: some steps then begin with what the one before needed. NaN for fewer than
-    four steps.
+    Memory that is merely late to be released comes and goes within a quarter: some steps then begin
+    with what the one before needed. NaN for fewer than four steps.
     """
     quarter = len(step_bytes) // 4
-    return (min(step_bytes[-quarter:]) - min(step_bytes[quarter : 2 * quarter])) / MIB if quarter else math.nan
+    return (
+        (min(step_bytes[-quarter:]) - min(step_bytes[quarter : 2 * quarter])) / MIB
+        if quarter
+        else math.nan
+    )

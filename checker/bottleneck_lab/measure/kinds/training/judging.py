@@ -1,4 +1,6 @@
-"""Whether two trainings are the same: reports and parameters, compared in several figures that no scale can hide in."""
+"""Whether two trainings are the same: reports and parameters, compared in several figures that no
+scale can hide in.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,35 @@ Arrays = Mapping[str, NDArray[np.floating]]
 
 
 def wrong_reports(reports: Reports, wanted: Reports, tolerance: float) -> str | None:
-    """What is wrong with the reports, as a sentence; None when every number is the reference's within a relative `tolerance`."""
+    """What is wrong with the reports, as a sentence; None when every number is the reference's
+    within a relative `tolerance`.
+    """
     steps, due = [step for step, _ in reports], [step for step, _ in wanted]
     if steps != due:
         return f"Reports were due after steps {_few(due)}; they came after {_few(steps) or 'none'}."
     for (step, numbers), (_, right) in zip(reports, wanted, strict=True):
         if numbers.keys() != right.keys():
-            return f"The report of step {step} has {_few(sorted(numbers))}; it should have {_few(sorted(right))}."
+            return (
+                f"The report of step {step} has {_few(sorted(numbers))}; it should have"
+                f" {_few(sorted(right))}."
+            )
         for name, value in numbers.items():
             if not math.isclose(value, right[name], rel_tol=tolerance, abs_tol=1e-6):
-                return f"The report of step {step} says {name} {value:.6g}; it was {right[name]:.6g}."
+                return (
+                    f"The report of step {step} says {name} {value:.6g}; it was {right[name]:.6g}."
+                )
     return None
 
 
 def wrong_parameters(found: Arrays, wanted: Arrays, tolerance: float) -> str | None:
-    """What is wrong with the parameters, as a sentence; None when each array differs by at most `tolerance` of its own norm."""
+    """What is wrong with the parameters, as a sentence; None when each array differs by at most
+    `tolerance` of its own norm.
+    """
     if found.keys() != wanted.keys():
-        return f"The returned model has the parameters {_few(sorted(found))}; it should have {_few(sorted(wanted))}."
+        return (
+            f"The returned model has the parameters {_few(sorted(found))}; it should have"
+            f" {_few(sorted(wanted))}."
+        )
     for name, right in wanted.items():
         value = found[name]
         if value.shape != right.shape:
@@ -37,7 +51,10 @@ def wrong_parameters(found: Arrays, wanted: Arrays, tolerance: float) -> str | N
         off = float(np.linalg.norm(value.astype(np.float64) - right.astype(np.float64)))
         norm = float(np.linalg.norm(right.astype(np.float64)))
         if not off <= tolerance * max(norm, 1e-6):
-            return f"The parameter {name} differs from the shipped script's by {off / max(norm, 1e-6):.1%} of its norm."
+            return (
+                f"The parameter {name} differs from the shipped script's by"
+                f" {off / max(norm, 1e-6):.1%} of its norm."
+            )
     return None
 
 

@@ -15,12 +15,14 @@ from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 
-CHILD = "bottleneck_lab.measure.kinds.training.program"
+CHILD = "bottleneck_lab.measure.kinds.training.child"
 
 
 def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     """Runs the script on the virtual GPU and says what a step took; its exit status."""
-    spec = msgspec.structs.replace(T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB)
+    spec = msgspec.structs.replace(
+        T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB
+    )
     status, books = _run_modelled(context, spec, on_line, [], recording=False)
     if status == 0 and books.figures.steps > figures.WARM_UP_STEPS:
         on_line(_summary(books))
@@ -28,10 +30,14 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
 
 
 def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) -> int:
-    """Writes the run's timeline: of the virtual GPU as modelled, of a real device as torch.profiler saw it; the script's exit status."""
+    """Writes the run's timeline: of the virtual GPU as modelled, of a real device as torch.profiler
+    saw it; the script's exit status.
+    """
     if context.device != "virtual":
         options = [*trace_options(trace, context.device), "--device", context.device]
-        return stream(child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {})
+        return stream(
+            child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {}
+        )
     captured = context.settings.captured_steps
     steps = ["--steps", str(figures.WARM_UP_STEPS + captured)] if captured else []
     status, books = _run_modelled(context, T4, on_line, steps, recording=True)
@@ -41,12 +47,19 @@ def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) ->
 
 
 def _run_modelled(
-    context: Context[TrainingSettings], spec: GpuSpec, on_line: OnLine, options: list[str], *, recording: bool
+    context: Context[TrainingSettings],
+    spec: GpuSpec,
+    on_line: OnLine,
+    options: list[str],
+    *,
+    recording: bool,
 ) -> tuple[int, Books]:
     with engine_process() as engine:
         engine.begin(spec, recording=recording)
         program = engine.program.fileno()
-        command = child_command(CHILD, context, ["--device", "virtual", "--engine", str(program), *options])
+        command = child_command(
+            CHILD, context, ["--device", "virtual", "--engine", str(program), *options]
+        )
         status = stream(command, context.workspace, context.janitor, on_line, {}, (program,))
         return status, engine.end()
 
@@ -54,6 +67,6 @@ def _run_modelled(
 def _summary(books: Books) -> str:
     seen = books.figures
     return (
-        f"{figures.step_time_us(seen) / 1000:.2f} ms per step, at most {figures.peak_mib(seen):.1f} MiB allocated "
-        f"(modelled: {T4.stands_for}; a hint, not a verdict)"
+        f"{figures.step_time_us(seen) / 1000:.2f} ms per step, at most {figures.peak_mib(seen):.1f}"
+        f" MiB allocated (modelled: {T4.stands_for}; a hint, not a verdict)"
     )

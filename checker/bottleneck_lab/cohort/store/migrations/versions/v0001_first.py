@@ -167,7 +167,9 @@ def _create_submissions() -> None:
         sa.ForeignKeyConstraint(["person"], ["people.id"], name=op.f("fk_submissions_person")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_submissions")),
         sa.UniqueConstraint("handle", name=op.f("uq_submissions_handle")),
-        sa.UniqueConstraint("person", "request_key", name=op.f("uq_submissions_person_request_key")),
+        sa.UniqueConstraint(
+            "person", "request_key", name=op.f("uq_submissions_person_request_key")
+        ),
     )
     op.create_index(op.f("ix_submissions_blob"), "submissions", ["blob"], unique=False)
     op.create_index(
@@ -178,7 +180,9 @@ def _create_submissions() -> None:
         sqlite_where=sa.text("state IN ('queued', 'running')"),
         postgresql_where=sa.text("state IN ('queued', 'running')"),
     )
-    op.create_index(op.f("ix_submissions_person_lab"), "submissions", ["person", "lab"], unique=False)
+    op.create_index(
+        op.f("ix_submissions_person_lab"), "submissions", ["person", "lab"], unique=False
+    )
 
 
 def _create_verdicts() -> None:
@@ -196,7 +200,9 @@ def _create_verdicts() -> None:
         sa.Column("expires", sa.Float(), nullable=False),
         sa.Column("ended", sa.Float(), nullable=True),
         sa.Column("why", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(["submission"], ["submissions.id"], name=op.f("fk_leases_submission")),
+        sa.ForeignKeyConstraint(
+            ["submission"], ["submissions.id"], name=op.f("fk_leases_submission")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_leases")),
         sa.UniqueConstraint("nonce", name=op.f("uq_leases_nonce")),
     )
@@ -219,7 +225,9 @@ def _create_verdicts() -> None:
         sa.Column("recorded", sa.Float(), nullable=False),
         sa.Column("document", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["lease"], ["leases.id"], name=op.f("fk_verdicts_lease")),
-        sa.ForeignKeyConstraint(["submission"], ["submissions.id"], name=op.f("fk_verdicts_submission")),
+        sa.ForeignKeyConstraint(
+            ["submission"], ["submissions.id"], name=op.f("fk_verdicts_submission")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_verdicts")),
         sa.UniqueConstraint("lease", name=op.f("uq_verdicts_lease")),
         sa.UniqueConstraint("submission", "round", name=op.f("uq_verdicts_submission_round")),

@@ -1,0 +1,457 @@
+"""What ncu's counters say of single kernels: figures against known-good values, one's own kernel
+beside the library's, and what to attack first.
+
+ncu has renamed much over the years: a figure is read by whichever of its names a report has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from bottleneck_lab.trace.counters import KernelCounters
+
+Grade = Literal["good", "fair", "poor", ""]
+Metrics = Mapping[str, float]
+
+LIBRARY = re.compile(
+    r"pytorch_|flash_fwd|flash::|fmha|cudnn|cublas|cutlass|nvjet|ampere_|sm\d\d_x|at::native",
+    re.IGNORECASE,
+)
+"""Kernels that came with PyTorch or NVIDIA's libraries, by their names."""
+
+STALLS = {
+    "global memory": ("long_scoreboard", "lg_throttle", "tex_throttle"),
+    "shared memory": ("short_scoreboard", "mio_throttle"),
+    "barriers": ("barrier", "membar"),
+    "arithmetic": ("math_pipe_throttle", "wait", "dispatch_stall"),
+    "instruction fetch": ("no_instruction", "no_instructions", "branch_resolving", "imc_miss"),
+}
+"""ncu's reasons for a warp not to issue, by what is waited for ("Warp Scheduler States" in NVIDIA's
+Kernel Profiling Guide).
+"""
+
+_CACHED = 80.0
+"""L2 hit rate, %, above which a kernel's data come from the cache."""
+
+_STALL_NAMES = (
+    re.compile(
+        r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio"
+    ),  # cycles a warp spent in it for an instruction issued
+    re.compile(r"smsp__average_warp_latency_issue_stalled_(\w+?)\.(?:pct|ratio)"),
+    re.compile(r"smsp?__warp_issue_stalled_(\w+?)_per_warp_active\.pct"),  # before 2020
+    re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+)"),  # samples
+)
+_NO_STALL = ("selected", "not_selected")
+
+
+class Rule(NamedTuple):
+    """How a figure is read and judged. `good` and `poor` are where it begins to be so; `source` is
+    where these come from.
+    """
+
+    id: str
+    label: str
+    unit: str
+    good: float
+    poor: float
+    source: str
+    names: tuple[str, ...] = ()
+    derive: Callable[[Metrics], float | None] | None = None
+
+    def read(self, metrics: Metrics) -> float | None:
+        """The figure, None if the report does not have it."""
+        if self.derive is not None:
+            return self.derive(metrics)
+        return next((metrics[name] for name in self.names if name in metrics), None)
+
+    def grade(self, value: float) -> Grade:
+        """Whether more or less is better follows from `good` and `poor`."""
+        sign = 1 if self.good > self.poor else -1
+        return (
+            "good"
+            if sign * (value - self.good) >= 0
+            else "poor"
+            if sign * (value - self.poor) <= 0
+            else "fair"
+        )
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One counter of one kernel. `wanted` says from where on it is good."""
+
+    id: str
+    label: str
+    value: float
+    unit: str
+    grade: Grade
+    wanted: str
+
+
+class KernelFigures(msgspec.Struct, frozen=True):
+    """One profiled launch. `stalls` are shares (0–1) of the time in which its warps could not
+    issue, the largest first.
+    """
+
+    name: str
+    library: bool
+    duration_ns: float
+    figures: list[Figure]
+    stalls: dict[str, float]
+
+    def figure(self, id_: str) -> Figure | None:
+        """One figure by its id."""
+        return next((figure for figure in self.figures if figure.id == id_), None)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Something to attack. `share` (0–1) is the part of the warps' waiting that it is behind."""
+
+    id: str
+    title: str
+    share: float
+    evidence: str
+    advice: str
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A launch of one's own kernel, the library's for the same inputs where there is one, and what
+    to attack, the first first.
+    """
+
+    own: KernelFigures
+    library: KernelFigures | None
+    targets: list[Target]
+
+    @property
+    def ratio(self) -> float | None:
+        """The library's time over one's own: below 1 it is slower. None without both."""
+        if self.library is None or not self.own.duration_ns:
+            return None
+        return self.library.duration_ns / self.own.duration_ns
+
+
+def stalls(metrics: Metrics) -> dict[str, float]:
+    """Share (0–1) of the warps' waiting by what they wait for, the largest first; empty if the
+    report has no stall reasons.
+
+    A warp that issues, or could and was not chosen, does not wait.
+    """
+    for pattern in _STALL_NAMES:
+        found = {
+            match[1]: value for name, value in metrics.items() if (match := pattern.fullmatch(name))
+        }
+        waiting = {reason: value for reason, value in found.items() if reason not in _NO_STALL}
+        if total := sum(waiting.values()):
+            shares = {
+                group: sum(waiting.get(name, 0.0) for name in names) / total
+                for group, names in STALLS.items()
+            }
+            shares["other"] = 1 - sum(shares.values())
+            return dict(sorted(shares.items(), key=lambda item: -item[1]))
+    return {}
+
+
+def _stall(*groups: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        shares = stalls(metrics)
+        return 100 * sum(shares[group] for group in groups) if shares else None
+
+    return read
+
+
+def _sectors_per_request(metrics: Metrics) -> float | None:
+    ratio = metrics.get("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio")
+    requests = metrics.get("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum")
+    sectors = metrics.get("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
+    return ratio if ratio is not None or not requests or sectors is None else sectors / requests
+
+
+def _conflict_share(metrics: Metrics) -> float | None:
+    """Bank conflicts over all passes through shared memory, %: without conflicts every pass is
+    useful.
+    """
+    conflicts = [
+        metrics.get(f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared{op}.sum")
+        for op in ("", "_op_ld", "_op_st")
+    ]
+    passes = [
+        metrics.get(f"l1tex__data_pipe_lsu_wavefronts_mem_shared{op}.sum")
+        for op in ("", "_op_ld", "_op_st")
+    ]
+    whole, parts = conflicts[0], [value for value in conflicts[1:] if value is not None]
+    found = whole if whole is not None else sum(parts) if parts else None
+    total = passes[0] if passes[0] is not None else sum(value or 0.0 for value in passes[1:])
+    return None if found is None or not total else 100 * found / total
+
+
+def _active_lanes(metrics: Metrics) -> float | None:
+    lanes = metrics.get("smsp__thread_inst_executed_per_inst_executed.ratio")
+    return None if lanes is None else 100 * lanes / 32
+
+
+_COURSE, _OWN = (
+    "the course's thresholds",
+    "arithmetic: what a request, a pass or a warp can do at best",
+)
+_SHARE = ".pct_of_peak_sustained_elapsed"
+RULES = (
+    Rule(
+        "sm",
+        "SM throughput",
+        "%",
+        80,
+        50,
+        _COURSE,
+        (f"sm__throughput.avg{_SHARE}", "Compute (SM) Throughput", "SM [%]"),
+    ),
+    Rule(
+        "memory",
+        "memory throughput",
+        "%",
+        60,
+        20,
+        _COURSE,
+        (
+            f"gpu__compute_memory_throughput.avg{_SHARE}",
+            f"gpu__compute_memory_access_throughput.avg{_SHARE}",
+        ),
+    ),
+    Rule(
+        "dram",
+        "of it DRAM",
+        "%",
+        60,
+        20,
+        _COURSE,
+        (f"dram__throughput.avg{_SHARE}", f"gpu__dram_throughput.avg{_SHARE}"),
+    ),
+    Rule(
+        "occupancy",
+        "achieved occupancy",
+        "%",
+        50,
+        25,
+        _COURSE,
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
+    ),
+    Rule(
+        "l2",
+        "L2 hit rate",
+        "%",
+        50,
+        20,
+        _COURSE,
+        (
+            "lts__t_sector_hit_rate.pct",
+            "lts__t_sectors_hit_rate.pct",
+            "lts__t_sectors_srcunit_tex_queries_hit_rate.avg.pct",
+            "L2 Hit Rate",
+        ),
+    ),
+    Rule(
+        "ipc",
+        "instructions per cycle",
+        "",
+        1.0,
+        0.5,
+        _COURSE,
+        (
+            "sm__inst_executed.avg.per_cycle_active",
+            "sm__inst_executed.sum.per_cycle_active",
+            "Executed Ipc Active",
+        ),
+    ),
+    Rule(
+        "memory-stalls",
+        "stalls on memory",
+        "%",
+        30,
+        50,
+        _COURSE,
+        derive=_stall("global memory", "shared memory"),
+    ),
+    Rule("barrier-stalls", "stalls on barriers", "%", 10, 20, _COURSE, derive=_stall("barriers")),
+    Rule("conflicts", "bank conflicts (of passes)", "%", 10, 50, _OWN, derive=_conflict_share),
+    Rule("sectors", "sectors per request", "", 16, 24, _OWN, derive=_sectors_per_request),
+    Rule("lanes", "active lanes per warp", "%", 90, 60, _OWN, derive=_active_lanes),
+)
+"""In reading order: how much of the machine is used, then why not more."""
+
+
+def read_kernel(counters: KernelCounters) -> KernelFigures:
+    """The figures that a report has of one launch."""
+    figures = []
+    for rule in RULES:
+        value = rule.read(counters.metrics)
+        if value is not None:
+            wanted = f"{'≥' if rule.good > rule.poor else '≤'} {rule.good:g}{rule.unit}"
+            figures.append(Figure(rule.id, rule.label, value, rule.unit, rule.grade(value), wanted))
+    name = counters.name.removeprefix("void ")
+    figures = _without_idle_memory(figures)
+    return KernelFigures(
+        name, bool(LIBRARY.search(name)), counters.duration_ns, figures, stalls(counters.metrics)
+    )
+
+
+def _without_idle_memory(figures: list[Figure]) -> list[Figure]:
+    """Little memory throughput is poor only where memory is what a kernel uses most, and little of
+    it from DRAM where the caches miss.
+    """
+    value = {figure.id: figure.value for figure in figures}
+    ungraded = {
+        *({"memory", "dram"} if value.get("memory", 0.0) <= value.get("sm", 0.0) else ()),
+        *({"dram"} if value.get("l2", 0.0) > _CACHED else ()),
+    }
+    return [
+        msgspec.structs.replace(figure, grade="") if figure.id in ungraded else figure
+        for figure in figures
+    ]
+
+
+def compare_kernels(counters: tuple[KernelCounters, ...]) -> list[Pair]:
+    """One's own launches beside the library's, in the order of the report; where their numbers
+    differ, beside its slowest.
+
+    A report of the library's kernels alone is read as one's own.
+    """
+    kernels = [read_kernel(kernel) for kernel in counters]
+    library = [kernel for kernel in kernels if kernel.library]
+    own = [kernel for kernel in kernels if not kernel.library]
+    if not own:
+        own, library = library, []
+    others = (
+        library
+        if len(library) == len(own)
+        else [max(library, key=lambda k: k.duration_ns)] * len(own)
+        if library
+        else []
+    )
+    return [
+        Pair(kernel, others[place] if others else None, find_targets(kernel))
+        for place, kernel in enumerate(own)
+    ]
+
+
+def furthest_behind(pairs: list[Pair]) -> Pair:
+    """The pair in which one's own kernel is slowest against the library's; without a library, the
+    longest launch.
+    """
+    return min(pairs, key=lambda pair: (pair.ratio or 0.0, -pair.own.duration_ns))
+
+
+def find_targets(kernel: KernelFigures) -> list[Target]:
+    """What to attack, most urgent first: each cause of waiting by the share of it, with the counter
+    that proves it.
+    """
+    found = [make(kernel) for make in (_global_memory, _shared_memory, _barriers, _arithmetic)]
+    return sorted(
+        (target for target in found if target is not None), key=lambda target: -target.share
+    )
+
+
+_DRAM_FULL = 60.0
+WORTHWHILE = 0.15
+"""Share of the waiting below which a cause is not worth a line: removing it would change little."""
+
+
+def _global_memory(kernel: KernelFigures) -> Target | None:
+    share = kernel.stalls.get("global memory", 0.0)
+    sectors, dram, occupancy = (kernel.figure(id_) for id_ in ("sectors", "dram", "occupancy"))
+    waited = f"Warps wait {share:.0%} of the time for global memory"
+    if share < WORTHWHILE:
+        return None
+    if sectors and sectors.grade == "poor":
+        evidence = (
+            f"{waited}, and a request touches {sectors.value:.0f} sectors of 32 bytes where 4 to 16"
+            " would do."
+        )
+        return Target(
+            "uncoalesced",
+            "Global loads are not coalesced",
+            share,
+            evidence,
+            "Let neighbouring threads read neighbouring addresses, 16 bytes each.",
+        )
+    if dram and dram.value >= _DRAM_FULL:
+        evidence = f"{waited}, and DRAM is {dram.value:.0f}% busy."
+        return Target(
+            "dram-bound",
+            "Memory bandwidth is used up",
+            share,
+            evidence,
+            "Read less: reuse tiles, fuse, or use a smaller type.",
+        )
+    warps = f", with {occupancy.value:.0f}% of the warps that fit" if occupancy else ""
+    evidence = f"{waited}{warps}: too little is in flight."
+    return Target(
+        "latency",
+        "Warps wait for loads",
+        share,
+        evidence,
+        "Load the next tile before using this one: asynchronous copies and two buffers, or more"
+        " warps.",
+    )
+
+
+def _shared_memory(kernel: KernelFigures) -> Target | None:
+    share, conflicts = kernel.stalls.get("shared memory", 0.0), kernel.figure("conflicts")
+    if share < WORTHWHILE:
+        return None
+    waited = f"Warps wait {share:.0%} of the time for shared memory"
+    if conflicts and conflicts.grade != "good":
+        evidence = f"{waited}, and {conflicts.value:.0f}% of its passes are bank conflicts."
+        return Target(
+            "bank-conflicts",
+            "Shared memory is read and written with bank conflicts",
+            share,
+            evidence,
+            "Pad or swizzle the rows so that the lanes of one request use different banks.",
+        )
+    return Target(
+        "shared-traffic",
+        "Shared memory is busy",
+        share,
+        f"{waited}, with few conflicts.",
+        "Keep more in registers: larger tiles per warp, wider instructions.",
+    )
+
+
+def _barriers(kernel: KernelFigures) -> Target | None:
+    share = kernel.stalls.get("barriers", 0.0)
+    evidence = f"Warps wait {share:.0%} of the time at barriers; 10% is good."
+    advice = "Load the next tile while computing this one, and remove barriers that nothing needs."
+    return (
+        Target("barriers", "Warps wait for each other", share, evidence, advice)
+        if share >= WORTHWHILE
+        else None
+    )
+
+
+def _arithmetic(kernel: KernelFigures) -> Target | None:
+    share, sm, lanes = (
+        kernel.stalls.get("arithmetic", 0.0),
+        kernel.figure("sm"),
+        kernel.figure("lanes"),
+    )
+    if share < WORTHWHILE:
+        return None
+    waited = f"Warps wait {share:.0%} of the time for arithmetic"
+    if lanes and lanes.grade == "poor":
+        evidence = f"{waited}, and only {lanes.value:.0f}% of a warp's lanes are active."
+        return Target(
+            "divergence",
+            "Threads of a warp diverge",
+            share,
+            evidence,
+            "Move branches out of inner loops: decide per tile, not per element.",
+        )
+    busy = f", and the SMs are at {sm.value:.0f}% of their peak" if sm else ""
+    advice = (
+        "Near the ceiling, only less work helps; far from it, more independent instructions per"
+        " warp help."
+    )
+    return Target("arithmetic", "Warps wait for arithmetic", share, f"{waited}{busy}.", advice)

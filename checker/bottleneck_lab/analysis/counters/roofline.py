@@ -1,0 +1,315 @@
+"""Which ceiling a kernel runs under: the machine's arithmetic or its memory (Williams, Waterman,
+Patterson 2009).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.trace.counters import KernelCounters
+from bottleneck_lab.trace.join import join_rows
+from bottleneck_lab.trace.shapes import PRECISIONS
+from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, take
+
+
+class CacheLevel(msgspec.Struct, frozen=True):
+    """The bandwidth of one cache for a working set (source and destination together) that lies in
+    it.
+    """
+
+    name: str
+    working_set_bytes: int
+    bytes_per_s: float
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A device's ceilings: FLOP/s by precision, and bytes/s of its memory, as the vendor states
+    them or as they were measured.
+
+    `caches` are innermost first; `threads` is how many were used. `measured` is the day of the
+    measurement, empty for a data sheet.
+    """
+
+    name: str
+    flops: dict[str, float]
+    bytes_per_s: float
+    caches: list[CacheLevel] = []
+    threads: int = 0
+    measured: str = ""
+
+    def balance(self, precision: str) -> float:
+        """FLOP per byte at which both ceilings meet."""
+        return self.flops[precision] / self.bytes_per_s
+
+
+MACHINES: tuple[Machine, ...] = (
+    Machine("V100", {"fp64": 7.8e12, "fp32": 15.7e12, "fp16": 125e12}, 900e9),
+    Machine("A100", {"fp64": 9.7e12, "fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12}, 2039e9),
+    Machine("H100", {"fp64": 33.5e12, "fp32": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 3350e9),
+    Machine("H200", {"fp64": 33.5e12, "fp32": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 4800e9),
+)
+"""From the vendor's data sheets (SXM forms, dense, without sparsity; A100 with 80 GB). fp16 stands
+for bf16 as well, on tensor cores.
+"""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A kernel under its roofline. `intensity` is FLOP per byte of device memory; `ceiling_share`
+    (0–1) is how near it comes to the ceiling above it.
+    """
+
+    name: str
+    intensity: float
+    flops_per_s: float
+    bytes_per_s: float
+    bound: Literal["compute-bound", "memory-bound", "latency-bound"]
+    ceiling_share: float
+
+
+LATENCY_SHARE = 0.2
+"""Below this share of both ceilings, neither limits the kernel: it lacks parallelism, or waits."""
+
+
+def place(
+    name: str,
+    flop: float,
+    moved_bytes: float,
+    seconds: float,
+    machine: Machine,
+    precision: str = "fp32",
+) -> Placement:
+    """Places one kernel. ValueError when times or traffic are not positive: such a kernel has no
+    place.
+    """
+    if flop < 0 or moved_bytes <= 0 or seconds <= 0:
+        raise ValueError(
+            f"a kernel needs positive time and traffic, not {seconds} s and {moved_bytes} bytes"
+        )
+    intensity = flop / moved_bytes
+    compute, memory = (
+        flop / seconds / machine.flops[precision],
+        moved_bytes / seconds / machine.bytes_per_s,
+    )
+    memory_side = intensity < machine.balance(precision)
+    share = memory if memory_side else compute
+    bound: Literal["compute-bound", "memory-bound", "latency-bound"] = (
+        "memory-bound" if memory_side else "compute-bound"
+    )
+    if max(compute, memory) < LATENCY_SHARE:
+        bound = "latency-bound"
+    return Placement(name, intensity, flop / seconds, moved_bytes / seconds, bound, share)
+
+
+def find_machine(device_name: str) -> Machine | None:
+    """The machine whose name stands in the device's, longest first; None for one that is not
+    listed.
+    """
+    return next(
+        (m for m in sorted(MACHINES, key=lambda m: -len(m.name)) if m.name in device_name), None
+    )
+
+
+def counted_flop(kernel: KernelCounters) -> float:
+    """FLOP from ncu's instruction counts, a fused multiply-add being two; tensor-core instructions
+    are not in these counters.
+    """
+    total = 0.0
+    for letter in "hfd":
+        for operation, worth in (("add", 1), ("mul", 1), ("fma", 2)):
+            total += worth * kernel.metrics.get(
+                f"sm__sass_thread_inst_executed_op_{letter}{operation}_pred_on.sum", 0.0
+            )
+    return total
+
+
+def find_placements(
+    timeline: Timeline, machine: Machine, precision: str = "fp32"
+) -> list[Placement]:
+    """Every kernel of an ncu capture whose time and memory traffic were measured, longest first."""
+    found = []
+    for kernel in sorted(timeline.counters, key=lambda k: -k.duration_ns):
+        moved = kernel.metrics.get("dram__bytes.sum") or sum(
+            kernel.metrics.get(f"dram__bytes_{way}.sum", 0.0) for way in ("read", "write")
+        )
+        if moved > 0 and kernel.duration_ns > 0:
+            found.append(
+                place(
+                    kernel.name,
+                    counted_flop(kernel),
+                    moved,
+                    kernel.duration_ns / 1e9,
+                    machine,
+                    precision,
+                )
+            )
+    return found
+
+
+RowBound = Literal["compute-bound", "memory-bound", "cache-bound", "overhead-bound", "unknown"]
+ABOVE_MEMORY = 1.1
+"""A rate this much above memory's ceiling is no noise: the data came from a cache."""
+SHORT_CALL_NS = 10_000
+"""Calls shorter than this, and below LATENCY_SHARE of their ceiling, are overhead."""
+
+
+class RooflineRow(msgspec.Struct, frozen=True):
+    """Calls of one operator at one precision against the device's ceilings. Time is the device's,
+    or the operator's own where the CPU is the device.
+
+    `moved_bytes` is the least that any kernel must move, from the shapes: `intensity` is an upper
+    bound. `ceiling_share` (0–1) is the part of the attainable rate that was reached, the achieved
+    FLOP/s over min(peak, intensity x bandwidth); -1 where the device's ceilings are not known.
+
+    `cache-bound`: faster than memory allows, so the data came from a cache, and the share is above
+    1. `overhead-bound`: calls so short, and so far below every ceiling, that what is around the
+    work takes the time.
+    """
+
+    operator: str
+    precision: str
+    calls: int
+    time_ns: int
+    flop: float
+    moved_bytes: float
+    intensity: float
+    flops_per_s: float
+    bound: RowBound
+    ceiling_share: float
+
+
+class Roofline(msgspec.Struct, frozen=True):
+    """The operators whose work the recorded shapes tell, longest first. `note` says where the
+    ceilings come from, or why there are none.
+    """
+
+    machine: Machine | None = None
+    rows: list[RooflineRow] = []
+    note: str = ""
+
+
+def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofline:
+    """Places operators by the FLOP and bytes that their shapes imply. Empty if no shapes were
+    recorded.
+
+    `measured`: ceilings measured on the device that the capture is of. They go before a data
+    sheet's.
+    """
+    if not len(timeline.work):
+        return Roofline()
+    machine, note = _ceilings(timeline, measured)
+    times = _times_of_calls(timeline)
+    ran = times > 0
+    work = timeline.work
+    keys, inverse = np.unique(
+        work.name[ran].astype(np.int64) << 8 | work.precision[ran], return_inverse=True
+    )
+    calls, ns, flop, moved = (
+        np.bincount(inverse.reshape(-1), weights=column[ran], minlength=len(keys)).tolist()
+        for column in (np.ones(len(work)), times, work.flop, work.moved_bytes)
+    )
+    rows = [
+        _roofline_row(
+            timeline.strings[key >> 8],
+            PRECISIONS[key & 0xFF],
+            calls[i],
+            ns[i],
+            flop[i],
+            moved[i],
+            machine,
+        )
+        for i, key in enumerate(keys.tolist())
+    ]
+    return Roofline(machine, sorted(rows, key=lambda row: -row.time_ns), note)
+
+
+def _roofline_row(
+    operator: str,
+    precision: str,
+    calls: float,
+    ns: float,
+    flop: float,
+    moved: float,
+    machine: Machine | None,
+) -> RooflineRow:
+    rate, intensity = flop / ns * 1e9, flop / moved
+    bound: RowBound = "unknown"
+    share = -1.0
+    if machine is not None and precision in machine.flops:
+        share = rate / min(machine.flops[precision], intensity * machine.bytes_per_s)
+        bound = _bound(share, ns / calls, compute_side=intensity >= machine.balance(precision))
+    return RooflineRow(
+        operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share
+    )
+
+
+def _bound(share: float, call_ns: float, *, compute_side: bool) -> RowBound:
+    if share < LATENCY_SHARE and call_ns < SHORT_CALL_NS:
+        return "overhead-bound"
+    if compute_side:
+        return "compute-bound"
+    return "cache-bound" if share > ABOVE_MEMORY else "memory-bound"
+
+
+def _times_of_calls(timeline: Timeline) -> Ints:
+    """Per call, the time of the device work that it launched, or its own where there is no device,
+    ns.
+    """
+    work = timeline.work
+    times = np.zeros(len(work), dtype=np.int64)
+    if len(timeline.device):
+        kernels = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
+        keys, ranks, duration = kernels.external, kernels.rank, kernels.end - kernels.start
+    else:
+        rows = timeline.operators
+        keys, ranks, duration = rows.correlation, rows.rank, rows.end - rows.start
+    call = join_rows(work.external, work.rank, keys, ranks)
+    np.add.at(times, call[call >= 0], duration[call >= 0])
+    return times
+
+
+def _ceilings(timeline: Timeline, measured: Machine | None) -> tuple[Machine | None, str]:
+    if timeline.emulated:
+        return (
+            None,
+            (
+                "No ceilings are drawn: the device is emulated, and its times say nothing about"
+                " arithmetic or memory."
+            ),
+        )
+    if measured is not None:
+        threads = (
+            f" with {measured.threads} threads: fewer reach less" if measured.threads > 1 else ""
+        )
+        return (
+            measured,
+            f"Ceilings of {measured.name}, measured here on {measured.measured}{threads}.",
+        )
+    if not len(timeline.device):
+        return (
+            None,
+            (
+                "No ceilings are drawn: a CPU's depend on its clock, its vector units and the"
+                " threads used, which no capture records. `lab doctor --measure` measures this"
+                " machine's."
+            ),
+        )
+    name = next((device.name for device in timeline.devices if device.name), "")
+    machine = find_machine(name)
+    if machine is None:
+        return (
+            None,
+            (
+                "No ceilings are drawn: none are listed for"
+                f" {name or 'a device that the capture does not name'}."
+            ),
+        )
+    return (
+        machine,
+        (
+            f"Ceilings of {machine.name} from the vendor's data sheet (SXM form, dense). fp32"
+            " without tensor cores: with TF32 allowed, rates can be higher."
+        ),
+    )

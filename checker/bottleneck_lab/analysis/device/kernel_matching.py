@@ -1,0 +1,106 @@
+"""Which kernels after a change do what others did before it: renamed by another library version or
+data type, or fused into one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from bottleneck_lab.analysis.steps.figures import Series
+
+_FUSED = re.compile(r"^triton_(?:poi|red|per|tem|for)_fused_(.+?)_?\d*$")
+_VARIANT = re.compile(
+    r"(?:sm|cutlass_)?_?\d+(?:x\d+)*|ampere|volta|turing|hopper|maxwell|f16|bf16|f32|tf32|fp16|fp32|half|float|double",
+    re.IGNORECASE,
+)
+
+
+class Match(NamedTuple):
+    """The kernel `new` took the place of the kernels `old`."""
+
+    old: tuple[str, ...]
+    new: str
+
+
+def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> list[Match]:
+    """Kernels that are only in `after`, each with those only in `before` that it replaces; a kernel
+    is matched once at most.
+
+    First by name without sizes, architectures and types; then a compiler's fused kernel by the
+    operators in its name; then by the operator that launched it, where one kernel before stands
+    against one after. `origins`: the launching operator by kernel.
+    """
+    kernels = [{name for group, name in side if group == "kernel"} for side in (before, after)]
+    gone, come = kernels[0] - kernels[1], kernels[1] - kernels[0]
+    found: list[Match] = []
+    for pairs in (
+        _by_name(gone, come),
+        _fused(gone, come, origins),
+        _by_origin(gone, come, origins),
+    ):
+        for match in pairs:
+            if match.new in come and gone.issuperset(match.old):
+                found.append(match)
+                come.discard(match.new)
+                gone.difference_update(match.old)
+    return found
+
+
+def _plain(name: str) -> str:
+    """A kernel's name without template arguments, parameters, sizes, architectures and data types."""
+    return _VARIANT.sub("", re.sub(r"[<(].*", "", name.removeprefix("void "))).strip("_: ")
+
+
+def _by_name(gone: set[str], come: set[str]) -> list[Match]:
+    return _alone(_grouped(gone, _plain), _grouped(come, _plain))
+
+
+def _by_origin(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[Match]:
+    return _alone(
+        _grouped(gone, lambda name: origins.get(name, "")),
+        _grouped(come, lambda name: origins.get(name, "")),
+    )
+
+
+def _grouped(names: set[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups = defaultdict(list)
+    for name in sorted(names):
+        groups[key(name)].append(name)
+    return groups
+
+
+def _alone(old: dict[str, list[str]], new: dict[str, list[str]]) -> list[Match]:
+    """One against one: of several it cannot be told which is which."""
+    return [
+        Match((old[key][0],), names[0])
+        for key, names in new.items()
+        if key and len(names) == 1 and len(old.get(key, ())) == 1
+    ]
+
+
+def _fused(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[Match]:
+    """Inductor names a fused kernel after its operators: triton_poi_fused_add_mul_0."""
+    found = []
+    for name in sorted(come):
+        fused = _FUSED.match(name)
+        if fused is None:
+            continue
+        inside = f"_{fused[1]}_"
+        replaced = tuple(
+            sorted(
+                old
+                for old in gone
+                if (op := _operator(origins.get(old, ""))) and f"_{op}_" in inside
+            )
+        )
+        if replaced:
+            found.append(Match(replaced, name))
+    return found
+
+
+def _operator(origin: str) -> str:
+    """aten::add_ → add."""
+    return origin.rpartition("::")[2].strip("_")

@@ -1,0 +1,150 @@
+"""Which kernels the device's time goes to, and how well its queue is kept filled."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceTable,
+    Ints,
+    Timeline,
+    devices_of,
+    different,
+)
+
+SHORT_NS = 10_000
+"""A kernel below 10 us costs about as much to launch as to run."""
+
+
+class KernelRow(msgspec.Struct, frozen=True):
+    """All runs of the kernels of one name. `share` is of the summed time of all kernels; occupancy
+    is the tool's estimate in %, -1 when not given.
+    """
+
+    name: str
+    calls: int
+    total_ns: int
+    mean_ns: int
+    min_ns: int
+    max_ns: int
+    share: float
+    communication: bool
+    occupancy: float = -1.0
+
+
+class LaunchUse(msgspec.Struct, frozen=True):
+    """How kernels reach a device. `delay` runs from the start of the launching call to the start of
+    the kernel; `queue_depth` counts, at each launch, the kernels launched and not yet started.
+    """
+
+    rank: int
+    device: int
+    kernels: int
+    kernels_per_step: float
+    median_kernel_ns: int
+    short_share: float
+    launch_call_ns: int
+    median_delay_ns: int
+    median_queue_depth: float
+    max_queue_depth: int
+
+
+def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
+    """Kernels by total time; each name has its own figures, however many names there are."""
+    device = timeline.device
+    rows = kernel_rows(device)
+    if not len(rows):
+        return []
+    duration = (device.end - device.start)[rows]
+    names = device.name[rows]
+    used = different(names)
+    number = np.zeros(
+        int(used[-1]) + 1, dtype=np.min_scalar_type(len(used))
+    )  # Numbers of two bytes are sorted in one pass.
+    number[used] = np.arange(len(used))
+    inverse = number[names]
+    order = np.argsort(inverse, kind="stable")
+    duration = duration[order]
+    calls = np.bincount(inverse, minlength=len(used))
+    edges = np.cumsum(calls) - calls
+    total, low, high = (of.reduceat(duration, edges) for of in (np.add, np.minimum, np.maximum))
+    first = rows[order[edges]]
+    whole = max(int(total.sum()), 1)
+    return [
+        KernelRow(
+            name=timeline.strings[int(used[i])],
+            calls=int(calls[i]),
+            total_ns=int(total[i]),
+            mean_ns=int(total[i] // calls[i]),
+            min_ns=int(low[i]),
+            max_ns=int(high[i]),
+            share=int(total[i]) / whole,
+            communication=bool(device.kind[first[i]] == ActivityKind.COMMUNICATION),
+            occupancy=_occupancy(float(device.occupancy[first[i]])),
+        )
+        for i in np.argsort(-total, kind="stable")[:top].tolist()
+    ]
+
+
+def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
+    """The rows of computing and communicating kernels, by number; no copies, memsets or waits."""
+    return np.flatnonzero(
+        (device.kind == ActivityKind.KERNEL) | (device.kind == ActivityKind.COMMUNICATION)
+    )
+
+
+def _occupancy(value: float) -> float:
+    return -1.0 if np.isnan(value) else value
+
+
+def find_launches(timeline: Timeline) -> list[LaunchUse]:
+    """One entry per device that ran kernels."""
+    found = []
+    table, kernels = timeline.device, kernel_rows(timeline.device)
+    for rank, device in devices_of(table, kernels):
+        rows = kernels[(table.rank[kernels] == rank) & (table.device[kernels] == device)]
+        found.append(_launch_use(timeline, rows, rank, device))
+    return found
+
+
+def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int) -> LaunchUse:
+    duration = timeline.device.end[rows] - timeline.device.start[rows]
+    called, call_length, started = _launch_times(timeline, rows)
+    steps = max(int((step_rows(timeline).rank == rank).sum()), 1)
+    depth = queue_depth(called, started)
+    return LaunchUse(
+        rank=rank,
+        device=device,
+        kernels=len(rows),
+        kernels_per_step=len(rows) / steps,
+        median_kernel_ns=int(np.median(duration)),
+        short_share=float((duration < SHORT_NS).mean()),
+        launch_call_ns=int(np.median(call_length)) if len(call_length) else 0,
+        median_delay_ns=int(np.median(started - called)) if len(called) else 0,
+        median_queue_depth=float(np.median(depth)) if len(depth) else 0.0,
+        max_queue_depth=int(depth.max(initial=0)),
+    )
+
+
+def _launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[Ints, Ints, Ints]:
+    """(start of the call, its length, start of the kernel) of every kernel whose call was recorded,
+    ns.
+    """
+    runtime = timeline.runtime
+    rows = rows[timeline.launched_by[rows] >= 0]
+    call = timeline.launched_by[rows]
+    return runtime.start[call], runtime.end[call] - runtime.start[call], timeline.device.start[rows]
+
+
+def queue_depth(called: Ints, started: Ints) -> Ints:
+    """At each launch, how many kernels have been launched and have not started: a number that never
+    goes below zero, since a kernel starts after its call.
+    """
+    launched = np.arange(1, len(called) + 1)
+    begun = np.searchsorted(np.sort(np.maximum(started, called)), np.sort(called), side="left")
+    depth: Ints = np.maximum(launched - begun, 0)
+    return depth

@@ -1,0 +1,95 @@
+"""Copies between host and device, and what ranks send each other: how much, which way, how fast."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.names import DTYPES, collective_of
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, HostMemory, Timeline
+
+
+class CopyRow(msgspec.Struct, frozen=True):
+    """All copies of one direction and kind of host memory. `gb_per_s` is bytes over summed duration
+    (0 when sizes were not recorded).
+    """
+
+    direction: str
+    host_memory: str
+    calls: int
+    bytes: int
+    total_ns: int
+    largest_ns: int
+    gb_per_s: float
+
+
+class CollectiveRow(msgspec.Struct, frozen=True):
+    """All runs of collectives of one kind, type and size. `bytes` are of one run, the larger of
+    what goes in and comes out (0: not recorded), and `gb_per_s` is that over the mean duration,
+    waiting for other ranks included.
+    """
+
+    collective: str
+    dtype: str
+    bytes: int
+    calls: int
+    calls_per_step: float
+    total_ns: int
+    gb_per_s: float
+
+
+def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
+    """What was sent between ranks, longest total first. Rows of the same size may be the same
+    bucket of DDP.
+    """
+    device = timeline.device
+    rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
+    steps = max(len(step_rows(timeline)), 1)
+    keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
+    found, number = np.unique(keys, axis=1, return_inverse=True)
+    calls = np.bincount(number.reshape(-1), minlength=found.shape[1])
+    times = np.bincount(
+        number.reshape(-1), weights=(device.end - device.start)[rows], minlength=found.shape[1]
+    )
+    return [
+        CollectiveRow(
+            collective=collective_of(timeline.strings[int(found[0, i])]),
+            dtype=DTYPES[int(found[1, i])],
+            bytes=int(found[2, i]),
+            calls=int(calls[i]),
+            calls_per_step=int(calls[i]) / steps,
+            total_ns=int(times[i]),
+            gb_per_s=int(found[2, i]) * int(calls[i]) / int(times[i]) if times[i] else 0.0,
+        )
+        for i in np.argsort(-times, kind="stable")[:top].tolist()
+    ]
+
+
+def find_copies(timeline: Timeline) -> list[CopyRow]:
+    """Copies by direction and host memory, longest total first. Memsets are none."""
+    device = timeline.device
+    copies = device.kind == ActivityKind.COPY
+    found = []
+    for direction, memory in itertools.product(Direction, HostMemory):
+        mine = np.flatnonzero(
+            copies & (device.direction == direction) & (device.host_memory == memory)
+        )
+        if not len(mine):
+            continue
+        duration = device.end[mine] - device.start[mine]
+        total, moved = int(duration.sum()), int(device.bytes[mine].sum())
+        found.append(
+            CopyRow(
+                direction=direction.name.lower(),
+                host_memory=memory.name.lower(),
+                calls=len(mine),
+                bytes=moved,
+                total_ns=total,
+                largest_ns=int(np.max(duration)),
+                gb_per_s=moved / total if total else 0.0,
+            )
+        )
+    return sorted(found, key=lambda row: -row.total_ns)

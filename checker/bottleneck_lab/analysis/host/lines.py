@@ -1,0 +1,259 @@
+"""Which lines of the user's own Python the time goes to, with the operators that they call and the
+backward of those.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis.host.nesting import innermost_at, nest
+from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
+from bottleneck_lab.analysis.steps.window import host_window
+from bottleneck_lab.trace.names import LINES_OF
+from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, take
+
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
+)
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_AT_LINE = re.compile(r"\(\d+\): ")
+_FOLDERS = re.compile(r"^[^()]*/")
+
+
+class LineRow(msgspec.Struct, frozen=True):
+    """A place in the user's own Python with the time in it and not in a deeper such place, over all
+    steps.
+
+    `exact`: the very line that ran, "file.py(line): function", as captures of `lab profile --stack`
+    hold it. Otherwise the function, by the line where it is defined, or by none where it ran all
+    the while. `operators`: calls of operators from there that no other operator encloses (the
+    backward's are none), and `operator_ns` their time on the host; `backward_ns`: the host's time
+    in their backward, shared out by operator; `device_ns`: work launched from there.
+    """
+
+    line: str
+    calls: int
+    host_ns: int
+    device_ns: int
+    exact: bool = False
+    operators: int = 0
+    operator_ns: int = 0
+    backward_ns: int = 0
+
+
+def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
+    """The user's own lines by device time and then time on the host. Empty unless the capture was
+    made with stacks.
+    """
+    if not len(timeline.python):
+        return []
+    rows = [
+        row for track, tid in _tracks(timeline) for row in _of_track(timeline, calls, track, tid)
+    ] or _of_functions(timeline, calls)
+    return sorted(rows, key=lambda row: (-row.device_ns, -row.host_ns - row.backward_ns))[:top]
+
+
+def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
+    """The name of the user's own line that ran at each row of a host table, -1 where that was not
+    recorded.
+    """
+    found = np.full(len(rows), -1, dtype=np.int32)
+    for track, tid in _tracks(timeline):
+        lines = take(timeline.python, timeline.python.thread == track)
+        thread = _thread_of(timeline, track, tid)
+        if len(lines) and thread >= 0:
+            found = np.maximum(found, _line_of(lines, rows, rows.thread == thread))
+    return found
+
+
+def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
+    """Where the program was at each moment (ns) on its thread: the user's own line where lines were
+    recorded, else their function, else the outermost operator; empty if none of these was recorded.
+    Files are named without their folders.
+    """
+    nothing = np.zeros(len(moments), dtype=np.int32)
+    points = HostTable(
+        start=moments, end=moments, name=nothing, rank=nothing, thread=threads, correlation=moments
+    )
+    lines = lines_at(timeline, points)
+    texts = [
+        _FOLDERS.sub("", timeline.strings[name]) if name >= 0 else "" for name in lines.tolist()
+    ]
+    for table, called in (_own_functions(timeline), _outermost_operators(timeline)):
+        rest = np.array([i for i, text in enumerate(texts) if not text], dtype=np.int64)
+        rows = (
+            innermost_at(table, moments[rest], threads[rest])
+            if len(rest) and len(table)
+            else rest * 0 - 1
+        )
+        for i, row in zip(rest[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True):
+            texts[i] = called[row]
+    return texts
+
+
+def _own_functions(timeline: Timeline) -> tuple[HostTable, list[str]]:
+    """The frames of the user's own functions, with what they are called."""
+    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[
+        timeline.python.name
+    ]
+    table, along = take(timeline.python, own), _all_along(timeline)[own].tolist()
+    names = zip(timeline.names(table), along, strict=True)
+    return table, [_called(_FOLDERS.sub("", name), whole) for name, whole in names]
+
+
+def _outermost_operators(timeline: Timeline) -> tuple[HostTable, list[str]]:
+    """The operators that no other encloses, with their names."""
+    operators = timeline.operators
+    table = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
+    return table, timeline.names(table)
+
+
+def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
+    """The tracks that hold the lines that ran, each with the thread that it is of."""
+    threads = enumerate(timeline.threads)
+    return [
+        (i, thread.tid[len(LINES_OF) :]) for i, thread in threads if thread.tid.startswith(LINES_OF)
+    ]
+
+
+def _thread_of(timeline: Timeline, track: int, tid: str) -> int:
+    """The thread whose lines a track holds; -1 where it is not in the capture."""
+    own = timeline.threads[track]
+    return next(
+        (
+            i
+            for i, t in enumerate(timeline.threads)
+            if (t.rank, t.pid, t.tid) == (own.rank, own.pid, tid)
+        ),
+        -1,
+    )
+
+
+def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iterator[LineRow]:
+    """The lines that ran one after another on a thread, each with what began in it."""
+    lines = _inside(timeline, take(timeline.python, timeline.python.thread == track))
+    thread = _thread_of(timeline, track, tid)
+    if not len(lines) or thread < 0:
+        return
+    operators = timeline.operators
+    top = (nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0) & (operators.thread == thread)
+    line = _line_of(lines, operators, operators.thread == thread)
+    engine = np.array([name.startswith("autograd::") for name in timeline.strings], dtype=bool)
+    outer = np.flatnonzero(top & (line >= 0) & ~engine[operators.name])
+    device = calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)]
+    count = len(timeline.strings)
+
+    def by_line(names: SmallInts, values: Ints | None = None) -> Ints:
+        return np.bincount(names, weights=values, minlength=count).astype(np.int64)
+
+    duration = operators.end - operators.start
+    backward = _backward(timeline, line, duration, count)
+    times, hosts = by_line(lines.name), by_line(lines.name, lines.end - lines.start)
+    sums = [by_line(line[outer], values) for values in (None, duration[outer], device[outer])]
+    for i in np.flatnonzero(times).tolist():
+        yield LineRow(
+            line=timeline.strings[i],
+            calls=int(times[i]),
+            host_ns=int(hosts[i]),
+            device_ns=int(sums[2][i]),
+            exact=True,
+            operators=int(sums[0][i]),
+            operator_ns=int(sums[1][i]),
+            backward_ns=int(backward[i]),
+        )
+
+
+def _inside(timeline: Timeline, rows: HostTable) -> HostTable:
+    """The rows' part in the window of the steps."""
+    window = host_window(timeline, int(rows.rank[0])) if len(rows) else (0, 0)
+    start, end = np.maximum(rows.start, window[0]), np.minimum(rows.end, window[1])
+    return take(replace(rows, start=start, end=end), end > start)
+
+
+def _line_of(lines: HostTable, operators: HostTable, mine: NDArray[np.bool_]) -> SmallInts:
+    """The name of the line that ran in the middle of each operator (the two clocks differ by a
+    microsecond), -1 for none.
+    """
+    middle = (operators.start + operators.end) // 2
+    at = np.searchsorted(lines.start, middle, side="right") - 1
+    within = mine & (at >= 0) & (middle < lines.end[np.maximum(at, 0)])
+    return np.where(within, lines.name[np.maximum(at, 0)], np.int32(-1))
+
+
+def _backward(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -> Ints:
+    """Host time of the operators' backward by line: that of MulBackward0 goes to the lines that
+    call aten::mul, by how often they do.
+    """
+    operators, found = timeline.operators, np.zeros(count)
+    for number, name in enumerate(timeline.strings):
+        backward = _BACKWARD.match(name)
+        forward = f"aten::{_WORD.sub('_', backward[1]).lower()}" if backward else ""
+        if forward not in timeline.strings:
+            continue
+        mine = operators.name == timeline.strings.index(forward)
+        called = np.bincount(line[mine & (line >= 0)], minlength=count)
+        found += duration[operators.name == number].sum() * called / max(int(mine.sum()), 1)
+    return found.astype(np.int64)
+
+
+def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
+    """The frames of the user's own functions, of which a trace tells only where they are defined."""
+    python = timeline.python
+    if not (calls.layer == PYTHON).any():
+        return []
+    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[
+        python.name
+    ]
+    rows, duration = calls.rows(PYTHON)[own], (python.end - python.start)[own]
+    layer = np.full(len(calls.layer), -1, dtype=np.int8)
+    layer[rows] = PYTHON
+    nearest = nearest_above(replace(calls, layer=layer), PYTHON)
+    above = nearest[rows]
+    inside = np.bincount(
+        above[above >= 0], weights=duration[above >= 0], minlength=len(layer)
+    ).astype(np.int64)
+    host = np.maximum(duration - inside[rows], 0)
+    device = np.zeros(len(layer), dtype=np.int64)
+    launched = np.flatnonzero((calls.device_ns > 0) & (nearest >= 0))
+    np.add.at(device, nearest[launched], calls.device_ns[launched])
+    place = python.name[own] * 2 + _all_along(timeline)[own]
+    times, hosts, devices = (
+        np.bincount(place, weights=values) for values in (None, host, device[rows])
+    )
+    return [
+        LineRow(
+            _called(timeline.strings[i // 2], bool(i % 2)),
+            int(times[i]),
+            int(hosts[i]),
+            int(devices[i]),
+        )
+        for i in np.flatnonzero(times).tolist()
+    ]
+
+
+def _called(name: str, all_along: bool) -> str:
+    """A frame's name. Of one that was open all along, the line is where the profiler began, and
+    says nothing.
+    """
+    return _AT_LINE.sub(": ", name) if all_along else name
+
+
+def _all_along(timeline: Timeline) -> NDArray[np.bool_]:
+    """Whether a frame was open from the first to the last of its thread's frames."""
+    python = timeline.python
+    begins = np.full(len(timeline.threads) + 1, np.iinfo(np.int64).max)
+    ends = np.zeros(len(timeline.threads) + 1, dtype=np.int64)
+    np.minimum.at(begins, python.thread, python.start)
+    np.maximum.at(ends, python.thread, python.end)
+    slack = (ends - begins) // 100
+    whole: NDArray[np.bool_] = (python.start <= (begins + slack)[python.thread]) & (
+        python.end >= (ends - slack)[python.thread]
+    )
+    return whole

@@ -1,0 +1,219 @@
+"""Which operators the time goes to, and which call tree they stand in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis.host.nesting import Tree, narrow, nest
+from bottleneck_lab.trace.join import join_rows
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    HostTable,
+    Ints,
+    SmallInts,
+    Timeline,
+    order_of,
+)
+
+
+class OperatorRow(msgspec.Struct, frozen=True):
+    """Calls of one operator. *self* leaves out what it calls; *total* holds it once, however deep
+    it calls itself. Device times are of the work launched.
+    """
+
+    name: str
+    calls: int
+    self_ns: int
+    total_ns: int
+    device_self_ns: int
+    device_total_ns: int
+    share: float
+    """Of all device self time; of all operators' self time where the CPU is the device."""
+
+
+OPERATOR, RUNTIME, PYTHON = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class CallTree:
+    """Operators, runtime calls and Python frames of all threads nested together, in order. `layer`
+    says which a row is.
+    """
+
+    place: SmallInts
+    """Where the rows of the operators, then of the calls, then of the frames stand in the tree:
+    rising within each table.
+    """
+    layer: NDArray[np.int8]
+    tree: Tree
+    device_ns: Ints
+    """Per row, the duration of the device work that this very row launched."""
+
+    def rows(self, layer: int) -> SmallInts:
+        """The rows of one layer, in the order of their own table."""
+        lengths = np.bincount(self.layer, minlength=layer + 1)
+        first = int(lengths[:layer].sum())
+        return self.place[first : first + int(lengths[layer])]
+
+
+def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
+    """Nests the host's rows and hangs every device activity on the runtime call that launched it,
+    or on its operator where no call was recorded.
+    """
+    parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
+    start, end = (
+        np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end")
+    )
+    order = order_of(start, end)
+    start = start[order]
+    end = end[order]
+    thread = narrow(np.concatenate([part.thread for part in parts]))[order]
+    layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
+    place = np.empty(len(order), dtype=np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    del order  # a large trace's columns are held no longer than they are needed
+    tree = nest(start, end, thread)
+    del start, end, thread
+    return CallTree(place, layer, tree, _launched(timeline, place))
+
+
+def _launched(timeline: Timeline, place: SmallInts) -> Ints:
+    """Per row of the call tree the duration of the device work that it launched. `place` holds the
+    rows of the operators, then those of the calls.
+    """
+    device, operators = timeline.device, timeline.operators
+    duration = np.where(device.kind != ActivityKind.SYNC, device.end - device.start, 0)
+    owner = np.where(timeline.launched_by >= 0, timeline.launched_by + len(operators), -1)
+    missing = owner < 0
+    owner[missing] = join_rows(
+        operators.correlation, operators.rank, device.external[missing], device.rank[missing]
+    )
+    found = owner >= 0
+    return np.bincount(place[owner[found]], weights=duration[found], minlength=len(place)).astype(
+        np.int64
+    )
+
+
+def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
+    """The operators by device self time, or by self time on the host where there is no device; the
+    largest `top`.
+    """
+    operators = timeline.operators
+    if not len(operators):
+        return []
+    nearest = nearest_above(calls, OPERATOR)
+    parent = _operator_above(calls, nearest)
+    outermost = ~_inside_same_name(operators.name, parent)
+    count = len(timeline.strings)
+
+    def by_name(values: Ints) -> Ints:
+        """Sums by name; whole numbers below 2⁵³ are exact in the doubles of bincount. One column at
+        a time is all that is ever held.
+        """
+        return np.bincount(operators.name, weights=values, minlength=count).astype(np.int64)
+
+    device_own = by_name(_gathered(calls, nearest))
+    del nearest
+    sums = [
+        by_name(_own_times(operators, parent)),
+        by_name((operators.end - operators.start) * outermost),
+        device_own,
+        by_name(calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)] * outermost),
+    ]
+    times = np.bincount(operators.name, minlength=count)
+    ranking = sums[2] if sums[2].any() else sums[0]
+    whole = max(int(ranking.sum()), 1)
+    best = [i for i in np.lexsort((-sums[0], -sums[3], -ranking))[:top].tolist() if times[i]]
+    return [
+        OperatorRow(
+            name=timeline.strings[i],
+            calls=int(times[i]),
+            self_ns=int(sums[0][i]),
+            total_ns=int(sums[1][i]),
+            device_self_ns=int(sums[2][i]),
+            device_total_ns=int(sums[3][i]),
+            share=int(ranking[i]) / whole,
+        )
+        for i in best
+    ]
+
+
+def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
+    """Nanoseconds of each single call without what it calls, by operator, in the order of the
+    calls: of the device, or of the CPU where that is the device.
+    """
+    operators, own = timeline.operators, own_times(timeline, calls)
+    rows = np.argsort(operators.name, kind="stable")
+    names, firsts = np.unique(operators.name[rows], return_index=True)
+    parts = np.split(own[rows], firsts[1:])
+    return {timeline.strings[name]: part for name, part in zip(names.tolist(), parts, strict=True)}
+
+
+def own_times(timeline: Timeline, calls: CallTree) -> Ints:
+    """Of each operator's call what it launched itself on the device, or, where the CPU is the
+    device, its time without what it calls, ns.
+    """
+    nearest = nearest_above(calls, OPERATOR)
+    if len(timeline.device):
+        return _gathered(calls, nearest)
+    return _own_times(timeline.operators, _operator_above(calls, nearest))
+
+
+def _own_times(operators: HostTable, parent: SmallInts) -> Ints:
+    """Each operator's duration without that of the operators right under it, ns, never negative."""
+    duration = operators.end - operators.start
+    own, child = duration.copy(), np.flatnonzero(parent >= 0)
+    np.subtract.at(own, parent[child], duration[child])
+    own[own < 0] = 0
+    return own
+
+
+def _operator_above(calls: CallTree, nearest: SmallInts) -> SmallInts:
+    """For every operator the nearest one above it, -1 where there is none: as numbers of the
+    operators' own table, where `nearest` has rows of the tree.
+    """
+    above = nearest[calls.rows(OPERATOR)]
+    return np.where(above >= 0, _numbers(calls)[above], np.int32(-1))
+
+
+def _numbers(calls: CallTree) -> SmallInts:
+    """Which operator a row of the tree is, where it is one."""
+    numbers = np.zeros(len(calls.layer), dtype=np.int32)
+    rows = calls.rows(OPERATOR)
+    numbers[rows] = np.arange(len(rows), dtype=np.int32)
+    return numbers
+
+
+def nearest_above(calls: CallTree, layer: int) -> NDArray[np.int32]:
+    """For every row the nearest row above it of the given layer, -1 where there is none."""
+    parent, result = calls.tree.parent, calls.tree.parent.copy()
+    rows = np.flatnonzero((calls.layer[result] != layer) & (result >= 0))
+    while len(rows):
+        result[rows] = parent[result[rows]]
+        rows = rows[(result[rows] >= 0) & (calls.layer[result[rows]] != layer)]
+    return result
+
+
+def _gathered(calls: CallTree, nearest: SmallInts) -> Ints:
+    """Device time on each operator: what it launched itself and what its runtime calls launched."""
+    total = calls.device_ns[calls.rows(OPERATOR)]
+    below = np.flatnonzero((calls.layer != OPERATOR) & (nearest >= 0) & (calls.device_ns > 0))
+    np.add.at(total, _numbers(calls)[nearest[below]], calls.device_ns[below])
+    return total
+
+
+def _inside_same_name(name: SmallInts, parent: SmallInts) -> NDArray[np.bool_]:
+    """Whether an operator of the same name encloses the operator."""
+    inside = np.zeros(len(name), dtype=bool)
+    rows = np.flatnonzero(parent >= 0).astype(np.int32)
+    above = parent[rows]
+    while len(rows):
+        same = name[rows] == name[above]
+        inside[rows[same]] = True
+        rows, above = rows[~same], parent[above[~same]]
+        rows, above = rows[above >= 0], above[above >= 0]
+    return inside

@@ -1,0 +1,156 @@
+"""Where the host waited for the device, and what made it wait."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis.host.lines import lines_at
+from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
+from bottleneck_lab.analysis.host.view import SYNC_CALL, named
+from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Ints, SmallInts, Timeline, take
+
+
+class SyncRow(msgspec.Struct, frozen=True):
+    """Calls of one waiting function, from one place. `caused_by` is the outermost operator or range
+    around it ("" when it was called directly).
+
+    `line` is the user's own line that waited, and `awaited` the work on the device that most of the
+    waiting was for, with the line that launched it in `awaited_line`: a wait is charged to the line
+    that waits, not to the line whose work it waits for. Lines are "" where the capture has none.
+    """
+
+    name: str
+    caused_by: str
+    calls: int
+    calls_per_step: float
+    total_ns: int
+    line: str = ""
+    awaited: str = ""
+    awaited_line: str = ""
+
+
+def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
+    """Waits by function, cause and line, longest first.
+
+    Those inside the profiler's own start and stop, outside every operator and step, are the
+    profiler's.
+    """
+    waits = np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL))
+    if not len(waits):
+        return []
+    waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
+    causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
+    inside, lines = _within(waiting, steps), lines_at(timeline, waiting)
+    places: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    for row, (name, cause, line) in enumerate(
+        zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)
+    ):
+        if inside[row] or cause:
+            places[name, cause, line].append(row)
+    work = _Work(timeline)
+    found = [
+        _row(timeline, waiting, rows, work, place, len(rows) / max(len(steps), 1))
+        for place, rows in places.items()
+    ]
+    return sorted(found, key=lambda row: -row.total_ns)
+
+
+def _row(
+    timeline: Timeline,
+    waiting: HostTable,
+    rows: list[int],
+    work: _Work,
+    place: tuple[int, str, int],
+    per_step: float,
+) -> SyncRow:
+    name, cause, line = place
+    start, end = waiting.start[rows], waiting.end[rows]
+    awaited, awaited_line = work.awaited(start, end)
+    return SyncRow(
+        name=timeline.strings[name],
+        caused_by=cause,
+        calls=len(rows),
+        calls_per_step=per_step,
+        total_ns=int((end - start).sum()),
+        line=timeline.strings[line] if line >= 0 else "",
+        awaited=awaited,
+        awaited_line=awaited_line,
+    )
+
+
+class _Work:
+    """The devices' rows, with the line that launched each."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._strings = timeline.strings
+        device = take(timeline.device, timeline.device.kind != ActivityKind.SYNC)
+        self._start, self._name = device.start, device.name
+        self._end = np.maximum.accumulate(device.end) if len(device) else device.end
+        self._line = _launching_lines(timeline, device.correlation)
+
+    def awaited(self, start: Ints, end: Ints) -> tuple[str, str]:
+        """The name and line of the work that ran for most of the time between the starts and ends;
+        empty strings where none ran.
+        """
+        times: Counter[tuple[int, int]] = Counter()
+        for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
+            low, high = (
+                np.searchsorted(self._end, begin, side="right"),
+                np.searchsorted(self._start, finish),
+            )
+            shared = np.minimum(self._end[low:high], finish) - np.maximum(
+                self._start[low:high], begin
+            )
+            for name, line, ns in zip(
+                self._name[low:high].tolist(),
+                self._line[low:high].tolist(),
+                shared.tolist(),
+                strict=True,
+            ):
+                times[name, line] += max(0, ns)
+        if not times:
+            return "", ""
+        (name, line), _ = times.most_common(1)[0]
+        return self._strings[name], self._strings[line] if line >= 0 else ""
+
+
+def _launching_lines(timeline: Timeline, correlation: Ints) -> SmallInts:
+    """The line in which each correlated runtime call was made, -1 where unknown."""
+    runtime = timeline.runtime
+    order = np.argsort(runtime.correlation, kind="stable")
+    at = np.minimum(
+        np.searchsorted(runtime.correlation[order], correlation), max(len(order) - 1, 0)
+    )
+    if not len(order):
+        return np.full(len(correlation), -1, dtype=np.int32)
+    known = (correlation >= 0) & (runtime.correlation[order[at]] == correlation)
+    return np.where(known, lines_at(timeline, runtime)[order[at]], np.int32(-1))
+
+
+def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:
+    """For each wait, given by its row in the tree, the outermost operator above it."""
+    above = calls.tree.parent[waits]
+    outermost = np.full(len(above), -1)
+    while (above >= 0).any():
+        outermost = np.where((above >= 0) & (calls.layer[above] == OPERATOR), above, outermost)
+        above = np.where(above >= 0, calls.tree.parent[above], -1)
+    names = timeline.operators.name[
+        np.searchsorted(calls.rows(OPERATOR), outermost[outermost >= 0])
+    ]
+    found = np.full(len(outermost), -1)
+    found[outermost >= 0] = names
+    return [timeline.strings[name] if name >= 0 else "" for name in found.tolist()]
+
+
+def _within(rows: HostTable, steps: HostTable) -> NDArray[np.bool_]:
+    """Whether a row starts inside a step; everything does where there are no steps."""
+    if not len(steps):
+        return np.ones(len(rows), dtype=bool)
+    order = np.argsort(steps.start, kind="stable")
+    index = np.searchsorted(steps.start[order], rows.start, side="right") - 1
+    return (index >= 0) & (rows.start < steps.end[order][np.maximum(index, 0)])

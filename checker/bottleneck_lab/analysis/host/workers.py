@@ -1,0 +1,88 @@
+"""What the worker processes of a data loader spent their time on, where a capture looked inside
+them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.trace.timeline import HostTable, Timeline
+
+LINES = 12
+"""So many lines are listed of a worker."""
+
+_WORKER = re.compile(r"^DataLoader worker (\d+)$")
+
+
+class WorkerLine(msgspec.Struct, frozen=True):
+    """A line of the data set's own code, with all that it calls: sampled time, and its share (0-1)
+    of the worker's batches.
+    """
+
+    line: str
+    time_ns: int
+    share: float
+
+
+class WorkerUse(msgspec.Struct, frozen=True):
+    """One worker process: how many batches it made, how long one took, and the part of the time in
+    which it was at work on one.
+    """
+
+    rank: int
+    worker: str
+    batches: int
+    batch_ns: int
+    busy_share: float
+    lines: list[WorkerLine]
+
+
+def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
+    """Every worker that made a batch in the window, the busiest first."""
+    found = []
+    for thread, info in enumerate(timeline.threads):
+        if not _WORKER.match(info.name or ""):
+            continue
+        mine = (timeline.ranges.thread == thread) & (timeline.ranges.end > window.start)
+        busy = iv.clip(iv.union(timeline.ranges.start[mine], timeline.ranges.end[mine]), *window)
+        if busy.total:
+            count = int(mine.sum())
+            rank = int(timeline.ranges.rank[mine][0])
+            lines = _lines(timeline, thread, busy)
+            share = busy.total / max(window.length, 1)
+            found.append(WorkerUse(rank, str(info.name), count, busy.total // count, share, lines))
+    return sorted(found, key=lambda use: -use.busy_share)
+
+
+def _lines(timeline: Timeline, thread: int, busy: iv.Intervals) -> list[WorkerLine]:
+    """The outermost sampled lines by time; what lies in another counts to that."""
+    table = timeline.python
+    rows = np.flatnonzero(table.thread == thread)
+    outer = _outermost(table, rows)
+    times = {
+        timeline.strings[name]: (
+            iv.intersect(
+                iv.union(
+                    table.start[outer[table.name[outer] == name]],
+                    table.end[outer[table.name[outer] == name]],
+                ),
+                busy,
+            ).total
+        )
+        for name in np.unique(table.name[outer]).tolist()
+    }
+    longest = sorted(times.items(), key=lambda item: -item[1])[:LINES]
+    return [WorkerLine(name, time, time / busy.total) for name, time in longest]
+
+
+def _outermost(table: HostTable, rows: np.ndarray) -> np.ndarray:
+    if not len(rows):
+        return rows
+    rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
+    reached = np.maximum.accumulate(table.end[rows])
+    return rows[np.concatenate(([True], table.start[rows][1:] >= reached[:-1]))]

@@ -1,0 +1,155 @@
+"""PTX, the assembly text that nvcc makes of a CUDA kernel, read into instructions. Only what one
+warp's addresses depend on is looked at.
+
+Source: NVIDIA's PTX ISA manual, "Syntax", "State Spaces" and "Debugging Directives".
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_ENTRY = re.compile(r"^(?:\.\w+ )*\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)^\}", re.DOTALL | re.MULTILINE)
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,]*?)?([\w$]+)(?:\[(\d+)\])?"
+)
+_SHARED = re.compile(
+    r"^\s*(\.extern\s+)?(?:\.\w+\s+)*?\.shared\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d*)\])?",
+    re.MULTILINE,
+)
+_LINE = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+_INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
+_LABEL = re.compile(r"^(\$?[\w$]+):")
+_GUARDED = re.compile(r"@(!?)(%\w+)\s+(.*)")
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A kernel's parameter and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A variable in shared memory; `size` in bytes, 0 for the one whose size is given at launch."""
+
+    name: str
+    align: int
+    size: int
+
+
+class Instruction(msgspec.Struct, frozen=True):
+    """`@guard name operands`. `operands` are texts: a register, a number, a name, `[address]` or
+    `{a, b}`. `line` is the source's; `caller` the one from which the function around it was
+    inlined, 0 where none was.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    line: int
+    caller: int = 0
+    guard: str = ""
+    negated: bool = False
+
+    @property
+    def parts(self) -> list[str]:
+        """The name's parts: `ld`, `global`, `v4`, `u32`."""
+        return self.name.split(".")
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """One kernel: its code, the places of its labels in it, and the shared memory that its module
+    declares.
+    """
+
+    name: str
+    parameters: list[Parameter]
+    code: list[Instruction]
+    labels: dict[str, int]
+    shared: list[Shared]
+
+
+def read_ptx(text: str) -> dict[str, Kernel]:
+    """Every kernel of a PTX text, by its mangled name."""
+    text = re.sub(r"//[^\n]*", "", text)
+    module = [_shared(match) for match in _SHARED.finditer(_ENTRY.sub("", text))]
+    return {match[1]: _kernel(match, module) for match in _ENTRY.finditer(text)}
+
+
+def _shared(match: re.Match[str]) -> Shared:
+    _, align, bits, name, count = match.groups()
+    return Shared(name, int(align or 4), int(bits) // 8 * (1 if count is None else int(count or 0)))
+
+
+def _kernel(match: re.Match[str], module: list[Shared]) -> Kernel:
+    name, parameters, body = match.groups()
+    own = [_shared(found) for found in _SHARED.finditer(body)]
+    code, labels = _instructions(body)
+    sizes = [
+        Parameter(found, int(bits) // 8 * int(count or 1))
+        for _, bits, found, count in _PARAMETER.findall(parameters)
+    ]
+    return Kernel(name, sizes, code, labels, [*own, *module])
+
+
+def _instructions(body: str) -> tuple[list[Instruction], dict[str, int]]:
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    place = (0, 0)
+    for statement in _statements(body):
+        if match := _LINE.match(statement):
+            place = _place(statement, match) or place
+        elif match := _LABEL.match(statement):
+            labels[match[1]] = len(code)
+        elif not statement.startswith((".", "{", "}")):
+            code.append(_instruction(statement, place))
+    return code, labels
+
+
+def _statements(body: str) -> list[str]:
+    """Directives, labels and instructions, each on its own. The braces of a block end where an
+    instruction's would go on.
+    """
+    body = re.sub(r"^(\s*\.loc[^\n]*)$", r"\1;", body, flags=re.MULTILINE)
+    body = re.sub(r"^(\s*\$?[\w$]+:)", r"\1;", body, flags=re.MULTILINE)
+    body = re.sub(
+        r"^(\s*)([{}])\s*", r"\1\2;", body, flags=re.MULTILINE
+    )  # of a block: an operand's stand within a line
+    return [
+        statement.strip()
+        for part in body.split(";")
+        if (statement := part.strip().lstrip("}").strip())
+    ]
+
+
+def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
+    """Line and caller in the module's own file (what was inlined from a header stands where it was
+    called); None if no line is named.
+    """
+    lines = [
+        int(line)
+        for file, line in [(match[1], match[2]), *_INLINED.findall(statement)]
+        if file == "1" and line != "0"
+    ]
+    return (lines[0], lines[-1] if len(lines) > 1 else 0) if lines else None
+
+
+def _instruction(statement: str, place: tuple[int, int]) -> Instruction:
+    guard = _GUARDED.match(statement)
+    name, _, operands = (guard[3] if guard else statement).partition(" ")
+    return Instruction(
+        name, _operands(operands), *place, guard[2] if guard else "", bool(guard and guard[1])
+    )
+
+
+def _operands(text: str) -> tuple[str, ...]:
+    """Parts between commas that are in no braces and no brackets."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return tuple(part.strip() for part in found if part.strip())

@@ -1,0 +1,109 @@
+"""Whether memory grows from step to step, and which lines it comes from."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.host.lines import places_at
+from bottleneck_lab.analysis.host.view import ALLOCATION_CALL, named
+from bottleneck_lab.analysis.memory.snapshot import Holder, Lifetimes, find_holders
+from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
+from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
+
+
+class MemoryUse(msgspec.Struct, frozen=True):
+    """Memory of one device (-1: the host) as the framework's allocator saw it.
+    `growth_bytes_per_step` is the median change between the ends of steps.
+
+    `holders`: the program's lines, or functions or operators where no lines were recorded, by what
+    they allocated in the capture and hold at the end of the last step; empty if the capture does
+    not tell which block was freed.
+    """
+
+    rank: int
+    device: int
+    peak_bytes: int
+    first_bytes: int
+    last_bytes: int
+    growth_bytes_per_step: int
+    steps: int
+    allocations: int
+    driver_calls: int
+    levels_bytes: list[int] = []
+    """The highest level in each of equal stretches of the capture, for drawing."""
+    holders: list[Holder] = []
+
+
+STRETCHES = 160
+JUST_BEFORE_NS = 2
+"""A modelled allocation is recorded at the very end of its operator's time."""
+
+
+def find_memory(timeline: Timeline) -> list[MemoryUse]:
+    """One entry per device with allocation records; needs a capture made with profile_memory."""
+    memory = timeline.memory
+    driver = int(named(timeline, timeline.runtime, ALLOCATION_CALL).sum())
+    found = []
+    for rank, device in sorted(set(zip(memory.rank.tolist(), memory.device.tolist(), strict=True))):
+        rows = take(memory, (memory.rank == rank) & (memory.device == device))
+        found.append(_use(timeline, rows, rank, device, driver if device >= 0 else 0))
+    return found
+
+
+def _use(
+    timeline: Timeline, rows: MemoryTable, rank: int, device: int, driver_calls: int
+) -> MemoryUse:
+    level = rows.allocated if (rows.allocated >= 0).any() else np.cumsum(rows.bytes)
+    steps = step_rows(timeline)
+    ends = np.sort(steps.end[steps.rank == rank])
+    at = np.searchsorted(rows.start, ends, side="right") - 1
+    levels = level[at[at >= 0]]
+    return MemoryUse(
+        rank=rank,
+        device=device,
+        peak_bytes=int(level.max()),
+        first_bytes=int(level[0]),
+        last_bytes=int(level[-1]),
+        growth_bytes_per_step=int(np.median(np.diff(levels))) if len(levels) > 1 else 0,
+        steps=len(levels),
+        allocations=int((rows.bytes > 0).sum()),
+        driver_calls=driver_calls,
+        levels_bytes=_highest(rows.start, level),
+        holders=_holders(timeline, rows, int(level.argmax()), np.unique(at[at >= 0])),
+    )
+
+
+def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> list[Holder]:
+    """Who holds what was allocated in the capture, at the end of its last step; `steps` are the
+    last rows of each.
+    """
+    if not (rows.address >= 0).any():
+        return []
+    texts = places_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
+    numbers: dict[str, int] = {}
+    line = np.array(
+        [numbers.setdefault(text or "not recorded", len(numbers)) for text in texts], dtype=np.int32
+    )
+    end = int(steps[-1]) + 1 if len(steps) else len(rows)
+    events = AllocatorEvents(
+        action=np.where(rows.bytes > 0, Action.ALLOC, Action.FREE_COMPLETED).astype(np.int8)[:end],
+        time_us=rows.start[:end] // 1000,
+        address=rows.address[:end],
+        bytes=np.abs(rows.bytes[:end]),
+        stack=line[:end],
+    )
+    lives = Lifetimes(events, [], np.arange(len(numbers), dtype=np.int32))
+    return find_holders(lives, min(peak, end - 1), steps, end, list(numbers))
+
+
+def _highest(start: Ints, level: Ints) -> list[int]:
+    """The highest level in each stretch; one without records keeps the level before it."""
+    edges = np.linspace(int(start[0]), int(start[-1]) + 1, STRETCHES + 1)
+    at = np.searchsorted(start, edges)
+    return [
+        int(level[max(low - 1, 0) : max(high, 1)].max()) for low, high in itertools.pairwise(at)
+    ]

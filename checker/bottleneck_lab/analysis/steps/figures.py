@@ -1,0 +1,232 @@
+"""What each step of a capture spent where: one series a figure, so that every figure can be judged
+by its own noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device.kernels import kernel_rows
+from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.host.operators import (
+    OPERATOR,
+    CallTree,
+    build_calls,
+    nearest_above,
+    own_times,
+)
+from bottleneck_lab.analysis.host.view import SYNC_CALL, named
+from bottleneck_lab.analysis.steps.window import (
+    Step,
+    find_steps,
+    find_window,
+    launch_times,
+    step_rows,
+)
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    Direction,
+    Floats64,
+    HostMemory,
+    Ints,
+    Timeline,
+    devices_of,
+)
+
+Key = tuple[str, str]
+"""(group, name): ("kernel", "gemm"), ("gap", "input")."""
+Series = dict[Key, Floats64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """`series` holds, by figure, nanoseconds of each step (one value for the whole capture without
+    steps); over several devices and ranks, the mean.
+
+    `origins`: which operator launched most of a kernel, by the kernel's name; a kernel that is
+    renamed or fused is told by it.
+    """
+
+    steps: int
+    series: Series
+    origins: dict[str, str]
+
+
+def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFigures:
+    """A pure function of the capture, like `summarise`, but for every step by itself. `times`: the
+    capture's, one entry per device.
+    """
+    steps = find_steps(timeline)
+    edges = _host_edges(timeline)
+    count = min((len(each) for each in edges.values()), default=1)
+    calls = build_calls(timeline, python=False)
+    series: Series = {("step", "time"): _step_costs(steps, timeline, count)}
+    for part in (
+        _device_series(times, steps, count),
+        _kernel_series(timeline, edges, count),
+        _operator_series(timeline, calls, edges, count),
+        _sync_series(timeline, edges, count),
+        _range_series(steps, count),
+    ):
+        series |= part
+    return StepFigures(count, series, _origins(timeline, calls))
+
+
+def even_out(costs: Floats64) -> Floats64:
+    """Steps whose end on the device is not known by itself, joined with the next: a step of 0 ns
+    beside one of double length are two of one length.
+    """
+    mean, sums, counts = float(costs.mean()), [0.0], [0]
+    for cost in costs.tolist():
+        if counts[-1] and sums[-1] >= mean * counts[-1] / 2:
+            sums.append(0.0)
+            counts.append(0)
+        sums[-1] += cost
+        counts[-1] += 1
+    return np.asarray(sums, dtype=np.float64) / np.asarray(counts, dtype=np.float64)
+
+
+def _host_edges(timeline: Timeline) -> dict[int, Ints]:
+    """When each step of a rank began on the host; the capture's start where there are no steps."""
+    steps = step_rows(timeline)
+    if not len(steps):
+        return {rank: np.array([timeline.extent[0]], dtype=np.int64) for rank in timeline.ranks}
+    return {rank: steps.start[steps.rank == rank] for rank in np.unique(steps.rank).tolist()}
+
+
+def _step_of(start: Ints, rank: NDArray[np.int32], edges: dict[int, Ints], count: int) -> Ints:
+    """The step that each row belongs to, -1 for none."""
+    found = np.full(len(start), -1, dtype=np.int64)
+    for number, begins in edges.items():
+        mine = np.flatnonzero(rank == number)
+        at = np.searchsorted(begins, start[mine], side="right") - 1
+        found[mine] = np.where(at < count, at, -1)
+    return found
+
+
+def _step_costs(steps: list[Step], timeline: Timeline, count: int) -> Floats64:
+    if not steps:
+        return np.array([float(find_window(timeline).length)])
+    ranks = {step.rank for step in steps}
+    costs = [[step.cost_ns for step in steps if step.rank == rank][:count] for rank in ranks]
+    return even_out(np.mean(np.array(costs, dtype=np.float64), axis=0))
+
+
+def _sums(
+    names: NDArray[np.int32], step: Ints, value: Ints, count: int, share: int
+) -> Iterator[tuple[int, Floats64]]:
+    """(name, its nanoseconds by step) for every name."""
+    inside = np.flatnonzero((step >= 0) & (value > 0))
+    used, number = np.unique(names[inside], return_inverse=True)
+    at = number.reshape(-1) * count + step[inside]
+    table = (
+        np.bincount(at, weights=value[inside], minlength=len(used) * count).reshape(-1, count)
+        / share
+    )
+    yield from zip(used.tolist(), table, strict=True)
+
+
+def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
+    device = timeline.device
+    found: Series = {}
+    step = _step_of(launch_times(timeline, np.arange(len(device))), device.rank, edges, count)
+    length, share = device.end - device.start, max(len(devices_of(device)), 1)
+    kernels = np.zeros(len(device), dtype=bool)
+    kernels[kernel_rows(device)] = True
+    for name, values in _sums(device.name, np.where(kernels, step, -1), length, count, share):
+        found["kernel", timeline.strings[name]] = values
+    ways = (device.direction.astype(np.int32) << 4) + device.host_memory
+    for way, values in _sums(
+        ways, np.where(device.kind == ActivityKind.COPY, step, -1), length, count, share
+    ):
+        memory = HostMemory(way & 15).name.lower()
+        found["copy", f"{Direction(way >> 4).name.lower()} {memory}"] = values
+    return found
+
+
+def _operator_series(
+    timeline: Timeline, calls: CallTree, edges: dict[int, Ints], count: int
+) -> Series:
+    """Device time of each operator's own launches; time of its own on the host where the CPU is the
+    device.
+    """
+    operators, share = timeline.operators, max(len(edges), 1)
+    step = _step_of(operators.start, operators.rank, edges, count)
+    own = own_times(timeline, calls)
+    return {
+        ("operator", timeline.strings[name]): values
+        for name, values in _sums(operators.name, step, own, count, share)
+    }
+
+
+def _sync_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
+    runtime = timeline.runtime
+    waits = named(timeline, runtime, SYNC_CALL)
+    step = np.where(waits, _step_of(runtime.start, runtime.rank, edges, count), -1)
+    sums = _sums(runtime.name, step, runtime.end - runtime.start, count, max(len(edges), 1))
+    return {("sync", timeline.strings[name]): values for name, values in sums}
+
+
+def _range_series(steps: list[Step], count: int) -> Series:
+    """The outermost ranges of each step on its own thread; of several ranks, the mean."""
+    found: Series = {}
+    ranks = max(len({step.rank for step in steps}), 1)
+    place: dict[int, int] = {}
+    for step in steps:
+        at = place.get(step.rank, 0)
+        place[step.rank] = at + 1
+        for name, ns in step.range_ns.items():
+            if at < count:
+                found.setdefault(("range", name), np.zeros(count))[at] += ns / ranks
+    return found
+
+
+def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -> Series:
+    """What each device did and why it stood idle between the end of one step's work and the next's."""
+    found: Series = {}
+    for time in times:
+        edges = _device_edges(steps, time, count)
+        parts: dict[Key, iv.Intervals] = {
+            ("device", "compute"): time.compute,
+            ("device", "exposed_communication"): iv.subtract(time.communication, time.compute),
+            ("device", "exposed_copy"): iv.subtract(
+                time.copy, iv.join(time.compute, time.communication)
+            ),
+            ("device", "idle"): time.idle,
+        }
+        parts |= {("gap", cause): part for cause, part in time.causes.items() if part.total}
+        for key, part in parts.items():
+            inside = np.diff(iv.covered_before(part, edges)) / len(times)
+            found[key] = found.get(key, np.zeros(count)) + inside
+    return found
+
+
+def _device_edges(steps: list[Step], time: DeviceTime, count: int) -> Ints:
+    """When the work of each step was done, after the window's start."""
+    costs = [step.cost_ns for step in steps if step.rank == time.rank][:count]
+    if not costs:
+        return np.array([time.window.start, time.window.end], dtype=np.int64)
+    return np.cumsum([time.window.start, *costs], dtype=np.int64)
+
+
+def _origins(timeline: Timeline, calls: CallTree) -> dict[str, str]:
+    """The operator right above the call that launched each kernel, by the kernel's name: the one of
+    most launches.
+    """
+    device, operators = timeline.device, timeline.operators
+    rows = kernel_rows(device)
+    rows = rows[timeline.launched_by[rows] >= 0]
+    if not len(rows) or not len(operators):
+        return {}
+    call = calls.rows(OPERATOR + 1)[timeline.launched_by[rows]]
+    above = nearest_above(calls, OPERATOR)[call]
+    rows, above = rows[above >= 0], above[above >= 0]
+    names = operators.name[np.searchsorted(calls.rows(OPERATOR), above)]
+    pairs, times = np.unique(np.stack([device.name[rows], names]), axis=1, return_counts=True)
+    order = np.argsort(times, kind="stable")
+    return {timeline.strings[pairs[0, i]]: timeline.strings[pairs[1, i]] for i in order.tolist()}

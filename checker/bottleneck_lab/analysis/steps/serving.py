@@ -1,0 +1,101 @@
+"""What a batch server's capture shows of its batches: how large they were, how they followed each
+other, and what the host did for each.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.view import named, union_of
+from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.trace.timeline import Ints, Timeline
+
+_BATCH = re.compile(r"\bbatch (\d+)\)?$")
+_PARTS = ("queue", "preprocess", "h2d", "infer", "postprocess")
+LEAST = 3
+"""Fewer batches show no rhythm."""
+
+
+class PartUse(msgspec.Struct, frozen=True):
+    """A part of the work for batches, on all threads: time of it for each batch, and the share
+    (0-1) of its time in which the device was at work.
+    """
+
+    name: str
+    batch_ns: int
+    beside_device_share: float
+
+
+class ServingUse(msgspec.Struct, frozen=True):
+    """A device's batches. `sizes`: how many batches had how many images; `batch_ns`, `gap_ns`:
+    medians of a batch and of the pause after one.
+    """
+
+    batches: int
+    images_per_s: float
+    sizes: list[tuple[int, int]]
+    batch_ns: int
+    gap_ns: int
+    idle_share: float
+    parts: list[PartUse]
+
+    @property
+    def mean_images(self) -> float:
+        """Images in a batch, on average."""
+        return sum(size * count for size, count in self.sizes) / self.batches
+
+    @property
+    def unpaused_images_per_s(self) -> float:
+        """Images/s if a batch followed every batch at once: by Little's law those on the device,
+        over the time that it takes for them.
+        """
+        return self.mean_images * 1e9 / max(1, self.batch_ns)
+
+
+def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
+    """What the rows named `… (batch N)` show, where the host has marked what it did for them; None
+    if no batches were served.
+    """
+    size_of = {
+        index: int(found[1])
+        for index, text in enumerate(timeline.strings)
+        if (found := _BATCH.search(text))
+    }
+    device = timeline.device
+    rows = np.flatnonzero(np.isin(device.name, list(size_of)) & (device.start >= window.start))
+    rows = rows[np.argsort(device.start[rows], kind="stable")]
+    marked = named(timeline, timeline.ranges, re.compile("^(?:preprocess|infer)$"))
+    if len(rows) < LEAST or not marked.any():
+        return None
+    start, end = device.start[rows], device.end[rows]
+    sizes = np.array([size_of[int(name)] for name in device.name[rows]])
+    span_ns = int(end[-1] - start[0])
+    busy = iv.union(start, end)
+    images, counts = np.unique(sizes, return_counts=True)
+    return ServingUse(
+        batches=len(rows),
+        images_per_s=float(sizes[1:].sum()) * 1e9 / max(1, int(end[-1] - end[0])),
+        sizes=list(zip(images.tolist(), counts.tolist(), strict=True)),
+        batch_ns=int(np.median(end - start)),
+        gap_ns=int(np.median(np.maximum(0, start[1:] - end[:-1]))),
+        idle_share=1 - busy.total / max(1, span_ns),
+        parts=[part for name in _PARTS if (part := _part(timeline, name, start, end, busy))],
+    )
+
+
+def _part(
+    timeline: Timeline, name: str, start: Ints, end: Ints, busy: iv.Intervals
+) -> PartUse | None:
+    mask = named(timeline, timeline.ranges, re.compile(f"^{name}$"))
+    if not mask.any():
+        return None
+    ranges = timeline.ranges
+    lengths = np.minimum(ranges.end[mask], end[-1]) - np.maximum(ranges.start[mask], start[0])
+    total = int(np.maximum(0, lengths).sum())
+    covered = iv.clip(union_of(ranges, mask), int(start[0]), int(end[-1]))
+    beside = iv.intersect(covered, busy).total / covered.total if covered.total else 0.0
+    return PartUse(name, total // len(start), beside)

@@ -1,0 +1,197 @@
+"""The stretch of a capture that is looked at, and the steps in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Ints, Timeline, take
+
+_STEP = re.compile(
+    r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$",
+    re.IGNORECASE,
+)
+
+
+Rows = TypeVar("Rows", DeviceTable, HostTable)
+
+
+class Window(NamedTuple):
+    """[start, end), ns on the capture's clock."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One training or inference step, as the profiler or the program marked it. `range_ns` holds
+    the time in each named range on its thread.
+
+    `duration_ns` is the host's: it says little where the host runs ahead of the device. `cost_ns`
+    runs from when the step before was done, on host and device, to when this one was: what the step
+    really took.
+    """
+
+    name: str
+    rank: int
+    start_ns: int
+    duration_ns: int
+    cost_ns: int
+    range_ns: dict[str, int] = {}
+
+
+def step_rows(timeline: Timeline) -> HostTable:
+    """The ranges that mark steps: ProfilerStep#n, or "step n" and the like where there is no such."""
+    profiler = _matching(timeline, "ProfilerStep#")
+    return profiler if len(profiler) else _matching(timeline, "")
+
+
+def _matching(timeline: Timeline, prefix: str) -> HostTable:
+    wanted = np.array(
+        [name.startswith(prefix) and bool(_STEP.match(name)) for name in timeline.strings],
+        dtype=bool,
+    )
+    ranges = timeline.ranges
+    return take(ranges, wanted[ranges.name] if len(ranges) else slice(0))
+
+
+def find_window(timeline: Timeline, rank: int | None = None) -> Window:
+    """From the first step's start to the end of the last step and of the device work that the steps
+    launched; without steps, everything recorded.
+
+    A host that runs ahead has finished its steps long before the device has: a step is the work
+    that it launched.
+    """
+    host, device = host_window(timeline, rank), timeline.device
+    if not len(step_rows(timeline)):
+        return host
+    late = np.flatnonzero((device.end > host.end) & (device.kind != ActivityKind.SYNC))
+    launched = launch_times(timeline, late)
+    mine = (launched >= host.start) & (launched < host.end)
+    if rank is not None:
+        mine &= device.rank[late] == rank
+    return Window(host.start, int(device.end[late[mine]].max(initial=host.end)))
+
+
+def host_window(timeline: Timeline, rank: int | None = None) -> Window:
+    """From the first step's start to the end of the last one on the host; without steps, everything
+    recorded.
+    """
+    steps = step_rows(timeline)
+    if rank is not None:
+        steps = take(steps, steps.rank == rank)
+    return (
+        Window(int(steps.start.min()), int(steps.end.max()))
+        if len(steps)
+        else Window(*timeline.extent)
+    )
+
+
+def launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> Ints:
+    """When the host launched these rows of the device table; where no call was recorded, when a row
+    began, ns.
+    """
+    begun, call = timeline.device.start[rows], timeline.launched_by[rows]
+    if not len(timeline.runtime):
+        return begun
+    times: Ints = np.where(call >= 0, timeline.runtime.start[call], begun)
+    return times
+
+
+def begun_inside(timeline: Timeline) -> Timeline:
+    """Only the device work, calls and operators that began in their rank's window: what is summed
+    up to be set against the time of the steps.
+
+    Before the first step lies a program's start-up: it copies the model, allocates, makes the first
+    weights. Without steps it is the timeline itself.
+    """
+    if not len(step_rows(timeline)):
+        return timeline
+    ranks = timeline.ranks
+    host = {rank: host_window(timeline, rank) for rank in ranks}
+    return replace(
+        timeline,
+        device=_begun(timeline.device, {rank: find_window(timeline, rank) for rank in ranks}),
+        runtime=_begun(timeline.runtime, host),
+        operators=_begun(timeline.operators, host),
+    )
+
+
+def _begun(table: Rows, windows: dict[int, Window]) -> Rows:
+    if len(windows) == 1:  # a slice takes no memory
+        (window,) = windows.values()
+        return take(table, slice(*np.searchsorted(table.start, window).tolist()))
+    inside = np.zeros(len(table), dtype=bool)
+    for rank, window in windows.items():
+        inside |= (table.rank == rank) & (table.start >= window.start) & (table.start < window.end)
+    return take(table, inside)
+
+
+def find_steps(timeline: Timeline) -> list[Step]:
+    """Steps in order, each with the time in the ranges on its thread that no other range encloses
+    within it.
+    """
+    steps = step_rows(timeline)
+    others = take(timeline.ranges, ~np.isin(timeline.ranges.name, steps.name))
+    costs = step_costs(timeline, steps)
+    found = []
+    for i in range(len(steps)):
+        start, end = int(steps.start[i]), int(steps.end[i])
+        near = take(others, slice(*np.searchsorted(others.start, (start, end)).tolist()))
+        mine = (near.thread == steps.thread[i]) & (near.end <= end)
+        found.append(
+            Step(
+                name=timeline.strings[int(steps.name[i])],
+                rank=int(steps.rank[i]),
+                start_ns=start,
+                duration_ns=end - start,
+                cost_ns=int(costs[i]),
+                range_ns=outermost_times(timeline, take(near, mine)),
+            )
+        )
+    return found
+
+
+def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
+    """From the end of the step before (the start, for the first of a rank) to the end of this one,
+    ns; a step ends with the device work launched in it.
+    """
+    done = steps.end.copy()
+    device = timeline.device
+    costs = np.zeros(len(steps), dtype=np.int64)
+    for rank in np.unique(steps.rank).tolist():
+        mine = np.flatnonzero(steps.rank == rank)
+        rows = np.flatnonzero((device.rank == rank) & (device.kind != ActivityKind.SYNC))
+        launched = launch_times(timeline, rows)
+        at = np.searchsorted(steps.start[mine], launched, side="right") - 1
+        inside = (at >= 0) & (launched < steps.end[mine].max())
+        rows, at = rows[inside], at[inside]
+        np.maximum.at(done, mine[at], device.end[rows])
+        ends = np.maximum.accumulate(done[mine])
+        costs[mine] = np.diff(ends, prepend=steps.start[mine[0]])
+    return costs
+
+
+def outermost_times(timeline: Timeline, rows: HostTable) -> dict[str, int]:
+    """Time by name of rows of one thread, without those inside another of the same name, ns.
+    Longest first.
+    """
+    times: dict[str, int] = {}
+    until: dict[int, int] = {}
+    for name, start, end in zip(
+        rows.name.tolist(), rows.start.tolist(), rows.end.tolist(), strict=True
+    ):
+        if start >= until.get(name, -1):
+            until[name] = end
+            key = timeline.strings[name]
+            times[key] = times.get(key, 0) + end - start
+    return dict(sorted(times.items(), key=lambda item: -item[1]))

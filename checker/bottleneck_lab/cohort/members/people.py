@@ -1,0 +1,341 @@
+"""Who is in the cohort: joining by code, the few with a password, and the roles."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from secrets import token_hex
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, func, select, update
+
+from bottleneck_lab.cohort.members.secrets import (
+    digest,
+    hash_password,
+    new_code,
+    new_token,
+    password_is,
+    plain_code,
+)
+from bottleneck_lab.cohort.protocol import MAX_NAME, Join
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.settings import load_settings
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.store.database import note
+
+Role = Literal["learner", "assistant", "instructor"]
+ROLES: tuple[Role, ...] = ("learner", "assistant", "instructor")
+"""Each may do what those before it may."""
+LINK_S = 900.0
+"""How long a login link can be used, once."""
+SESSION_S = 12 * 3600.0
+"""How long a browser stays logged in."""
+
+
+class Person(msgspec.Struct, frozen=True):
+    """Somebody who is known and has not been removed."""
+
+    id: int
+    handle: str
+    role: Role
+    name: str
+    pseudonym: str
+    on_leaderboard: bool = False
+
+    def may(self, role: Role) -> bool:
+        """Whether this person has the role, or one above it."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+_PERSON = [tables.people.c[name] for name in Person.__struct_fields__]
+
+
+def as_person(row: Any) -> Person:
+    """A row that begins with the columns of a person."""
+    return Person(*row[: len(_PERSON)])
+
+
+def clean(text: str, most: int = MAX_NAME) -> str:
+    """Text that somebody typed, on one line, without control and direction characters."""
+    kept = "".join(
+        char
+        for char in unicodedata.normalize("NFC", text)
+        if unicodedata.category(char)[0] not in "CZ" or char == " "
+    )
+    return " ".join(kept.split())[:most]
+
+
+def new_join_code(connection: Connection, at: float) -> str:
+    """A further join code; those before it stay valid until they are revoked."""
+    code = new_code()
+    connection.execute(tables.join_codes.insert().values(code=code, created=at, uses=0))
+    return code
+
+
+def revoke_join_code(connection: Connection, code: str, at: float) -> None:
+    """Nobody joins with this code any more; who has joined stays."""
+    table = tables.join_codes
+    connection.execute(update(table).where(table.c.code == code).values(revoked=at))
+    note(connection, at, "settings", "A join code was revoked.")
+
+
+def join_codes(connection: Connection) -> list[str]:
+    """The codes that are valid, newest first."""
+    table = tables.join_codes
+    query = (
+        select(table.c.code)
+        .where(table.c.revoked.is_(None))
+        .order_by(table.c.created.desc(), table.c.code)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def join(connection: Connection, asked: Join, at: float) -> tuple[Person, str]:
+    """Let a learner in; who it is, and the token. Raises RefusedError for a wrong code, a name that
+    is empty, or one who is not on the roster.
+    """
+    code, name = plain_code(asked.code), clean(asked.name)
+    if code not in join_codes(connection):
+        raise RefusedError(
+            "wrong-code",
+            "That join code is not valid, or no longer valid.",
+            "Ask your instructor for the current one.",
+        )
+    if not name:
+        raise RefusedError(
+            "bad-request",
+            "A name is needed.",
+            "Any name or pseudonym will do: `lab join URL CODE --name NAME`.",
+        )
+    uses = tables.join_codes
+    connection.execute(update(uses).where(uses.c.code == code).values(uses=uses.c.uses + 1))
+    token = new_token()
+    person = (
+        _from_roster(connection, asked, token, at)
+        if _has_roster(connection, asked)
+        else _new_learner(connection, name, token, at)
+    )
+    note(connection, at, "joined", person=person.id)
+    return person, token
+
+
+def _has_roster(connection: Connection, asked: Join) -> bool:
+    return load_settings(connection).roster_only or asked.student_id is not None
+
+
+def _from_roster(connection: Connection, asked: Join, token: str, at: float) -> Person:
+    people = tables.people
+    row = connection.execute(
+        select(people).where(
+            people.c.student_id == (asked.student_id or ""), people.c.removed.is_(None)
+        )
+    ).first()
+    if row is None:
+        raise RefusedError(
+            "not-on-roster",
+            "That student id is not on this cohort's roster.",
+            "Name yours with `--id`, or ask your instructor to add you.",
+        )
+    if row.joined is not None:
+        raise RefusedError(
+            "already-joined",
+            "Somebody has already joined with that student id.",
+            "If that was you on another machine, ask your instructor to reset it.",
+        )
+    connection.execute(
+        update(people)
+        .where(people.c.id == row.id)
+        .values(joined=at, seen=at, token_sha256=digest(token))
+    )
+    return Person(row.id, row.handle, row.role, row.name, row.pseudonym, row.on_leaderboard)
+
+
+def _new_learner(connection: Connection, name: str, token: str, at: float) -> Person:
+    return add_person(
+        connection, "learner", name, at, joined=at, seen=at, token_sha256=digest(token)
+    )
+
+
+def add_person(connection: Connection, role: Role, name: str, at: float, **fields: Any) -> Person:
+    """Add somebody, with a pseudonym for the leaderboard that tells nothing."""
+    handle = token_hex(6)
+    values = {
+        "handle": handle,
+        "role": role,
+        "name": name,
+        "pseudonym": f"learner-{handle[:4]}",
+        "created": at,
+        **fields,
+    }
+    result = connection.execute(tables.people.insert().values(on_leaderboard=False, **values))
+    key = result.inserted_primary_key
+    assert key is not None
+    return Person(key[0], handle, role, name, values["pseudonym"])
+
+
+def add_staff(connection: Connection, role: Role, name: str, password: str, at: float) -> Person:
+    """Add an instructor or an assistant, who logs in with name and password. Raises RefusedError if
+    the name is taken.
+    """
+    if _staff_row(connection, name) is not None:
+        raise RefusedError(
+            "already-joined", f"Somebody is already called '{name}'.", "Choose another name."
+        )
+    return add_person(connection, role, clean(name), at, password_hash=hash_password(password))
+
+
+def _staff_row(connection: Connection, name: str) -> Any | None:
+    people = tables.people
+    query = select(*_PERSON, people.c.password_hash).where(
+        func.lower(people.c.name) == clean(name).lower(),
+        people.c.role != "learner",
+        people.c.removed.is_(None),
+    )
+    return connection.execute(query).first()
+
+
+def check_password(connection: Connection, name: str, password: str) -> Person | None:
+    """The instructor or assistant with that name and password."""
+    row = _staff_row(connection, name)
+    good = password_is(row.password_hash if row else None, password)
+    return as_person(row) if row and good else None
+
+
+def by_tokens(connection: Connection, tokens: Iterable[str]) -> dict[str, Person]:
+    """Whose tokens these are; those that are nobody's, or were revoked, are left out."""
+    people, digests = tables.people, {digest(token): token for token in tokens}
+    query = select(*_PERSON, people.c.token_sha256).where(
+        people.c.token_sha256.in_(digests), people.c.removed.is_(None)
+    )
+    return {digests[row.token_sha256]: as_person(row) for row in connection.execute(query)}
+
+
+def by_token(connection: Connection, token: str) -> Person:
+    """Whose token this is. Raises RefusedError when it is nobody's, or was revoked."""
+    found = by_tokens(connection, [token])
+    if token not in found:
+        raise unknown_token()
+    return found[token]
+
+
+def unknown_token() -> RefusedError:
+    """What somebody is told whose token is nobody's."""
+    return RefusedError(
+        "not-joined",
+        "This cohort does not know you, or no longer does.",
+        "Join again with `lab join URL CODE`.",
+    )
+
+
+def by_handle(connection: Connection, handle: str) -> Person:
+    """The person of that handle. Raises RefusedErrorError."""
+    people = tables.people
+    row = connection.execute(
+        select(*_PERSON).where(people.c.handle == handle, people.c.removed.is_(None))
+    ).first()
+    if row is None:
+        raise RefusedError(
+            "not-found", "There is nobody with that name here.", "Go back to the list."
+        )
+    return as_person(row)
+
+
+def the_instructor(connection: Connection, at: float) -> Person:
+    """The first instructor; made where there is none yet, without a password: only a link from the
+    terminal lets them in.
+    """
+    people = tables.people
+    query = (
+        select(*_PERSON)
+        .where(people.c.role == "instructor", people.c.removed.is_(None))
+        .order_by(people.c.id)
+    )
+    row = connection.execute(query).first()
+    return as_person(row) if row else add_person(connection, "instructor", "Instructor", at)
+
+
+def remove(connection: Connection, person: Person, at: float) -> None:
+    """Take somebody out: token, sessions and links end at once; what was submitted stays on record."""
+    connection.execute(
+        update(tables.people)
+        .where(tables.people.c.id == person.id)
+        .values(removed=at, token_sha256=None)
+    )
+    connection.execute(tables.sessions.delete().where(tables.sessions.c.person == person.id))
+    note(connection, at, "removed", person=person.id)
+
+
+def reset_token(connection: Connection, person: Person) -> None:
+    """Let somebody on the roster join again from another machine; the old token ends."""
+    values = {"token_sha256": None, "joined": None}
+    connection.execute(update(tables.people).where(tables.people.c.id == person.id).values(values))
+    connection.execute(tables.sessions.delete().where(tables.sessions.c.person == person.id))
+
+
+def new_link(connection: Connection, person: Person, at: float) -> str:
+    """The token of a link that logs this person's browser in, once, within a quarter of an hour."""
+    token = new_token()
+    connection.execute(
+        tables.login_links.insert().values(
+            token_sha256=digest(token), person=person.id, expires=at + LINK_S
+        )
+    )
+    return token
+
+
+def use_link(connection: Connection, token: str, at: float) -> Person | None:
+    """Whose link this is; it is used up then."""
+    links, people = tables.login_links, tables.people
+    fresh = (
+        (links.c.token_sha256 == digest(token)) & links.c.used.is_(None) & (links.c.expires > at)
+    )
+    if not connection.execute(update(links).where(fresh).values(used=at)).rowcount:
+        return None
+    query = select(*_PERSON).join(links, links.c.person == people.c.id)
+    row = connection.execute(
+        query.where(links.c.token_sha256 == digest(token), people.c.removed.is_(None))
+    ).first()
+    return as_person(row) if row else None
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A browser that is logged in; every form that changes something carries `csrf`."""
+
+    person: Person
+    csrf: str
+
+
+def open_session(connection: Connection, person: Person, at: float) -> str:
+    """The token for the browser's cookie. Clears sessions that have run out."""
+    token, table = new_token(), tables.sessions
+    connection.execute(table.delete().where(table.c.expires < at))
+    connection.execute(
+        table.insert().values(
+            token_sha256=digest(token),
+            person=person.id,
+            csrf=new_token(),
+            created=at,
+            expires=at + SESSION_S,
+        )
+    )
+    return token
+
+
+def find_session(connection: Connection, token: str, at: float) -> Session | None:
+    """The session of a cookie, if it is one and has not run out."""
+    table, people = tables.sessions, tables.people
+    query = select(*_PERSON, table.c.csrf).join(people, people.c.id == table.c.person)
+    row = connection.execute(
+        query.where(
+            table.c.token_sha256 == digest(token), table.c.expires > at, people.c.removed.is_(None)
+        )
+    ).first()
+    return Session(as_person(row), row.csrf) if row else None
+
+
+def close_session(connection: Connection, token: str) -> None:
+    """Log a browser out."""
+    connection.execute(
+        tables.sessions.delete().where(tables.sessions.c.token_sha256 == digest(token))
+    )

@@ -1,0 +1,23 @@
+"""QR codes of join links."""
+
+from __future__ import annotations
+
+import io
+
+import segno
+from markupsafe import Markup
+
+
+def qr_page(link: str) -> Markup:
+    """The link as a picture, for a page."""
+    svg = segno.make(link).svg_inline(
+        scale=4, border=2, dark="#000", light="#fff", title="Join link"
+    )
+    return Markup(svg)
+
+
+def qr_terminal(link: str) -> str:
+    """The link in characters, for a terminal."""
+    drawn = io.StringIO()
+    segno.make(link).terminal(drawn, compact=True)
+    return drawn.getvalue()

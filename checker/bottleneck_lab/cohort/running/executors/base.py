@@ -1,0 +1,73 @@
+"""What every executor offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Literal
+
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.cohort.running.workers import Slot
+
+Progress = Literal["running", "ended", "lost"]
+"""A job's state: `ended` may or may not have left a result; a `lost` job is unknown to everybody.
+"""
+
+
+class Executor(ABC):
+    """Starts jobs and keeps them apart. A job is a folder that `bottleneck_lab.cohort.running.job`
+    was laid out in.
+    """
+
+    name: str
+    survives: bool
+    """Whether jobs survive the runner and can be found again by their handle."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> set[Device]:
+        """What can be measured here."""
+
+    @abstractmethod
+    def choose(self, device: Device) -> str | None:
+        """Take the slot in which a job for `device` could start now; None while there is none.
+        `submit` or `release` follows.
+        """
+
+    @abstractmethod
+    def submit(self, slot: str, folder: Path, device: Device) -> str:
+        """Start the job in the slot that was chosen; its handle. Raises MachineError."""
+
+    @abstractmethod
+    def poll(self, handle: str) -> Progress:
+        """How the job is. Never raises for a cluster that does not answer: it is `running` until
+        known better.
+        """
+
+    @abstractmethod
+    def cancel(self, handle: str) -> None:
+        """End the job and everything that it started. One that is gone is fine."""
+
+    @abstractmethod
+    def release(self, slot: str, handle: str | None) -> None:
+        """The job has ended and was dealt with, or was never started."""
+
+    def adopt(self, slot: str, handle: str) -> None:
+        """Go on with a job of an earlier runner; only of an executor that `survives`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def slots(self) -> list[Slot]:
+        """Room for checks, and the handles of what is under way."""
+
+    def user(self, slot: str) -> str:  # noqa: ARG002 - a cluster's jobs all have one
+        """Which user the checks of a slot run as, as a verdict says it."""
+        return "the cluster's, shared by all checks"
+
+    def health(self) -> dict[str, str]:
+        """What to know of the machines, for the instructor's page."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is held; jobs of an executor that `survives` go on."""

@@ -1,0 +1,188 @@
+"""Checks on this machine: one at a time a GPU, and alone on the machine where the CPU is what is
+measured.
+
+A slot is a file lock that the job's own process holds: while anything of a job lives, even after
+its runner was killed, nobody else gets the slot.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.cohort.running.executors.base import Executor, Progress
+from bottleneck_lab.cohort.running.gpu_health import gpu_health
+from bottleneck_lab.cohort.running.slot_users import PLACE, SlotUser
+from bottleneck_lab.cohort.running.workers import Slot
+from bottleneck_lab.errors import MachineError, UsageError
+
+JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
+END_S = 20.0
+"""How long a job has to end its sandbox after SIGTERM."""
+
+
+class LocalExecutor(Executor):
+    """Jobs as processes of this machine, on the GPUs of these indices. `machine`: how many checks
+    of the CPU go on at once, 1 where figures count.
+
+    `uids`: the users of the slots, GPUs first, with their folders below `place`; without any, jobs
+    run as the runner's own user.
+    """
+
+    name = "local"
+    survives = False
+
+    def __init__(
+        self,
+        locks: Path,
+        gpus: list[int],
+        *,
+        machine: int = 1,
+        command: list[str] | None = None,
+        uids: list[int] | None = None,
+        place: Path = PLACE,
+    ) -> None:
+        self._locks = locks
+        self._command = command or JOB
+        self._gpus = [f"gpu{index}" for index in gpus]
+        self._machine = [f"cpu{index}" for index in range(machine)]
+        self._alone = machine == 1
+        self._held: dict[str, list[int]] = {}
+        self._jobs: dict[str, tuple[str, Path, subprocess.Popen[bytes]]] = {}
+        self._users = _slot_users([*self._gpus, *self._machine], uids or [], place)
+        locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @property
+    def devices(self) -> set[Device]:
+        return {"cpu", "virtual", "cuda"} if self._gpus else {"cpu", "virtual"}
+
+    def choose(self, device: Device) -> str | None:
+        for slot in self._gpus if device == "cuda" else self._machine:
+            if slot not in self._held and self._take(
+                slot, shared=device == "cuda" or not self._alone
+            ):
+                return slot
+        return None
+
+    def _take(self, slot: str, *, shared: bool) -> bool:
+        """Lock the machine (shared among GPUs) and the slot, both or neither."""
+        taken: list[int] = []
+        for name, kind in (
+            ("machine", fcntl.LOCK_SH if shared else fcntl.LOCK_EX),
+            (slot, fcntl.LOCK_EX),
+        ):
+            descriptor = os.open(
+                self._locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            taken.append(descriptor)
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                for each in taken:
+                    os.close(each)
+                return False
+        self._held[slot] = taken
+        return True
+
+    def submit(self, slot: str, folder: Path, device: Device) -> str:
+        chosen = {
+            "CUDA_VISIBLE_DEVICES": slot.removeprefix("gpu"),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }  # as NVML counts them
+        user = self._users.get(slot)
+        try:
+            place = user.take_in(folder) if user else folder
+            command = [*self._command, str(place), str(os.getpid())]
+            environment = user.environment() if user else dict(os.environ)
+            with (folder / "log").open("wb") as log:
+                process = subprocess.Popen(
+                    user.command(command) if user else command,
+                    cwd="/" if user else None,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment | (chosen if device == "cuda" else {}),
+                    pass_fds=self._held[slot],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise MachineError(
+                f"The job cannot be started: {error}.", "Look at the runner's machine."
+            ) from error
+        self._let_go(slot)  # the job holds the locks now
+        self._held[slot] = []
+        handle = str(process.pid)
+        self._jobs[handle] = (slot, folder, process)
+        return handle
+
+    def poll(self, handle: str) -> Progress:
+        if handle not in self._jobs:
+            return "lost"
+        slot, folder, process = self._jobs[handle]
+        if process.poll() is None:
+            return "running"
+        if user := self._users.get(slot):
+            user.fetch(folder)
+        return "ended"
+
+    def cancel(self, handle: str) -> None:
+        if handle not in self._jobs:
+            return
+        process = self._jobs[handle][2]
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def release(self, slot: str, handle: str | None) -> None:
+        self._let_go(slot)
+        self._held.pop(slot, None)
+        if handle is not None:
+            self._jobs.pop(handle, None)
+        if user := self._users.get(slot):
+            user.clear()
+
+    def _let_go(self, slot: str) -> None:
+        for descriptor in self._held.get(slot, []):
+            os.close(descriptor)
+
+    def slots(self) -> list[Slot]:
+        under_way = {slot: handle for handle, (slot, _, _) in self._jobs.items()}
+        return [Slot(name, under_way.get(name)) for name in (*self._gpus, *self._machine)]
+
+    def user(self, slot: str) -> str:
+        if user := self._users.get(slot):
+            return f"uid {user.uid}, used by this slot only"
+        return f"uid {os.geteuid()}, the runner's own, shared by all its slots"
+
+    def health(self) -> dict[str, str]:
+        users = "one for each slot" if self._users else "the runner's, shared by all slots"
+        return {"user": users, **gpu_health([int(slot.removeprefix("gpu")) for slot in self._gpus])}
+
+    def close(self) -> None:
+        for handle, (slot, _, _) in list(self._jobs.items()):
+            self.cancel(handle)
+            self.release(slot, handle)
+        for user in self._users.values():
+            user.close()
+        self._users.clear()
+
+
+def _slot_users(slots: list[str], uids: list[int], place: Path) -> dict[str, SlotUser]:
+    """A user for each slot, where any are named. Raises UsageError for too few."""
+    if uids and len(uids) < len(slots):
+        raise UsageError(
+            f"{len(slots)} slots need {len(slots)} users, but {len(uids)} are named.",
+            "Name more with --uids, such as 61000-61003.",
+        )
+    return {slot: SlotUser(uid, place) for slot, uid in zip(slots, uids, strict=False)}

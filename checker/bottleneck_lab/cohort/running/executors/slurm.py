@@ -1,0 +1,182 @@
+"""Checks as jobs of a Slurm cluster. The folder of the cohort must be on a file system that the
+nodes share.
+
+Slurm may run a job twice (a controller that is killed within seconds of a start does): the lease
+makes it one verdict. What it cannot tell is taken as running, until the lease's own limit; what it
+no longer knows is lost, and measured again.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.cohort.running.executors.base import Executor, Progress
+from bottleneck_lab.cohort.running.workers import Slot
+from bottleneck_lab.errors import MachineError
+
+log = logging.getLogger("bottleneck_lab.cohort.slurm")
+JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
+ASK_S = 1.0
+"""Between two questions how the jobs are."""
+ANSWER_S = 20.0
+"""How long Slurm's own commands may take."""
+
+_RUNNING = {
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+}
+_UNKNOWN_JOB = "Invalid job id"
+
+
+class SlurmExecutor(Executor):
+    """At most `most` jobs at once; Slurm decides where they run. `options` are given to sbatch as
+    they are (a partition, a reservation, an account).
+    """
+
+    name = "slurm"
+    survives = True
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        gpus: bool = False,
+        options: list[str] | None = None,
+        command: list[str] | None = None,
+    ) -> None:
+        for program in ("sbatch", "squeue", "scancel"):
+            if shutil.which(program) is None:
+                raise MachineError(
+                    f"Slurm's {program} is not installed here.",
+                    "Start the runner on a machine that submits to the cluster.",
+                )
+        self._gpus, self._options, self._command = gpus, options or [], command or JOB
+        self._slots: dict[str, str | None] = {}
+        self._ended: set[str] = set()
+        self._asked = 0.0
+        self._names = [f"cluster{number}" for number in range(most)]
+
+    @property
+    def devices(self) -> set[Device]:
+        return {"cpu", "virtual", "cuda"} if self._gpus else {"cpu", "virtual"}
+
+    def choose(self, device: Device) -> str | None:  # noqa: ARG002 - the cluster finds the place
+        slot = next((name for name in self._names if name not in self._slots), None)
+        if slot is not None:
+            self._slots[slot] = None
+        return slot
+
+    def submit(self, slot: str, folder: Path, device: Device) -> str:
+        arguments = [
+            "sbatch",
+            "--parsable",
+            f"--job-name=lab-{folder.name[:8]}",
+            f"--output={folder / 'log'}",
+            f"--chdir={folder}",
+            "--exclusive",
+            "--ntasks=1",
+            "--requeue",
+            *(["--gpus=1"] if device == "cuda" else []),
+            *self._options,
+            f"--wrap=exec {_quoted([*self._command, str(folder)])}",
+        ]
+        done = _slurm(arguments)
+        handle = done.stdout.split(";")[0].strip()
+        if done.returncode != 0 or not handle.isdecimal():
+            raise MachineError(
+                f"Slurm did not take the job: {_last_line(done.stderr)}.",
+                "Look at `sinfo` and `squeue`.",
+            )
+        self._slots[slot] = handle
+        self._ended.discard(handle)  # a controller that was killed may give a number twice
+        return handle
+
+    def poll(self, handle: str) -> Progress:
+        if time.monotonic() - self._asked >= ASK_S:
+            self._ask()
+            self._asked = time.monotonic()
+        return "ended" if handle in self._ended else "running"
+
+    def _ask(self) -> None:
+        """One question to the controller for all jobs: it is everybody's, and many short ones keep
+        it from its work.
+        """
+        handles = [handle for handle in self._slots.values() if handle]
+        try:
+            done = _slurm(
+                [
+                    "squeue",
+                    "--noheader",
+                    "--states=all",
+                    "--format=%i %T",
+                    f"--jobs={','.join(handles)}",
+                ]
+            )
+        except MachineError as error:
+            log.warning("%s", error.message)
+            return
+        if done.returncode == 0 or (
+            len(handles) == 1 and _UNKNOWN_JOB in done.stderr
+        ):  # of several, it leaves out what it does not know
+            rows = [line.split() for line in done.stdout.splitlines()]
+            under_way = {row[0] for row in rows if len(row) == 2 and row[1] in _RUNNING}
+            self._ended = set(handles) - under_way
+
+    def cancel(self, handle: str) -> None:
+        try:
+            _slurm(["scancel", handle])
+        except MachineError as error:
+            log.warning("%s", error.message)
+
+    def release(self, slot: str, handle: str | None) -> None:  # noqa: ARG002 - a slot is a number here
+        self._slots.pop(slot, None)
+
+    def adopt(self, slot: str, handle: str) -> None:
+        self._slots[slot] = handle
+
+    def slots(self) -> list[Slot]:
+        return [Slot(name, self._slots.get(name)) for name in self._names]
+
+    def close(self) -> None:
+        """Jobs go on; a runner that starts again takes them over."""
+
+
+def _slurm(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Raises MachineError if Slurm does not answer in time."""
+    try:
+        return subprocess.run(
+            arguments,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MachineError(
+            f"{arguments[0]} does not answer: {error}.", "Look at the cluster's controller."
+        ) from error
+
+
+def _quoted(command: list[str]) -> str:
+    return shlex.join(command)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1] if text.strip() else "no reason given"

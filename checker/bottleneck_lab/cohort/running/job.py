@@ -1,0 +1,251 @@
+"""What an executor starts for one lease: the trusted program that measures a submission and leaves
+the result in the job's folder.
+
+It holds no key and no way to the database. The code under test is in `check_lab`'s sandbox, which
+shows neither this folder nor the nonce in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from bottleneck_lab.capture.monitor import open_nvml
+from bottleneck_lab.catalog import Device, find_lab
+from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
+from bottleneck_lab.errors import LabError, MachineError
+from bottleneck_lab.grading.diagnosis import for_check
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
+from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
+from bottleneck_lab.measure.verifier import check_lab, without_answers
+from bottleneck_lab.workspace.atomic import write_bytes
+from bottleneck_lab.workspace.commitments import Record
+from bottleneck_lab.workspace.dataset import data_folder
+from bottleneck_lab.workspace.home import home
+
+JOB, RESULT, FILES, CAPTURE = "job.json", "result.json", "files", "capture"
+UNSANDBOXED = (
+    "Measured without a sandbox, which the instructor allowed: the code could have interfered."
+)
+UNLIMITED = (
+    "Measured without a control group, which the instructor allowed: the code's memory and"
+    " processes were monitored, not limited by the kernel."
+)
+HOW_TO_LIMIT = (
+    "Start it with `systemd-run --user --scope -p Delegate=yes` before the command, or as the"
+    " systemd unit in deploy/; --allow-no-cgroup measures without one, and every verdict says so."
+)
+MAX_RESULT_BYTES = 8 << 20
+
+Check = Callable[..., Verdict]
+"""`check_lab`, or a test's own in its place."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    nonce: str
+    lab: str
+    lab_hash: str
+    device: Device
+    sandbox_required: bool = True
+    quiet_s: float = 0.0
+    record: Record | None = None
+    limits_required: bool = True
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result: a verdict, not signed yet, or why there is none."""
+
+    nonce: str
+    checker: str
+    verdict: Verdict | None = None
+    problem: str | None = None
+
+
+def write_job(folder: Path, job: Job, files: dict[str, bytes], capture: dict[str, bytes]) -> None:
+    """Lay out a job's folder, readable by the runner's user alone: the submitted files, and those
+    of the learner's capture.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    for part, contents in ((FILES, files), (CAPTURE, capture)):
+        for name, data in contents.items():
+            path = folder / part / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    write_bytes(folder / JOB, msgspec.json.encode(job))
+
+
+def read_result(folder: Path) -> Result | None:
+    """What a job left; None while there is nothing. Raises MachineError for what is not a result."""
+    path = folder / RESULT
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_RESULT_BYTES + 1)
+        return msgspec.json.decode(data, type=Result)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise MachineError(
+            f"The job's result cannot be read: {error}.", "It is measured again."
+        ) from error
+
+
+def run_job(folder: Path, check: Check | None = None) -> None:
+    """Measure what `folder` describes, and leave `result.json` there, completely or not at all."""
+    job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
+    checker = f"bottleneck-lab {version('bottleneck-lab')}"
+    try:
+        result = Result(job.nonce, checker, verdict=_measure(job, folder, check))
+    except LabError as error:
+        result = Result(job.nonce, checker, problem=f"{error.message} {error.remedy}")
+    except Exception as error:  # whatever it is, it is ours: the learner's code runs elsewhere
+        traceback.print_exc()
+        result = Result(
+            job.nonce, checker, problem=f"The checker failed: {type(error).__name__}: {error}"
+        )
+    write_bytes(folder / RESULT, msgspec.json.encode(result))
+
+
+def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
+    lab, files = find_lab(job.lab), folder / FILES
+    if lab.content_hash() != job.lab_hash:
+        raise MachineError(
+            f"The runner has another edition of '{job.lab}'.",
+            "Install the server's version on the runner.",
+        )
+    notes = [*([] if _sandboxed(job) else [UNSANDBOXED]), *([] if _limited(job) else [UNLIMITED])]
+    wait_until_quiet(job.quiet_s)
+    told = Diagnosis(lab, files, folder / CAPTURE, job.record)
+    results, prediction = told.graded()
+    verdict = (check or check_lab)(
+        lab,
+        files,
+        job.device,
+        data=data_folder(lab),
+        home=home(),
+        diagnosis=for_check(lab.spec.devices[job.device].criteria, results),
+        prediction=prediction.predicted if prediction else None,
+        sandbox_required=job.sandbox_required,
+    )
+    if verdict.prediction and any(question.to_reference for question in told.questions):
+        unmeasured = msgspec.structs.replace(verdict.prediction, measured=None)
+        verdict = msgspec.structs.replace(verdict, prediction=unmeasured)
+    return msgspec.structs.replace(
+        without_answers(lab, verdict),
+        notes=[*verdict.notes, *notes, *told.notes],
+        diagnosis=told.standing(verdict),
+    )
+
+
+def _sandboxed(job: Job) -> bool:
+
+    if bubblewrap() is not None:
+        return True
+    if job.sandbox_required:
+        raise MachineError(
+            "bubblewrap does not work on this runner.",
+            "Install it, or start the runner with --allow-unsandboxed.",
+        )
+    return False
+
+
+def _limited(job: Job) -> bool:
+    take_charge()
+    problem = limits_problem()
+    if problem and job.limits_required:
+        raise MachineError(
+            f"The code under test cannot be limited by a control group on this runner: {problem}.",
+            HOW_TO_LIMIT,
+        )
+    return not problem
+
+
+def wait_until_quiet(
+    limit_s: float,
+    busy: Callable[[], str | None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Wait until the machine is idle and its GPU cool, at most that long; whether it came to that.
+    What is measured then says itself if it is not.
+    """
+    busy, end = busy or _busy, time.monotonic() + limit_s
+    while limit_s > 0 and busy() is not None:
+        if time.monotonic() >= end:
+            return False
+        sleep(min(1.0, limit_s))
+    return True
+
+
+MOST_PRESSURE = 20.0
+"""Per cent of the last ten seconds in which something waited for a core."""
+MOST_CELSIUS = 75
+
+
+def _busy() -> str | None:
+    """What keeps this machine from measuring well; None when nothing does."""
+    try:
+        pressure = float(Path("/proc/pressure/cpu").read_text().split("avg10=")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        pressure = 0.0
+    if pressure > MOST_PRESSURE:
+        return f"programs waited for a core during {pressure:.0f}% of the last ten seconds"
+    hottest = max(_gpu_temperatures(), default=0)
+    return f"a GPU is at {hottest} °C" if hottest > MOST_CELSIUS else None
+
+
+def _gpu_temperatures() -> list[int]:
+    nvml, _ = open_nvml()
+    if nvml is None:
+        return []
+    try:
+        handles = [
+            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+        ]
+        return [
+            nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU) for handle in handles
+        ]
+    except nvml.NVMLError:
+        return []
+
+
+def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with(parent: int) -> None:
+    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises
+    SystemExit if it has ended already.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended already
+        raise SystemExit(0)
+
+
+def main(check: Check | None = None) -> None:
+    """`python -m bottleneck_lab.cohort.running.job FOLDER [PARENT]`: with PARENT, a process number,
+    it ends when that process does.
+    """
+    signal.signal(signal.SIGTERM, _stop)
+    if len(sys.argv) > 2:
+        end_with(int(sys.argv[2]))
+    run_job(Path(sys.argv[1]), check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The order in which submissions are measured: everybody in turn, so that nobody's ten submissions
+stand before another's first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.cohort.running.workers import free_slots
+from bottleneck_lab.cohort.store import tables
+
+TYPICAL_S = 60.0
+"""Assumed length of a check until some have been measured."""
+
+
+class Waiting(NamedTuple):
+    """A submission that waits: its number and handle, and what it takes to measure it."""
+
+    id: int
+    handle: str
+    person: int
+    lab: str
+    device: Device
+    queued: float
+
+
+def in_turn(
+    waiting: list[Waiting], running: Counter[int], served: dict[int, float]
+) -> list[Waiting]:
+    """The waiting in the order they are measured.
+
+    First those whose learner has the fewest before it (running, or waiting longer), then the
+    learner who was served longest ago, then who came first.
+    """
+    before = Counter(running)
+    keyed = []
+    for one in sorted(waiting, key=lambda one: (one.queued, one.id)):
+        keyed.append(((before[one.person], served.get(one.person, 0.0), one.queued, one.id), one))
+        before[one.person] += 1
+    return [one for _, one in sorted(keyed)]
+
+
+def load_queue(connection: Connection) -> list[Waiting]:
+    """The waiting in their order, from the database."""
+    table, leases = tables.submissions, tables.leases
+    query = select(*(table.c[name] for name in Waiting._fields)).where(table.c.state == "queued")
+    waiting = [Waiting(*row) for row in connection.execute(query)]
+    if not waiting:
+        return []
+    running = connection.execute(
+        select(table.c.person, func.count())
+        .where(table.c.state == "running")
+        .group_by(table.c.person)
+    )
+    people = {one.person for one in waiting}
+    served = connection.execute(
+        select(table.c.person, func.max(leases.c.taken))
+        .join(leases, leases.c.submission == table.c.id)
+        .where(table.c.person.in_(people))
+        .group_by(table.c.person)
+    )
+    counts: Counter[int] = Counter({row[0]: row[1] for row in running})
+    return in_turn(waiting, counts, {row[0]: row[1] for row in served})
+
+
+class Pace(NamedTuple):
+    """How fast the line moves: how long a check typically lasts, and how many go on at once."""
+
+    typical_s: float
+    slots: int
+
+    def wait_s(self, ahead: int) -> float | None:
+        """How long until a submission with so many ahead of it is begun; None without a runner."""
+        return round(self.typical_s * (ahead + 0.5) / self.slots, 1) if self.slots else None
+
+
+def load_pace(connection: Connection, now: float) -> Pace:
+    """From the median of the last checks and the runners that are there."""
+    table = tables.leases
+    query = (
+        select(table.c.ended - table.c.taken)
+        .where(table.c.state == "done")
+        .order_by(table.c.id.desc())
+        .limit(50)
+    )
+    took = sorted(connection.execute(query).scalars())
+    return Pace(took[len(took) // 2] if took else TYPICAL_S, free_slots(connection, now))

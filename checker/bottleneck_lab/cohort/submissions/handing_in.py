@@ -1,0 +1,77 @@
+"""What a workspace submits: the editable files, the diagnosis, and what the captures showed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from secrets import token_hex
+
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.cohort.members.membership import same_key
+from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES, Capture, Submission
+from bottleneck_lab.trace.load import find_traces
+from bottleneck_lab.workspace.attempts import load_attempts, submission
+from bottleneck_lab.workspace.commitments import load_record
+from bottleneck_lab.workspace.folder import Workspace, numbered
+from bottleneck_lab.workspace.hints import load_hints
+
+MOST_CAPTURES = 10
+DESCRIPTION = "capture.json"
+MAX_FILES = 16
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+def gather(
+    workspace: Workspace, device: Device, figures: dict[str, float], capture: str | None
+) -> Submission:
+    """The submission of this workspace as it is now, with what its captures showed; the same
+    request again where it was sent before without an answer.
+
+    `capture` names the one that the diagnosis is about, as the server stored it.
+    """
+    lab = workspace.lab
+    with workspace.working("lab submit"), submission(workspace, lab) as folder:
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+    return same_key(
+        Submission(
+            token_hex(16),
+            lab.slug,
+            lab.content_hash(),
+            device,
+            files,
+            len(load_hints(workspace)),
+            len(load_attempts(workspace)),
+            _captures(workspace),
+            figures,
+            load_record(workspace),
+            capture,
+        )
+    )
+
+
+def _captures(workspace: Workspace) -> list[Capture]:
+    found = [path for _, path in numbered(workspace.captures)][-MOST_CAPTURES:]
+    return [Capture(path.name, iso(path.stat().st_mtime)) for path in found]
+
+
+def capture_files(folder: Path) -> dict[str, bytes] | None:
+    """What travels of a capture: its description, and the files that the profiler wrote; None if
+    that is more than may travel.
+    """
+    paths = [folder / DESCRIPTION, *find_traces(folder)]
+    if sum(path.stat().st_size for path in paths) > MAX_CAPTURE_BYTES:
+        return None
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def files_problem(files: dict[str, bytes]) -> str | None:
+    """What is wrong with the files of a capture, as one sentence; None when they can be stored."""
+    if DESCRIPTION not in files or not 2 <= len(files) <= MAX_FILES:
+        return f"A capture is {DESCRIPTION} and at most {MAX_FILES - 1} files of a profiler."
+    strange = next((name for name in files if not _NAME.fullmatch(name)), None)
+    return f"'{strange[:80]}' is not a file of a capture." if strange else None

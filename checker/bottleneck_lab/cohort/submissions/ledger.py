@@ -1,0 +1,174 @@
+"""What a batch of submissions needs to know of the database, read in a few queries; and what it
+adds, written in as few.
+
+A query a submission would cost ten times the work of everything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, case, func, select, update
+
+from bottleneck_lab.cohort.grading.rules import Rules, rules_for
+from bottleneck_lab.cohort.members.people import Person
+from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.settings import load_settings
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.report.words import lab_name
+from bottleneck_lab.workspace.commitments import Record
+
+
+class Circumstances(msgspec.Struct, frozen=True):
+    """Of a submission: what explains it, and is kept with it. The fields are those of the message."""
+
+    hints: int = 0
+    checks: int = 0
+    captures: list[Capture] = []
+    figures: dict[str, float] = {}
+    record: Record | None = None
+
+
+class Ledger:
+    """The accounts of the learners in a batch. Belongs to one transaction."""
+
+    def __init__(
+        self, connection: Connection, people: Iterable[Person], keys: Iterable[str], now: float
+    ) -> None:
+        self._connection, self._now = connection, now
+        self._settings = load_settings(connection)
+        ids = sorted({person.id for person in people})
+        self._rules = rules_for(connection, ids)
+        self._receipts = self._earlier(ids, sorted(set(keys)))
+        self._latest: dict[int, float] = {}
+        self._waiting: Counter[int] = Counter()
+        self._counted: Counter[tuple[int, str]] = Counter()
+        self._read_accounts(ids)
+        self._new: list[dict[str, Any]] = []
+
+    def _earlier(self, ids: list[int], keys: list[str]) -> dict[tuple[int, str], Receipt]:
+        table = tables.submissions
+        columns = (table.c.person, table.c.request_key, table.c.receipt)
+        rows = self._connection.execute(
+            select(*columns).where(table.c.person.in_(ids), table.c.request_key.in_(keys))
+        )
+        return {
+            (row.person, row.request_key): msgspec.json.decode(row.receipt, type=Receipt)
+            for row in rows
+        }
+
+    def _read_accounts(self, ids: list[int]) -> None:
+        table = tables.submissions
+        waiting = func.sum(case((table.c.state.in_(("queued", "running")), 1), else_=0))
+        counted = func.sum(case((table.c.counts, 1), else_=0))
+        query = select(table.c.person, table.c.lab, func.max(table.c.received), waiting, counted)
+        for person, lab, latest, wait, count in self._connection.execute(
+            query.where(table.c.person.in_(ids)).group_by(table.c.person, table.c.lab)
+        ):
+            self._latest[person] = max(latest, self._latest.get(person, 0.0))
+            self._waiting[person] += wait
+            self._counted[person, lab] = count
+
+    def receipt(self, person: Person, asked: Submission) -> Receipt | None:
+        """The receipt of the same request, where it came before. Raises RefusedError if that key
+        was another submission's.
+        """
+        found = self._receipts.get((person.id, asked.key))
+        if found is not None and found.lab != asked.lab:
+            raise RefusedError(
+                "bad-request",
+                "That key belongs to another submission.",
+                "Send it with `lab submit`, which draws a new one.",
+            )
+        return found
+
+    def require_allowed(self, person: Person, lab: str) -> int | None:
+        """How many submissions will be left of the budget after this one; None without a budget.
+        Raises RefusedError for every limit.
+        """
+        wait = self._latest.get(person.id, 0.0) + self._settings.min_interval_s - self._now
+        if wait > 0:
+            raise RefusedError(
+                "too-fast", "You have only just submitted.", f"Wait {wait:.0f} s.", wait
+            )
+        if self._waiting[person.id] >= self._settings.max_waiting:
+            raise RefusedError(
+                "too-many-waiting",
+                f"{self._waiting[person.id]} of your submissions are already waiting.",
+                "Wait for one of them: `lab status` shows them.",
+                10.0,
+            )
+        return self._left(person, lab, self._rules(lab, person.id))
+
+    def _left(self, person: Person, lab: str, rules: Rules) -> int | None:
+        if rules.closes is not None and self._now > rules.closes:
+            raise RefusedError(
+                "late",
+                f"'{lab_name(lab)}' closed at {iso(rules.closes)}.",
+                "Ask your instructor for an extension.",
+            )
+        if rules.budget is None:
+            return None
+        left = rules.budget - self._counted[person.id, lab]
+        if left <= 0:
+            raise RefusedError(
+                "budget-spent",
+                f"You have used all {rules.budget} submissions for '{lab_name(lab)}'.",
+                "`lab check` still measures on your own machine; your instructor can grant more"
+                " submissions.",
+            )
+        return left - 1
+
+    def add(self, person: Person, asked: Submission, receipt: Receipt) -> None:
+        """A submission that is allowed. It is written by `write`."""
+        told = {
+            name: msgspec.to_builtins(getattr(asked, name))
+            for name in Circumstances.__struct_fields__
+        }
+        self._new.append(
+            {
+                "handle": receipt.submission,
+                "person": person.id,
+                "lab": asked.lab,
+                "device": asked.device,
+                "lab_hash": asked.lab_hash,
+                "request_key": asked.key,
+                "blob": receipt.content_sha256,
+                "capture": asked.capture,
+                "received": self._now,
+                "receipt": msgspec.json.encode(receipt).decode(),
+                "told": msgspec.json.encode(told).decode(),
+                "state": "queued",
+                "queued": self._now,
+            }
+        )
+        self._receipts[person.id, asked.key] = receipt
+        self._latest[person.id] = self._now
+        self._waiting[person.id] += 1
+        self._counted[person.id, asked.lab] += 1
+
+    def write(self) -> None:
+        """Everything that was added."""
+        if not self._new:
+            return
+        self._connection.execute(tables.submissions.insert(), self._new)
+        seen = sorted({row["person"] for row in self._new})
+        self._connection.execute(
+            update(tables.people).where(tables.people.c.id.in_(seen)).values(seen=self._now)
+        )
+        events = [
+            {
+                "at": self._now,
+                "kind": "submitted",
+                "person": row["person"],
+                "submission": row["handle"],
+                "text": "",
+            }
+            for row in self._new
+        ]
+        self._connection.execute(tables.events.insert(), events)

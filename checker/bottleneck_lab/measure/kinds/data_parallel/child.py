@@ -1,0 +1,239 @@
+"""The worker: one process imports torch and the trusted recipe, then forks a rank each, which loads
+the script under test and trains.
+
+`python -I -m bottleneck_lab.measure.kinds.data_parallel.child '{"world": …}'`, with sockets and
+shared memory inherited by number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-defined]  # public, though not in its __all__
+from torch.nn.parallel import DistributedDataParallel
+
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.isolation import (
+    leave_others,
+    take_own_files,
+)
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import (
+    BACKEND,
+    Client,
+    EmulatedGroup,
+)
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.watch import (
+    HostWatch,
+    Interceptor,
+    watch_host,
+    watch_modules,
+    watch_passes,
+)
+from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
+from bottleneck_lab.measure.worker import explain, load_module
+
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_END_WITH = """
+from posix import _exit, close, waitpid, waitstatus_to_exitcode
+from sys import argv
+child, line = map(int, argv[1:])
+close(line)
+_exit(waitstatus_to_exitcode(waitpid(child, 0)[1]) & 0xFF)
+"""
+"""A program that closes a descriptor once it runs, and ends as its child does.
+
+Unlike a fork of the worker it holds none of its memory, which would be counted page by page while
+ranks run.
+"""
+
+
+class RankJob(msgspec.Struct, frozen=True):
+    """What the worker is started with: sockets by run and rank, memory by rank, the line on which a
+    byte starts each run, and the script's folder.
+
+    `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
+    """
+
+    sockets: list[list[int]]
+    arenas: list[int]
+    result: int
+    go: int
+    folder: str
+    entry: str
+    apart: bool
+    readable: list[str]
+
+
+def train(
+    rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
+) -> None:
+    """Everything one rank does; returns when the script's training is over and its parameters lie
+    in shared memory.
+
+    Raises TypeError if `wrap` returns no DistributedDataParallel, and whatever the script raises.
+    """
+    client = Client(
+        socket.socket(fileno=sockets[rank]),
+        Arena.attach(job.arenas[rank]),
+        Arena.attach(job.result, writable=False),
+        len(sockets),
+    )
+    watch = HostWatch(client.tell)
+    everyone = range(len(sockets))
+
+    def group(options: Any, _: Any) -> EmulatedGroup:
+        return EmulatedGroup(
+            options.group_rank, options.global_ranks_in_group or everyone, client, watch
+        )
+
+    with watch:  # what comes before the training is not charged
+        dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["cpu"])
+        # Each rank's store is its own. Groups need no agreement through one: every collective names
+        # its ranks to the fabric.
+        setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
+        dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
+        watch_modules(model, client)
+        if rank == 0:
+            client.place(model)
+            client.exchange(EventKind.START, None, [])
+        script = load_module(Path(job.folder) / job.entry)
+        ddp = script.wrap(model)
+        if not isinstance(ddp, DistributedDataParallel):
+            raise TypeError("wrap must return the model in a DistributedDataParallel")
+        optimizer = recipe.make_optimizer(model)
+        watch_passes(ddp, optimizer, watch)
+    watch_host(watch)
+    with Interceptor(watch):
+        script.train(ddp, optimizer, client.batches())
+    client.tell(EventKind.PARAMETERS, 0, 0, 0, client.place(model))
+
+
+def run_rank(
+    rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
+) -> None:
+    """A forked child: keeps only its own descriptors, trains, and leaves without running anybody's
+    exit handlers.
+    """
+    for descriptor in {job.go, *job.arenas, *_still_open(job, sockets)} - {
+        sockets[rank],
+        job.arenas[rank],
+    }:
+        os.close(descriptor)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(sockets)))
+    try:
+        train(rank, sockets, job, recipe, model)
+    except BaseException:  # the script's own, whatever it is
+        traceback.print_exc()
+        sys.stderr.write(f"⟦Rank {rank}: {explain(Path(job.folder))}⟧")
+        sys.stderr.flush()
+        os._exit(70)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def live_apart(job: RankJob) -> None:
+    """Returns in a grandchild that shares nothing with other ranks.
+
+    A child would be process 1 of its namespace, which signals do not end: it waits, as does the
+    process that was forked for the rank.
+    """
+    leave_others()
+    for _ in range(2):
+        parent_runs, line = os.pipe()
+        if child := os.fork():
+            os.set_inheritable(line, True)
+            os.execv(
+                sys.executable, [sys.executable, "-I", "-S", "-c", _END_WITH, str(child), str(line)]
+            )
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.close(line)
+        os.read(parent_runs, 1)  # its Python may lie in a folder that is emptied below
+        os.close(parent_runs)
+    take_own_files(Path(job.folder).parent, [Path(folder) for folder in job.readable])
+
+
+def warm_up() -> None:
+    """Has torch import what it imports late, once here instead of in every rank."""
+    import torch._dynamo
+
+    tensor = torch.zeros(1)
+    tensor.grad = torch.zeros(1)
+    torch.optim.SGD([tensor], lr=0.1, momentum=0.9).step()
+
+
+def _still_open(job: RankJob, sockets: list[int]) -> list[int]:
+    """The sockets of this run and of those that come after it."""
+    return [number for run in job.sockets[job.sockets.index(sockets) :] for number in run]
+
+
+def keep_memory() -> None:
+    """Has the allocator keep what a step frees for the next one: to get it from the kernel again
+    costs a tenth of a step.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+def fork_ranks(
+    sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
+) -> list[int]:
+    """One child a rank; their sockets are theirs alone from here on. The children's process ids."""
+    children = []
+    for rank in range(len(sockets)):
+        child = os.fork()
+        if child == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if job.apart:
+                live_apart(job)
+            run_rank(rank, sockets, job, recipe, model)
+        children.append(child)
+    for descriptor in sockets:
+        os.close(descriptor)
+    return children
+
+
+def end_ranks(children: list[int]) -> None:
+    """The verifier has what it wants of these."""
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def main() -> None:
+    """Entry point of the worker: runs one after the other, each when the verifier says so."""
+    job = msgspec.json.decode(sys.argv[1], type=RankJob)
+    for descriptor in (job.go, job.result, *job.arenas, *chain(*job.sockets)):
+        os.set_inheritable(descriptor, False)
+    torch.set_num_threads(1)
+    keep_memory()
+    warm_up()
+    recipe = load_module(Path(job.folder) / "recipe.py")
+    model = recipe.make_model()
+    gc.freeze()  # forked ranks share these pages as long as nobody touches them
+    children: list[int] = []
+    for sockets in job.sockets:
+        if not os.read(job.go, 1):
+            break
+        end_ranks(children)
+        children = fork_ranks(sockets, job, recipe, model)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The emulated GPU's cost table and link: constants as data, with their sources, and the alpha-beta
+ring that follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from bottleneck_lab.errors import LabError
+
+Algorithm = Literal["ring", "tree"]
+
+
+class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One module with parameters of its own: how many, and its time a sample on the emulated GPU."""
+
+    name: str
+    elements: int
+    forward_us: float
+    backward_us: float
+
+
+class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the ranks really train on, in place of a modelled micro-batch: a few small samples, so
+    that gradients are real and cheap.
+    """
+
+    samples: int
+    shape: tuple[int, ...]
+
+
+class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the emulated GPU takes for each module, in `named_modules` order, and the modelled step:
+    `micro_batches` of `samples` samples each.
+
+    `classes`: labels are smaller than this. `shape`: of a sample, where it is real. `tokens`:
+    samples are whole numbers smaller than this, if given, else normal draws. `called`: the word for
+    samples, in messages. `smallest`: elements of the smallest parameter; to reduce fewer is
+    somebody's metric.
+    """
+
+    gpu: str
+    source: str
+    optimizer_us: float
+    micro_batches: int
+    samples: int
+    classes: int
+    stand_in: StandIn
+    modules: list[ModuleCost]
+    shape: tuple[int, ...] = ()
+    tokens: int = 0
+    called: str = "samples"
+    smallest: int = 64
+
+    @property
+    def elements(self) -> int:
+        """Parameters of the whole model."""
+        return sum(module.elements for module in self.modules)
+
+    @property
+    def compute_us(self) -> float:
+        """Compute of one optimizer step on one rank: what a step takes when communication costs
+        nothing.
+        """
+        a_pass = sum(module.forward_us + module.backward_us for module in self.modules)
+        return a_pass * self.samples * self.micro_batches + self.optimizer_us
+
+
+class Shape(NamedTuple):
+    """The ranks of a collective, as the links see them: how many, on how many nodes."""
+
+    ranks: int
+    nodes: int
+
+
+class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The links and the host of the emulated machines: nodes of `ranks_per_node` GPUs on NVLink,
+    nodes joined by Ethernet.
+    """
+
+    intra_bytes_per_s: float
+    intra_hop_us: float
+    inter_bytes_per_s: float
+    inter_hop_us: float
+    ranks_per_node: int
+    launch_us: float
+    sync_us: float
+    write_us: float
+    source: str
+
+    def nodes(self, ranks: int) -> int:
+        """Nodes that this many ranks fill."""
+        return -(-ranks // self.ranks_per_node)
+
+    def whole(self, ranks: int) -> Shape:
+        """All ranks of a job that fills one node after the other."""
+        return Shape(ranks, self.nodes(ranks))
+
+    def shape(self, ranks: Iterable[int]) -> Shape:
+        """These ranks of a job."""
+        chosen = list(ranks)
+        return Shape(len(chosen), len({rank // self.ranks_per_node for rank in chosen}))
+
+    def _bytes_per_us(self, shape: Shape) -> float:
+        """Of the slowest link between these ranks."""
+        return (self.intra_bytes_per_s if shape.nodes == 1 else self.inter_bytes_per_s) / 1e6
+
+    def _around_us(self, shape: Shape) -> float:
+        """Hops of what goes once around the ring, to all but the rank where it began: as many links
+        between nodes as there are, the rest inside.
+        """
+        hops = shape.ranks - 1
+        between = min(shape.nodes, hops) if shape.nodes > 1 else 0
+        return between * self.inter_hop_us + (hops - between) * self.intra_hop_us
+
+    def allreduce_us(self, nbytes: int, shape: Shape, algorithm: Algorithm = "ring") -> float:
+        """All-reduce of `nbytes` on every rank.
+
+        Ring: 2(n-1) hops, each moving 1/n of the bytes, at the rate of the slowest link (Patarasuk
+        and Yuan, 2009). Tree: the same bytes, but only 2·log2(nodes) hops between nodes beside the
+        ring inside a node: what a library changes to when rings become long.
+        """
+        if shape.ranks == 1:
+            return 0.0
+        transfer_us = 2 * (shape.ranks - 1) / shape.ranks * nbytes / self._bytes_per_us(shape)
+        if algorithm == "tree" and shape.nodes > 1:
+            inside = 2 * (min(shape.ranks, self.ranks_per_node) - 1) * self.intra_hop_us
+            return transfer_us + inside + 2 * (shape.nodes - 1).bit_length() * self.inter_hop_us
+        return transfer_us + 2 * self._around_us(shape)
+
+    def spread_us(self, nbytes: int, shape: Shape) -> float:
+        """Broadcast or all-gather of `nbytes` in total: once around the ring."""
+        if shape.ranks == 1:
+            return 0.0
+        return (shape.ranks - 1) / shape.ranks * nbytes / self._bytes_per_us(
+            shape
+        ) + self._around_us(shape)
+
+    def assumptions(self) -> list[str]:
+        """What every modelled figure rests on, one sentence each, to be printed beside it."""
+        return [
+            (
+                f"modelled: nodes of {self.ranks_per_node} virtual GPUs;"
+                f" {self.intra_bytes_per_s / 1e9:g} GB/s and {self.intra_hop_us:g} µs per hop"
+                f" inside a node, {self.inter_bytes_per_s / 1e9:g} GB/s and {self.inter_hop_us:g}"
+                " µs between nodes (100 Gbit/s Ethernet)"
+            ),
+            (
+                "modelled: every GPU has its own network card; a ring uses one per node, and groups"
+                " of one rank per node use one each"
+            ),
+            (
+                "modelled: one alpha-beta ring per all-reduce, each hop charged as the link that it"
+                " crosses"
+            ),
+            "modelled: compute and communication on separate streams that do not slow each other",
+            (
+                "not modelled: contention of communication kernels with compute, choice of"
+                " algorithm and bandwidth ramp, jitter, bucket copies, compression kernels, input"
+                " loading, convergence"
+            ),
+        ]
+
+
+def load_costs(lab: Path) -> CostTable:
+    """The cost table in a lab's own folder. Raises LabError when it is missing or no such table."""
+    try:
+        return msgspec.json.decode((lab / "costs.json").read_bytes(), type=CostTable)
+    except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise LabError(
+            f"{lab.name} has no usable costs.json: {error}.",
+            "The lab's author must write it; docs/authors.md says what is in it.",
+        ) from error
+
+
+@cache
+def load_fabric() -> Fabric:
+    """The links of this package."""
+    return msgspec.json.decode(Path(__file__).with_name("fabric.json").read_bytes(), type=Fabric)

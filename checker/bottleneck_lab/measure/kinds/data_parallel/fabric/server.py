@@ -1,0 +1,459 @@
+"""The fabric: the verifier's end of every rank. It owns the clock, the link, the payloads in flight
+and every result.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import RankClock
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, Fabric
+from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import NOTHING, Moments
+from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Ledger, Violation
+from bottleneck_lab.measure.kinds.data_parallel.fabric.timing import (
+    COLLECTIVES,
+    collective_us,
+    communicate,
+    play,
+)
+from bottleneck_lab.measure.kinds.data_parallel.protocol import (
+    BATCH,
+    DIMENSION,
+    DTYPES,
+    EVENT,
+    FACTOR,
+    FLOATING,
+    ITEM_BYTES,
+    OK,
+    REDUCTIONS,
+    EventKind,
+    RankEvent,
+    group_of,
+    members,
+    needs_factor,
+    unpack,
+)
+from bottleneck_lab.measure.sandbox.limits import WATCH_S, Exceeded
+
+_CHUNK = 1 << 18
+MAX_EVENTS = 100_000
+"""What a rank may tell in a run: each event is remembered, and an honest script tells some hundreds
+a step.
+"""
+Factors = Callable[[int, int, int], float]
+"""(step, micro-batch, module) → what the gradient of the module's output is multiplied with."""
+Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
+"""(step, rank) → samples (micro-batches x samples x a sample's shape) and labels (micro-batches x
+samples, int64), or None at the end.
+"""
+
+
+@dataclass
+class Link:
+    """One rank as the fabric sees it. `waiting`: the collective it has entered, with when it came
+    and whether it is of gradients; `told`: events so far.
+    """
+
+    sock: socket.socket
+    arena: Arena
+    clock: RankClock
+    ledger: Ledger
+    buffer: bytearray = field(default_factory=bytearray)
+    waiting: RankEvent | None = None
+    announced: tuple[float, float] = (0.0, 0.0)
+    gradients: bool = False
+    told: int = 0
+    finished: bool = False
+    patience_s: float = math.inf
+    watch: Callable[[], None] = lambda: None
+
+    def send(self, data: bytes) -> None:
+        """Raises Violation when the rank is gone, or does not read what it asked for; meanwhile the
+        others are watched.
+        """
+        end = time.monotonic() + self.patience_s
+        while data:
+            try:
+                data = data[self.sock.send(data) :]
+            except TimeoutError as error:
+                self.watch()
+                if time.monotonic() >= end:
+                    raise Violation(
+                        "timed out", f"Rank {self.ledger.rank} does not read the data it asked for."
+                    ) from error
+            except OSError as error:
+                raise self.gone() from error
+
+    def receive(self) -> bytes:
+        """What the rank has sent; nothing at its end. Raises Violation if it died."""
+        try:
+            return self.sock.recv(1 << 16)
+        except OSError as error:
+            raise self.gone() from error
+
+    def gone(self) -> Violation:
+        return Violation("crashed", f"Rank {self.ledger.rank} ended before its training was over.")
+
+
+class FabricServer:
+    """Serves the ranks of one run until all have finished, or one breaks a rule, dies or hangs."""
+
+    def __init__(
+        self,
+        links: list[tuple[socket.socket, Arena]],
+        result: Arena,
+        costs: CostTable,
+        fabric: Fabric,
+        batches: Batches,
+        factors: Factors,
+    ) -> None:
+        self.costs = costs
+        self.fabric = fabric
+        self.batches = batches
+        self.factors = factors
+        self.result = result
+        self.links = [
+            Link(sock, arena, RankClock(fabric), Ledger(rank, costs))
+            for rank, (sock, arena) in enumerate(links)
+        ]
+        self.gradients: list[list[Moments]] = []
+        self.start = np.zeros(0, np.float32)
+        self.recorded: list[RankEvent] = []
+        self._everyone = group_of(range(len(links)))
+        self._reduced: dict[int, Moments] = {}
+
+    @property
+    def world(self) -> int:
+        return len(self.links)
+
+    def parameters(self, rank: int) -> np.ndarray[Any, Any]:
+        """A copy of the parameters that a rank has put into its shared memory."""
+        return self._placed(rank).copy()
+
+    def all_parameters(self) -> list[np.ndarray[Any, Any]]:
+        """Every rank's parameters; ranks that have the same ones as rank 0, as they should, share
+        its copy.
+        """
+        first = self.parameters(0)
+        rest = range(1, self.world)
+        return [
+            first,
+            *(
+                first if np.array_equal(first, self._placed(rank)) else self.parameters(rank)
+                for rank in rest
+            ),
+        ]
+
+    def _placed(self, rank: int) -> np.ndarray[Any, Any]:
+        return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
+
+    def serve(
+        self,
+        total_s: float,
+        silence_s: float,
+        progress: Callable[[int], None],
+        excess: Callable[[], Exceeded | None],
+    ) -> None:
+        """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for
+        `silence_s`, is one.
+
+        `excess` says which limit the ranks exceed, if any; it is asked twice a second.
+        """
+
+        def watch() -> None:
+            if exceeded := excess():
+                raise Violation(exceeded.reason, f"The script {exceeded.words}.")
+
+        poll = select.poll()
+        numbers = {link.sock.fileno(): rank for rank, link in enumerate(self.links)}
+        for number, rank in numbers.items():
+            poll.register(number, select.POLLIN)
+            link = self.links[rank]
+            link.sock.settimeout(WATCH_S)
+            link.patience_s, link.watch = silence_s, watch
+        heard = time.monotonic()
+        end = heard + total_s
+        while not all(link.finished for link in self.links):
+            ready = poll.poll(1e3 * WATCH_S)
+            watch()
+            now = time.monotonic()
+            if now >= end:
+                raise self._hung(total_s)
+            if (
+                not ready and self.recorded and now - heard >= silence_s
+            ):  # importing torch is not silence
+                raise self._hung(silence_s)
+            for number, _ in ready:
+                if not self._receive(numbers[number]):
+                    poll.unregister(number)
+            heard = time.monotonic() if ready else heard
+            progress(min(link.clock.step for link in self.links))
+
+    def _receive(self, rank: int) -> bool:
+        link = self.links[rank]
+        chunk = link.receive()
+        if not chunk:
+            if not link.finished:
+                raise link.gone()
+            return False
+        link.buffer += chunk
+        whole = len(link.buffer) // EVENT.size * EVENT.size
+        for at in range(0, whole, EVENT.size):
+            self._handle(rank, link, bytes(link.buffer[at : at + EVENT.size]))
+        del link.buffer[:whole]
+        return True
+
+    def _handle(self, rank: int, link: Link, raw: bytes) -> None:
+        try:
+            event = unpack(raw)
+        except ValueError as error:
+            raise Violation(
+                "tampered", f"Rank {rank} sent bytes that are not an event of the emulation."
+            ) from error
+        link.told += 1
+        if link.told > MAX_EVENTS:
+            raise Violation("tampered", f"Rank {rank} reported more than {MAX_EVENTS:,} events.")
+        if link is self.links[0]:
+            self.recorded.append(event)
+        if link.waiting is not None or link.finished:
+            raise Violation(
+                "tampered",
+                f"Rank {rank} sent events while it should have waited for the other ranks.",
+            )
+        if event.kind in COLLECTIVES:
+            self._enter(rank, link, event)
+        elif event.kind is EventKind.START:
+            self.start = self.parameters(rank)
+            link.send(OK)
+        elif event.kind is EventKind.FETCH:
+            self._hand_out(rank, link)
+        elif event.kind is EventKind.PARAMETERS:
+            self._finish(rank, link, event)
+        else:
+            self._advance(link, event)
+
+    def _advance(self, link: Link, event: RankEvent) -> None:
+        if event.kind is EventKind.FORWARD:
+            link.ledger.forward(event.which, event.number)
+        elif event.kind is EventKind.BACKWARD:
+            link.ledger.backward(event.which, event.number, event.flag)
+            if needs_factor(event.which):
+                link.send(FACTOR.pack(self.factors(link.clock.step, event.flag, event.which)))
+        elif event.kind is EventKind.OPTIMIZER:
+            link.ledger.optimizer()
+        elif event.kind is EventKind.WAIT and event.number >= len(link.clock.collective_ends_us):
+            raise Violation(
+                "tampered",
+                f"Rank {link.ledger.rank} reported waiting for a collective it has not entered.",
+            )
+        play(link.clock, event, self.costs)
+        if len(self.gradients) < link.clock.step:
+            self.gradients.append(self._step_moments())
+
+    def _hand_out(self, rank: int, link: Link) -> None:
+        batch = self.batches(link.ledger.fetched, rank)
+        link.ledger.fetched += 1
+        if batch is None:
+            link.send(BATCH.pack(0, 0))
+            return
+        samples, labels = batch
+        head = BATCH.pack(DTYPES.index(str(samples.dtype)), samples.ndim)
+        link.send(
+            b"".join(
+                [head, *map(DIMENSION.pack, samples.shape), samples.tobytes(), labels.tobytes()]
+            )
+        )
+
+    def _finish(self, rank: int, link: Link, event: RankEvent) -> None:
+        if event.amount != self.costs.elements:
+            raise Violation(
+                "wrong output",
+                f"Rank {rank} ended with {event.amount} parameters; the model has"
+                f" {self.costs.elements}.",
+            )
+        steps = link.clock.step
+        if self.batches(steps, rank) is not None:
+            raise Violation(
+                "wrong output",
+                f"Rank {rank} stopped after {steps} optimizer steps, with batches left.",
+            )
+        if self.batches(steps - 1, rank) is None:
+            raise Violation(
+                "wrong output",
+                f"Rank {rank} took {steps} optimizer steps, more than there were batches.",
+            )
+        link.finished = True
+
+    def _enter(self, rank: int, link: Link, event: RankEvent) -> None:
+        if not event.group >> rank & 1 or event.group > self._everyone:
+            raise Violation(
+                "tampered", f"Rank {rank} entered a collective of ranks that it does not belong to."
+            )
+        if not self._carries(event):
+            raise Violation(
+                "crashed", f"Rank {rank} called a collective that the emulated link cannot carry."
+            )
+        link.gradients = _of_gradients(link.ledger, event)
+        link.waiting, link.announced = event, link.clock.announce()
+        if all(self.links[other].waiting == event for other in members(event.group)):
+            self._collective(event)
+        elif all(other.waiting is not None for other in self.links):
+            raise self._at_odds(event)
+
+    def _carries(self, event: RankEvent) -> bool:
+        """Whether the link knows the type and the reduction, and has room for the result."""
+        if event.flag >= len(DTYPES):
+            return False
+        if event.kind is EventKind.ALLREDUCE:
+            operation = REDUCTIONS[event.which] if event.which < len(REDUCTIONS) else ""
+            if not operation or (operation == "avg" and event.flag not in FLOATING):
+                return False
+        parts = event.group.bit_count() if event.kind is EventKind.ALLGATHER else 1
+        return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
+
+    def _collective(self, event: RankEvent) -> None:
+        ranks = members(event.group)
+        links = [self.links[rank] for rank in ranks]
+        self._move(event, links)
+        end = max(link.announced[1] for link in links) + collective_us(
+            event, self.fabric.shape(ranks), self.fabric
+        )
+        for link in links:
+            communicate(link.clock, event, link.announced, end, gradients=link.gradients)
+            link.waiting = None
+        for link in links:
+            link.send(OK)
+
+    def _at_odds(self, event: RankEvent) -> Violation:
+        """Every rank waits and none of their collectives has all its ranks: whichever came last
+        finds one of its own in another.
+        """
+        ranks = members(event.group)
+        odd = next(rank for rank in ranks if self.links[rank].waiting != event)
+        other = next(rank for rank in reversed(ranks) if self.links[rank].waiting == event)
+        return Violation(
+            "crashed",
+            f"Rank {odd} is in {self._words(odd)} while rank {other} is in {self._words(other)}.",
+        )
+
+    def _words(self, rank: int) -> str:
+        event = self.links[rank].waiting
+        if event is None:
+            return "no collective"
+        ranks = (
+            ""
+            if event.group == self._everyone
+            else f" among ranks {', '.join(map(str, members(event.group)))}"
+        )
+        return f"{COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}{ranks}"
+
+    def _hung(self, after_s: float) -> Violation:
+        late = [
+            rank
+            for rank, link in enumerate(self.links)
+            if link.waiting is None and not link.finished
+        ]
+        waiting = [rank for rank, link in enumerate(self.links) if link.waiting is not None]
+        if late and waiting:
+            return Violation(
+                "timed out",
+                f"Rank {late[0]} did not reach the {self._words(waiting[0])} that the others are"
+                f" waiting in within {after_s:.0f} s.",
+            )
+        if waiting:
+            return Violation(
+                "timed out",
+                f"Rank {waiting[0]} waits in {self._words(waiting[0])} that the other ranks never"
+                f" enter ({after_s:.0f} s).",
+            )
+        return Violation(
+            "timed out", f"The {self.world} ranks did not finish within {after_s:.0f} s."
+        )
+
+    def _move(self, event: RankEvent, links: list[Link]) -> None:
+        """Carries a collective's payload. Of the whole world the result lies in the shared region
+        when this returns, else in each member's own memory.
+        """
+        import torch
+
+        if event.kind is EventKind.BARRIER:
+            return
+        dtype = getattr(torch, DTYPES[event.flag])
+        count, size = event.amount, ITEM_BYTES[event.flag]
+        result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
+        arenas = [torch.frombuffer(link.arena.memory, dtype=torch.uint8) for link in links]
+        sources = [arena[: count * size] for arena in arenas]
+        parts = 1
+        if event.kind is EventKind.BROADCAST:
+            root = self.links[event.which % self.world]
+            result[: count * size].copy_(sources[links.index(root) if root in links else 0])
+        elif event.kind is EventKind.ALLGATHER:
+            parts = len(sources)
+            for rank, source in enumerate(sources):
+                result[rank * count * size : (rank + 1) * count * size].copy_(source)
+        else:
+            moments = _reduce(
+                [source.view(dtype) for source in sources],
+                result[: count * size].view(dtype),
+                REDUCTIONS[event.which],
+            )
+            if self.links[0] in links and links[0].gradients:
+                self._reduced[event.group] = self._reduced.get(event.group, NOTHING).plus(moments)
+        if event.group != self._everyone:
+            for arena in arenas:
+                arena[: parts * count * size].copy_(result[: parts * count * size])
+
+    def _step_moments(self) -> list[Moments]:
+        """What the gradients of a step may be: all that the whole world reduced, alone or with what
+        any one smaller group did. Closes the step's account.
+        """
+        whole = self._reduced.pop(self._everyone, NOTHING)
+        found = [whole, *(whole.plus(part) for part in self._reduced.values())]
+        self._reduced = {}
+        return found
+
+
+def _of_gradients(ledger: Ledger, event: RankEvent) -> bool:
+    """Whether a rank exchanges gradients in this collective, as far as its ledger can tell."""
+    if event.kind is EventKind.ALLREDUCE:
+        return ledger.reduces_gradients(event.flag, event.amount, event.group)
+    return event.kind is EventKind.BROADCAST and ledger.hands_on_gradients(event.flag, event.amount)
+
+
+def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
+    """Reduces over the ranks in their order, narrow floats in float32, a piece at a time so that
+    the sums stay in cache.
+
+    Returns the moments of a floating result.
+    """
+    import torch
+
+    moments = NOTHING
+    for at in range(0, out.numel(), _CHUNK):
+        pieces = [source[at : at + _CHUNK] for source in sources]
+        wide = torch.float32 if out.dtype in (torch.float16, torch.bfloat16) else out.dtype
+        sum_ = pieces[0].to(wide, copy=True)
+        for piece in pieces[1:]:
+            if operation in ("sum", "avg"):
+                sum_ += piece.to(wide)
+            else:
+                sum_ = (torch.maximum if operation == "max" else torch.minimum)(
+                    sum_, piece.to(wide)
+                )
+        if operation == "avg":
+            sum_ /= len(sources)
+        out[at : at + _CHUNK] = sum_
+        if out.dtype.is_floating_point:
+            squares = sum_ * sum_
+            of_piece = float(sum_.abs().sum()), float(squares.sum()), float(squares.dot(squares))
+            moments = moments.plus(Moments(*of_piece))
+    return moments

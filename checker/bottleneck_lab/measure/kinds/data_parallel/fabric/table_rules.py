@@ -1,0 +1,49 @@
+"""Whether a lab's cost table is one of the model that its recipe makes."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from typing import Any
+
+from bottleneck_lab.catalog import Lab
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, load_costs
+
+
+def problems(lab: Lab) -> Iterator[str]:
+    """What is wrong with a lab's costs.json, each as one sentence; nothing of a file that is not
+    there, which is told elsewhere.
+    """
+    file, recipe = lab.path / "costs.json", lab.path / "recipe.py"
+    if not (file.is_file() and recipe.is_file()):
+        return
+    try:
+        costs = load_costs(lab.path)
+    except LabError as error:
+        yield error.message
+        return
+    if "cuda" in lab.spec.devices and not costs.shape:
+        yield f"{file}: `shape`, of a real sample, is needed on cuda."
+    yield from (
+        f"{file}: {said}"
+        for said in _of_another_model(costs, runpy.run_path(str(recipe))["make_model"]())
+    )
+
+
+def _of_another_model(costs: CostTable, model: Any) -> Iterator[str]:
+    own = {name: list(module.parameters(recurse=False)) for name, module in model.named_modules()}
+    wanted = [(name, sum(part.numel() for part in parts)) for name, parts in own.items() if parts]
+    found = [(module.name, module.elements) for module in costs.modules]
+    if found != wanted:
+        odd = next((pair for pair in wanted if pair not in found), None)
+        lacking = f": `{odd[0]}`, of {odd[1]} elements, is not in it" if odd else ""
+        yield (
+            "`modules` are not those of the recipe's model that have parameters, in the order of"
+            f" `named_modules()`{lacking}."
+        )
+    smallest = min(part.numel() for parts in own.values() for part in parts)
+    if costs.smallest > smallest:
+        yield (
+            f"a parameter of the model has {smallest} elements, and `smallest` is {costs.smallest}."
+        )

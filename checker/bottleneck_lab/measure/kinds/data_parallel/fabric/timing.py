@@ -1,0 +1,80 @@
+"""From a rank's events to its clock: the one place where the cost table and the link turn into
+time.
+"""
+
+from __future__ import annotations
+
+from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import RankClock
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
+    Algorithm,
+    CostTable,
+    Fabric,
+    Shape,
+)
+from bottleneck_lab.measure.kinds.data_parallel.protocol import (
+    DTYPES,
+    ITEM_BYTES,
+    EventKind,
+    RankEvent,
+)
+
+COLLECTIVES = {
+    EventKind.ALLREDUCE: "all-reduce",
+    EventKind.BROADCAST: "broadcast",
+    EventKind.ALLGATHER: "all-gather",
+    EventKind.BARRIER: "barrier",
+}
+_DEVICE_BYTES_PER_US = 1.5e6
+"""Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s,
+about three quarters of the sheet's.
+"""
+
+
+def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
+    """Advances one rank by something that it did alone."""
+    if event.kind is EventKind.FORWARD:
+        clock.join()
+        module = costs.modules[event.which]
+        clock.launch(f"forward {module.name}", costs.samples * module.forward_us)
+    elif event.kind is EventKind.BACKWARD:
+        module = costs.modules[event.which]
+        clock.launch(f"backward {module.name}", costs.samples * module.backward_us)
+    elif event.kind is EventKind.OPTIMIZER:
+        clock.finish_step(costs.optimizer_us)
+    elif event.kind is EventKind.SYNC:
+        clock.synchronise("wait for the device")
+    elif event.kind is EventKind.WAIT:
+        clock.wait(event.number)
+    elif event.kind is EventKind.HOST:
+        clock.stall("host work", event.amount / 1e3)
+    elif event.kind is EventKind.WRITE:
+        clock.stall("print", clock.fabric.write_us * event.number)
+    elif event.kind is EventKind.DEVICE:
+        clock.launch("small operation", event.amount / _DEVICE_BYTES_PER_US)
+
+
+def collective_us(
+    event: RankEvent, shape: Shape, fabric: Fabric, algorithm: Algorithm = "ring"
+) -> float:
+    """How long a collective takes once every rank is ready for it."""
+    nbytes = event.amount * ITEM_BYTES[event.flag]
+    if event.kind is EventKind.BROADCAST:
+        return fabric.spread_us(nbytes, shape)
+    if event.kind is EventKind.ALLGATHER:
+        return fabric.spread_us(nbytes * shape.ranks, shape)
+    return fabric.allreduce_us(nbytes, shape, algorithm)
+
+
+def communicate(
+    clock: RankClock,
+    event: RankEvent,
+    announced: tuple[float, float],
+    end_us: float,
+    *,
+    gradients: bool = False,
+) -> None:
+    """Advances one rank by a collective that ended at `end_us` on all of them."""
+    name, dtype = COLLECTIVES[event.kind], DTYPES[event.flag]
+    clock.communicate(name, announced, end_us, event.amount, dtype, gradients=gradients)
+    if event.kind is EventKind.BARRIER:
+        clock.synchronise("barrier")

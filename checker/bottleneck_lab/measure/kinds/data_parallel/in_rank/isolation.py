@@ -1,0 +1,93 @@
+"""A rank on its own: nothing it can write to is seen by another rank, so the fabric is the only way
+from one to the next.
+
+Mounts, processes, network and IPC are the rank's own. Constants from linux/sched.h, linux/mount.h
+and linux/capability.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+_NEW_MOUNTS, _NEW_IPC, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x08000000, 0x20000000, 0x40000000
+_READ_ONLY, _NO_SETUID, _NO_DEVICES = 1, 2, 4
+_BIND, _WITH_MOUNTS_BELOW = 0x1000, 0x4000
+_CAPABILITY_VERSION_3 = 0x20080522
+_SIZE = b"size=64m"
+"""Of each of a rank's own file systems: they lie in memory that no process is charged for."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def leave_others() -> None:
+    """Whatever this process forks from here on shares no namespace with the other ranks; its first
+    child is process 1 of a new one.
+
+    Raises OSError if that is not allowed, which `bubblewrap.lets_ranks_part` finds out beforehand.
+    """
+    _call("unshare", _NEW_MOUNTS | _NEW_IPC | _NEW_PROCESSES | _NEW_NETWORK)
+
+
+def take_own_files(scratch: Path, readable: list[Path]) -> None:
+    """Empty file systems of this rank's own for all that was writable, with a copy of the scratch
+    folder's files; then no rights to change that.
+
+    Folders of `readable`, which the sandbox shows read-only, stay where they are, even below /tmp:
+    Python goes on importing from them. /proc is left empty: it would show processes of all ranks,
+    with their memory and open files. Raises OSError.
+    """
+    emptied = [Path("/tmp"), Path("/dev/shm"), scratch]
+    kept = {
+        folder: os.open(folder, os.O_PATH)
+        for folder in readable
+        if folder.is_dir() and _is_below(folder, emptied)
+    }
+    files = {path: path.read_bytes() for path in scratch.rglob("*") if path.is_file()}
+    for folder in emptied:
+        folder.mkdir(parents=True, exist_ok=True)
+        _mount_empty(folder, _NO_SETUID | _NO_DEVICES, _SIZE)
+    for folder, opened in sorted(kept.items()):
+        _show_again(folder, opened)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    os.chdir(scratch)
+    _mount_empty(Path("/proc"), _NO_SETUID | _NO_DEVICES | _READ_ONLY, b"size=4k")
+    _drop_capabilities()
+
+
+def _is_below(folder: Path, others: list[Path]) -> bool:
+    return any(folder.is_relative_to(other) for other in others)
+
+
+def _mount_empty(folder: Path, flags: int, options: bytes) -> None:
+    _call("mount", b"tmpfs", bytes(folder), b"tmpfs", flags, options)
+
+
+def _show_again(folder: Path, opened: int) -> None:
+    """Mounts a folder, opened before its parent was emptied, at its old path: still read-only, and
+    what is hidden in it still hidden.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _call(
+        "mount",
+        f"/proc/self/fd/{opened}".encode(),
+        bytes(folder),
+        None,
+        _BIND | _WITH_MOUNTS_BELOW,
+        None,
+    )
+    os.close(opened)
+
+
+def _drop_capabilities() -> None:
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    _call("capset", ctypes.byref(header), ctypes.byref(none))
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")

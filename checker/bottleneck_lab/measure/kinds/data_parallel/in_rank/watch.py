@@ -1,0 +1,232 @@
+"""Inside a rank: what the script does between the model's passes, told to the fabric as events that
+it charges for.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
+
+_SPARE_HOST_S, _QUANTUM_S = 0.020, 0.005
+_SYNCHRONISING = frozenset(
+    [
+        "item",
+        "tolist",
+        "numpy",
+        "cpu",
+        "nonzero",
+        "equal",
+        "allclose",
+        "__float__",
+        "__int__",
+        "__bool__",
+        "__index__",
+        "__repr__",
+        "__format__",
+        "__array__",
+    ]
+)
+_FREE = frozenset(
+    [
+        "size",
+        "dim",
+        "numel",
+        "stride",
+        "view",
+        "reshape",
+        "detach",
+        "__get__",
+        "__set__",
+        "__len__",
+        "is_floating_point",
+        "__getitem__",
+        "__hash__",
+    ]
+)
+
+Tell = Callable[..., None]
+
+
+class HostWatch:
+    """Brackets what is not the script's own work: `with watch: …` around a pass of the model, the
+    optimizer, a collective.
+
+    Host work is charged only beyond 20 ms of CPU time at a stretch and in steps of 5 ms, so that an
+    honest script's modelled time is exactly the same in every run.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.depth = 0
+        self._awaited = -1
+        self._since = time.thread_time()
+
+    def __enter__(self) -> HostWatch:
+        self.depth += 1
+        if self.depth == 1:
+            spent = time.thread_time() - self._since
+            if spent > _SPARE_HOST_S:
+                self.tell(
+                    EventKind.HOST, 0, 0, 0, int(spent / _QUANTUM_S) * round(_QUANTUM_S * 1e9)
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            if self._awaited >= 0:
+                self.tell(EventKind.WAIT, 0, 0, self._awaited)
+                self._awaited = -1
+            self._since = time.thread_time()
+
+    def wait(self, collective: int) -> None:
+        """Tells that what is computed from now on needs a collective. Within a pass, that is what
+        follows the pass: hooks hold up no backward.
+        """
+        if self.depth:
+            self._awaited = max(self._awaited, collective)
+        else:
+            self.tell(EventKind.WAIT, 0, 0, collective)
+
+
+class Interceptor(TorchFunctionMode):
+    """Sees every torch call of the script: passes of autograd are bracketed, waits are told, small
+    operations are charged.
+    """
+
+    def __init__(self, watch: HostWatch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if self.watch.depth or name in _FREE:
+            return func(*args, **kwargs)
+        with self.watch:
+            if name in _SYNCHRONISING or (name == "to" and "cpu" in args):
+                self.watch.tell(EventKind.SYNC)
+                return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if name != "backward":
+                self.watch.tell(
+                    EventKind.DEVICE, 0, 0, 0, _bytes_touched([*args, *kwargs.values(), result])
+                )
+            return result
+
+
+def _bytes_touched(values: list[Any]) -> int:
+    return sum(
+        (
+            _bytes_touched(list(value))
+            if isinstance(value, list | tuple)
+            else value.numel() * value.element_size()
+            if isinstance(value, torch.Tensor)
+            else 0
+        )
+        for value in values
+    )
+
+
+def watch_modules(model: nn.Module, client: Client) -> None:
+    """Tells of every module with parameters of its own: its forward when it returns, its backward
+    when the gradient of its output arrives.
+
+    A module's backward is told before its parameters' gradients exist, so that a collective
+    launched for them comes after it. The fabric says what that gradient is multiplied with.
+    """
+    current, whole = 0, False
+
+    def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal current, whole
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        if module is model or not whole:
+            found = client.micro_batch(given[0]) if given else None
+            current = current if found is None else found
+        whole = whole or module is model
+
+    def ends(*_: Any) -> None:
+        nonlocal whole
+        whole = False
+
+    owners = [
+        module
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    for module in {model, *owners}:  # a script may call the model's parts one by one
+        module.register_forward_pre_hook(begins, with_kwargs=True)
+    model.register_forward_hook(ends)
+    for index, module in enumerate(owners):
+
+        def told(_module: nn.Module, _args: Any, output: torch.Tensor, index: int = index) -> None:
+            samples, micro_batch = output.shape[0], current
+            client.tell(EventKind.FORWARD, 0, index, samples)
+            if output.requires_grad:
+                output.register_hook(  # type: ignore[no-untyped-call]  # torch has no types
+                    lambda gradient: _scaled(gradient, client.factor(micro_batch, index, samples))
+                )
+
+        module.register_forward_hook(told)
+
+
+def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
+    return None if by == 1.0 else gradient * by
+
+
+def watch_passes(ddp: nn.Module, optimizer: torch.optim.Optimizer, watch: HostWatch) -> None:
+    """Brackets the wrapped model's forward and the optimizer's step, and tells of the latter."""
+
+    def begins(*_: Any) -> None:
+        watch.__enter__()
+
+    def ends(*_: Any) -> None:
+        watch.__exit__()
+
+    def stepped(*_: Any) -> None:
+        watch.__exit__()
+        watch.tell(EventKind.OPTIMIZER)
+
+    ddp.register_forward_pre_hook(begins)
+    ddp.register_forward_hook(ends, always_call=True)
+    optimizer.register_step_pre_hook(begins)
+    optimizer.register_step_post_hook(stepped)
+
+
+class _Printed(io.TextIOBase):
+    def __init__(self, report: Tell, stream: Any) -> None:
+        self.report = report
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        if "\n" in text:
+            self.report(EventKind.WRITE, 0, 0, text.count("\n"))
+        return int(self.stream.write(text))
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def watch_host(watch: HostWatch) -> None:
+    """Tells of lines printed and of sleeps (which take no time here) and of the device being waited
+    for by name.
+    """
+    sys.stdout = _Printed(watch.tell, sys.stdout)
+
+    def sleep(seconds: float) -> None:
+        watch.tell(EventKind.HOST, 0, 0, 0, max(0, int(seconds * 1e9)))
+
+    setattr(time, "sleep", sleep)  # noqa: B010 - an assignment is what the type checker forbids
+    setattr(torch.cuda, "synchronize", lambda *_: watch.tell(EventKind.SYNC))  # noqa: B010 - as above

@@ -1,0 +1,41 @@
+"""The process of a check in which a server runs: `python -I -m
+bottleneck_lab.measure.kinds.http_server.child …`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+from bottleneck_lab.measure.channel.messages import Done, Ready
+from bottleneck_lab.measure.channel.wire import Channel
+from bottleneck_lab.measure.worker import load_module, serve
+
+
+def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what a server needs to reach the verifier and its clients."""
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--listener", type=int, required=True)
+    return parser
+
+
+def run_server(channel: Channel, options: argparse.Namespace) -> None:
+    """Loads the server and has it listen; it must not return."""
+    module = load_module(options.entry)
+    channel.send(Ready())
+    module.serve(socket.socket(fileno=options.listener))
+    channel.send(Done())
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--entry", type=Path, required=True)
+    options = script_parser(parser).parse_args()
+    channel = Channel(socket.socket(fileno=options.socket))
+    serve(channel, options.entry.parent, lambda: run_server(channel, options))
+
+
+if __name__ == "__main__":
+    main()

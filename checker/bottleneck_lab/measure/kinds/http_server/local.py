@@ -1,0 +1,160 @@
+"""The learner's server while it runs in the learner's own folder, under load by us."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.measure.channel.messages import Ran, Ready
+from bottleneck_lab.measure.channel.wire import Channel, TimedOut, WireError
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level, Load
+from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
+from bottleneck_lab.measure.kinds.profiling import child_command
+from bottleneck_lab.measure.sandbox.children import OnLine, stream
+
+WARM_UP_S, CAPTURED_S, LEAD_S = 2.0, 4.0, 1.0
+LOOP_S = 6.0
+FIRST_ANSWER_S = 60.0
+
+
+class Ended(Exception):  # noqa: N818 - says what, as `raise` reads
+    """The server has ended while it was under load."""
+
+
+class LocalServer:
+    """The learner's server. `batches`: what a device ran for it; `control`: the pipe that tells it
+    what to capture.
+    """
+
+    def __init__(self, channel: Channel, address: str, control: int) -> None:
+        self.address = address
+        self.batches: list[Ran] = []
+        self._channel = channel
+        self._control = control
+
+    def tell(self, word: str, value: float) -> None:
+        """Has the server's process `capture` for some seconds, or sets a constant of the server."""
+        os.write(self._control, f"{word} {value}\n".encode())
+
+    def follow(self, seconds: float) -> None:
+        """Records what a device runs for `seconds`. Raises Ended if the server is gone."""
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            self._receive(left_s)
+
+    def _receive(self, seconds: float) -> None:
+        try:
+            message = self._channel.receive(seconds)
+        except TimedOut:
+            return
+        except WireError as error:
+            raise Ended from error
+        if isinstance(message, Ran):
+            self.batches.append(message)
+        elif not isinstance(message, Ready):
+            raise Ended
+
+
+Work = Callable[[LocalServer], None]
+
+
+def compare(
+    server: LocalServer, load: Load, clients: int, on_line: OnLine
+) -> tuple[Level, Level] | None:
+    """Loads the server in a closed loop, then at that rate in an open one; shows and returns both.
+    None if nothing was answered.
+    """
+    closed = load.closed(server.address, clients, LOOP_S, server.follow)
+    rate = closed.rate(LOOP_S)
+    if not rate:
+        on_line(
+            f"None of {clients} concurrent clients got an answer within {LOOP_S:.0f} s, so there is"
+            " no rate to compare at.\n"
+        )
+        return None
+    opened = load.open(server.address, rate, LOOP_S, server.follow)
+    on_line(compare_loops(closed, opened, clients, rate))
+    return closed, opened
+
+
+def load_for_capture(server: LocalServer, load: Load, clients: int) -> None:
+    """Loads the server for as long as a capture takes, and has it capture itself meanwhile."""
+    threading.Timer(WARM_UP_S, server.tell, ["capture", CAPTURED_S]).start()
+    load.closed(server.address, clients, WARM_UP_S + CAPTURED_S + LEAD_S, server.follow)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the learner's server is started. `fds`: the options of `program` that name descriptors;
+    `channel`: on which its messages arrive.
+
+    `end` closes the other end of the channel when the server is gone; `options`: further ones for
+    `program`.
+    """
+
+    program: str
+    fds: dict[str, int]
+    channel: Channel
+    end: Callable[[], None]
+    options: tuple[str, ...] = ()
+
+
+def serve_locally(
+    context: Context[Any],
+    place: Place,
+    load: Load,
+    work: Work,
+    on_line: OnLine,
+    trace: Path | None = None,
+) -> tuple[int, list[Ran]]:
+    """Runs the learner's server until `work` is done: its exit status, and what a device ran for
+    it. It can be captured to `trace`.
+    """
+    theirs, ours = os.pipe()
+    server, problems = LocalServer(place.channel, str(address_of(context)), ours), list[LabError]()
+    worker = threading.Thread(target=_work, args=(server, load, work, ours, problems), daemon=True)
+    worker.start()
+    fds = {**place.fds, "--control": theirs}
+    options = [part for option, fd in fds.items() for part in (option, str(fd))]
+    options += [*place.options, *(["--trace", str(trace)] if trace else [])]
+    command = child_command(place.program, context, options)
+    temporary = {
+        "TMPDIR": str(context.janitor.folder)
+    }  # removed with what a killed server leaves there
+    status = stream(
+        command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values())
+    )
+    os.close(theirs)
+    place.end()
+    worker.join()
+    for problem in problems:
+        raise problem
+    return status, server.batches
+
+
+def address_of(context: Context[Any]) -> Path:
+    """Where the server listens."""
+    return context.janitor.folder / "server.sock"
+
+
+def _work(
+    server: LocalServer, load: Load, work: Work, control: int, problems: list[LabError]
+) -> None:
+    """Waits until the server answers, does the work, and ends the server."""
+    try:
+        level = load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
+        if (level.status == OK).any():
+            work(server)
+    except LabError as problem:
+        problems.append(problem)
+    except Ended:
+        pass
+    finally:
+        os.close(control)

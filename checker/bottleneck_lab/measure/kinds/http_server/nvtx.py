@@ -1,0 +1,64 @@
+"""The parts that a server marks with `record_function`, as NVTX ranges, which nsys can see; only
+those within the captured window are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+VARIABLE = "LAB_NVTX"
+"""Set for the processes that a server starts, so that nsys sees their parts too."""
+_shown = threading.Event()
+
+
+class Range(contextlib.ContextDecorator):
+    """Takes the place of `torch.profiler.record_function`."""
+
+    def __init__(self, name: str, args: str | None = None) -> None:  # noqa: ARG002 - torch's
+        self._name = name
+        self._open: list[bool] = []
+
+    def __enter__(self) -> Any:
+        import torch
+
+        self._open.append(_shown.is_set())
+        if self._open[-1]:
+            torch.cuda.nvtx.range_push(self._name)  # type: ignore[no-untyped-call]  # torch has no types for it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        if self._open.pop():
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]  # as above
+
+
+def asked() -> bool:
+    """Whether this process marks its parts for nsys."""
+    return VARIABLE in os.environ
+
+
+def mark() -> None:
+    """Makes modules imported from now on mark their parts with NVTX, also in child processes.
+    Raises RuntimeError if PyTorch has no NVTX.
+    """
+    import torch
+
+    if torch.version.cuda is None:
+        raise RuntimeError(
+            "This PyTorch was built without CUDA, and so without NVTX: nsys would not see the"
+            " server's parts."
+        )
+    torch.profiler.record_function = Range  # type: ignore[assignment,misc]  # a class is put in another's place
+    os.environ[VARIABLE] = "1"
+
+
+def show(seconds: float) -> None:
+    """The captured window: parts that begin within `seconds` are marked."""
+    _shown.set()
+    time.sleep(seconds)
+    _shown.clear()

@@ -1,0 +1,82 @@
+"""`lab run` and `lab profile` of a server: what a check does, without the secrets or the sandbox."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bottleneck_lab.measure.channel.wire import Channel
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.http_server import RequestsSettings
+from bottleneck_lab.measure.kinds.http_server.check import JudgedBench
+from bottleneck_lab.measure.kinds.http_server.load.steps import counts, show_steps, step
+from bottleneck_lab.measure.kinds.http_server.local import (
+    LocalServer,
+    Place,
+    Work,
+    address_of,
+    compare,
+    load_for_capture,
+    serve_locally,
+)
+from bottleneck_lab.measure.kinds.http_server.session import listen
+from bottleneck_lab.measure.sandbox.children import OnLine
+
+CHILD = "bottleneck_lab.measure.kinds.http_server.child_profiled"
+STEP_S = 2.0
+
+
+def run(context: Context[RequestsSettings], on_line: OnLine) -> int:
+    """Loads the server with more and more clients, then in a closed and an open loop, side by side;
+    its exit status, 0 if it served to the end.
+    """
+    bench = JudgedBench.prepare(context)
+
+    def work(server: LocalServer) -> None:
+        steps = [
+            step(clients, bench.load.closed(server.address, clients, STEP_S, server.follow), STEP_S)
+            for clients in counts(context.settings.clients)
+        ]
+        on_line(show_steps(steps))
+        compare(server, bench.load, context.settings.clients, on_line)
+
+    return _serve(bench, work, on_line)
+
+
+def profile(context: Context[RequestsSettings], trace: Path, on_line: OnLine) -> int:
+    """Captures the server under load with torch.profiler; its exit status, 0 if it served to the
+    end.
+    """
+    bench = JudgedBench.prepare(context)
+
+    def work(server: LocalServer) -> None:
+        load_for_capture(server, bench.load, context.settings.clients)
+
+    return _serve(bench, work, on_line, trace)
+
+
+def under_load(context: Context[RequestsSettings], on_line: OnLine) -> int:
+    """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit
+    status, 0 if it served to the end.
+    """
+    bench = JudgedBench.prepare(context)
+
+    def work(server: LocalServer) -> None:
+        load_for_capture(server, bench.load, context.settings.clients)
+
+    return _serve(bench, work, on_line, options=("--nvtx",))
+
+
+def _serve(
+    bench: JudgedBench,
+    work: Work,
+    on_line: OnLine,
+    trace: Path | None = None,
+    options: tuple[str, ...] = (),
+) -> int:
+    """Runs the learner's server until the work on it is done; its exit status."""
+    context = bench.context
+    ours, theirs = Channel.pair()
+    with ours, theirs, listen(address_of(context)) as listener:
+        fds = {"--socket": theirs.fileno(), "--listener": listener.fileno()}
+        place = Place(CHILD, fds, Channel(ours), theirs.close, options)
+        return serve_locally(context, place, bench.load, work, on_line, trace)[0]

@@ -1,0 +1,68 @@
+"""The process of a check in which a server runs: `python -I -m
+bottleneck_lab.measure.kinds.inference_server.child …`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+from bottleneck_lab.measure.channel.messages import Done, Ready
+from bottleneck_lab.measure.channel.wire import Arena, Channel
+from bottleneck_lab.measure.kinds.http_server.child import script_parser
+from bottleneck_lab.measure.kinds.inference_server.learner_api import Model
+from bottleneck_lab.measure.kinds.inference_server.triton.gateway import Gateway
+from bottleneck_lab.measure.kinds.inference_server.triton.server import (
+    MODELS,
+    Tritonserver,
+    device_fds,
+)
+from bottleneck_lab.measure.worker import load_module, serve
+
+
+def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what an inference server needs: its device, and the environment and port of a Triton
+    server if one serves.
+    """
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--environment", type=Path)
+    parser.add_argument("--port", type=int, default=0)
+    return script_parser(parser)
+
+
+def run_server(channel: Channel, options: argparse.Namespace) -> None:
+    """Loads the server and has it listen; it must not return."""
+    listener = socket.socket(fileno=options.listener)
+    if options.environment:
+        channel.send(Ready())
+        gateway_of(options).serve(listener)
+    else:
+        module = load_module(options.entry)
+        channel.send(Ready())
+        module.serve(listener, Model(channel, Arena.attach(options.arena)))
+    channel.send(Done())
+
+
+def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gateway:
+    """Triton on the model repository beside the entry, behind a gateway; `captured`: its models can
+    be captured.
+    """
+    fds = device_fds(options.socket, options.arena)
+    models = options.entry.parent / MODELS
+    return Gateway(
+        Tritonserver(options.environment, models, fds, port=options.port, captured=captured)
+    )
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--entry", type=Path, required=True)
+    options = server_parser(parser).parse_args()
+    channel = Channel(socket.socket(fileno=options.socket))
+    serve(channel, options.entry.parent, lambda: run_server(channel, options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""The device process of a server: runs the model's batches one at a time, and keeps what came and
+when.
+
+Owned by the verifier: `python -I -m bottleneck_lab.measure.kinds.inference_server.device`. The
+`emulated` model takes the time that a batch is set to take; the `cuda` model is an ensemble on the
+GPU (ensemble.py). Either has secret weights, so nobody can give a picture's scores without having
+had it run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.messages import (
+    DeviceReady,
+    Done,
+    Failed,
+    Infer,
+    Inferred,
+    Message,
+    Ran,
+    Ready,
+    Score,
+    Scored,
+)
+from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed
+from bottleneck_lab.measure.kinds.inference_server.learner_api import CLASSES, MAX_BATCH
+from bottleneck_lab.measure.kinds.inference_server.pixels import BLOCK, IMAGES, levels
+from bottleneck_lab.measure.kinds.input_pipeline.device import Batch, Device, EmulatedEngine
+from bottleneck_lab.measure.rehearsed import stand_in
+from bottleneck_lab.measure.worker import load_module
+
+KEPT_SHARE = 0.06
+"""Share of the images whose pixels are kept for the verifier."""
+
+Array = np.ndarray[Any, Any]
+
+
+class Model(Protocol):
+    """What answers batches, one at a time: an engine of the `input_pipeline` kind that also knows
+    what it saw and what it said.
+    """
+
+    def start(self, images: Array, labels: Array, arrived_ns: int) -> int:
+        """Starts a batch and returns when it started, in ns of the monotonic clock."""
+
+    def ended_ns(self) -> int | None:
+        """When the running batch ended, or None while it runs."""
+
+    def patience_s(self) -> float:
+        """How long to wait before asking again."""
+
+    def step_s(self, batch: int) -> float:
+        """Seconds that a batch of so many images takes with nothing else to do."""
+
+    def step_again_s(self, batch: int) -> float:
+        """The same, measured later."""
+
+    def answer(self) -> tuple[Array, Array]:
+        """Of the batch that ended last: its scores, N×10 float32, and the levels that the model
+        saw, as `levels` makes them.
+        """
+
+
+class EmulatedModel(EmulatedEngine):
+    """Takes `fixed_s` for any batch and `image_s` for each image in it. Its scores are a secret
+    linear layer on what the batch shows.
+    """
+
+    def __init__(self, fixed_s: float, image_s: float) -> None:
+        super().__init__(image_s, 1)
+        self._fixed_ns = round(fixed_s * 1e9)
+        shape = ((IMAGES.shape[1] // BLOCK) * (IMAGES.shape[2] // BLOCK) * 3, CLASSES)
+        weights = np.random.default_rng(random.SystemRandom().getrandbits(128)).normal(size=shape)
+        self._weights = (weights / shape[0] ** 0.5).astype(np.float32)
+
+    def start(self, images: Array, labels: Array, arrived_ns: int) -> int:
+        started_ns = super().start(images, labels, arrived_ns)
+        self._end_ns += self._fixed_ns
+        self._seen = levels(images)
+        return started_ns
+
+    def step_s(self, batch: int) -> float:
+        return (self._fixed_ns + self._sample_ns * batch) / 1e9
+
+    def answer(self) -> tuple[Array, Array]:
+        seen = self._seen.reshape(len(self._seen), -1).astype(np.float32) / 255 - 0.5
+        return (seen @ self._weights).astype(np.float32), self._seen
+
+
+@dataclass(kw_only=True)
+class Request(Batch):
+    """A batch to answer; `kept`: the rows whose pixels are kept."""
+
+    kept: Array
+
+
+@dataclass
+class ServingDevice(Device):
+    """A device that answers batches with scores."""
+
+    engine: Model
+
+    def __post_init__(self) -> None:
+        self._rng = random.SystemRandom()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Infer):
+            self.queue.append(self._request(message))
+        elif isinstance(message, Ready | Done | Failed):
+            self.verifier.send(message)
+        else:
+            raise Malformed(f"unexpected {type(message).__name__}")
+
+    def _request(self, asked: Infer) -> Request:
+        arrived_ns = time.monotonic_ns()
+        self._require_free(asked)
+        if asked.count not in range(1, MAX_BATCH + 1):
+            raise Malformed(f"a batch of {asked.count} images")
+        images = np.array(self._samples(asked))
+        kept = np.array(
+            [row for row in range(asked.count) if self._rng.random() < KEPT_SHARE], np.int64
+        )
+        return Request(asked.slot, images, kept, images[kept], arrived_ns, kept=kept)
+
+    def _finish(self, batch: Batch, ended_ns: int) -> None:
+        assert isinstance(batch, Request)
+        self.running = None
+        scores, seen = self.engine.answer()
+        self._to_host(Inferred(batch.slot, scores))
+        times = (batch.arrived_ns, batch.started_ns, ended_ns)
+        self.verifier.send(Ran(*times, scores, seen, batch.kept, batch.kept_samples))
+
+    def _from_verifier(self) -> None:
+        message = self.verifier.receive(10)
+        if isinstance(message, Score):
+            while self.running or self.queue:
+                self._advance()
+            self.verifier.send(
+                Scored(np.concatenate([self._alone(image[None]) for image in message.images]))
+            )
+
+    def _alone(self, image: Array) -> Array:
+        """Scores of a batch of one image."""
+        self.engine.start(image, np.zeros(1, np.int64), time.monotonic_ns())
+        while self.engine.ended_ns() is None:
+            time.sleep(self.engine.patience_s())
+        return self.engine.answer()[0]
+
+
+def model_of(options: argparse.Namespace) -> Model:
+    """The model that the options ask for."""
+    if options.engine == "emulated":
+        return EmulatedModel(options.fixed_s, options.image_s)
+    from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
+
+    stand_in("cuda")
+    return Ensemble(options.members, load_module(options.judge).member)
+
+
+def main() -> None:
+    """Entry point of the device process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", type=int, required=True)
+    parser.add_argument("--verifier", type=int, required=True)
+    parser.add_argument("--arena", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
+    parser.add_argument("--fixed-s", type=float, default=0.0)
+    parser.add_argument("--image-s", type=float, default=0.0)
+    parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--judge", type=Path)
+    options = parser.parse_args()
+    model = model_of(options)
+    verifier = Channel(socket.socket(fileno=options.verifier))
+    host = Channel(socket.socket(fileno=options.host))
+    device = ServingDevice(host, verifier, Arena.attach(options.arena), model, IMAGES, MAX_BATCH)
+    verifier.send(DeviceReady(model.step_s(options.batch)))
+    with contextlib.suppress(Closed):
+        device.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The model of a server on a GPU: an ensemble of networks that all see every picture. Imports
+torch.
+
+Has never run on a GPU: docs/measured/README.md.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from bottleneck_lab.measure.kinds.inference_server.learner_api import CLASSES, MAX_BATCH
+from bottleneck_lab.measure.kinds.inference_server.pixels import (
+    BLOCK,
+    IMAGES,
+    MEAN,
+    STD,
+    as_levels,
+    from_normalised,
+)
+
+SIZES = (1, 2, *range(4, MAX_BATCH + 1, 4))
+"""Batch sizes that graphs are recorded for; other batches run as the next larger size."""
+TUNING_RUNS, TIMED_RUNS = 3, 10
+POLL_S = 0.0005
+
+Array = np.ndarray[Any, Any]
+Member = Callable[[Any], Any]
+"""A network on the GPU: from images N×3×224×224, float32 normalised, to scores N×10, both on the
+GPU; their spread over pictures is about 1.
+"""
+
+
+class Ensemble:
+    """`members` networks; a picture's scores are their sum, scaled to the spread of one.
+
+    A batch is one CUDA graph and so one launch: with a few thousand launches per batch the host's
+    speed would be measured, not the GPU's. Everything runs in float32 without TF32, so a picture's
+    scores do not depend on its batch (they differ by less than 1e-4; with TF32 by 0.2). Times come
+    from CUDA events on the stream: copying the batch to the GPU, running it, and copying the scores
+    back.
+    """
+
+    def __init__(self, members: int, member: Callable[[], Member]) -> None:
+        backends: Any = torch.backends  # whose newer settings torch publishes no types for
+        backends.cudnn.conv.fp32_precision = backends.cuda.matmul.fp32_precision = "ieee"
+        torch.manual_seed(random.SystemRandom().getrandbits(63))
+        self._members = [member() for _ in range(members)]
+        self._mean, self._std = (torch.from_numpy(values).cuda() for values in (MEAN, STD))
+        self._images = torch.zeros(MAX_BATCH, *IMAGES.shape, device="cuda")
+        self._staged = {
+            str(kind): torch.from_numpy(IMAGES.values(kind, MAX_BATCH)).pin_memory()
+            for kind in IMAGES.types
+        }
+        blocks = (3, IMAGES.shape[1] // BLOCK, IMAGES.shape[2] // BLOCK)
+        self._host = (
+            torch.zeros(MAX_BATCH, CLASSES).pin_memory(),
+            torch.zeros(MAX_BATCH, *blocks).pin_memory(),
+        )
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs = {size: self._record(size) for size in SIZES}
+        self._begin, self._end = _event(), _event()
+        self._started_ns = self._count = 0
+
+    def start(self, images: Array, labels: Array, arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
+        """Queues a batch on the GPU. The stream is empty: a batch only starts when the one before
+        has ended.
+        """
+        self._count = count = len(images)
+        staged = self._staged[str(images.dtype)][:count]
+        staged.copy_(torch.from_numpy(images))
+        graph, results = self._graphs[next(size for size in SIZES if size >= count)]
+        self._started_ns = time.monotonic_ns()
+        self._begin.record()
+        there = staged.to("cuda", non_blocking=True)
+        self._images[:count].copy_(self._normalised(there))
+        graph.replay()
+        for host, result in zip(self._host, results, strict=True):
+            host[:count].copy_(result[:count], non_blocking=True)
+        self._end.record()
+        return self._started_ns
+
+    def ended_ns(self) -> int | None:
+        """When the GPU finished, by its own clock counted from the start; this process may notice
+        later.
+        """
+        if not self._end.query():
+            return None
+        return self._started_ns + round(self._took_s() * 1e9)
+
+    def patience_s(self) -> float:
+        return POLL_S
+
+    def step_s(self, batch: int) -> float:
+        """Median of some runs on images that are ready in host memory; the first runs do not count."""
+        images = IMAGES.values("uint8", batch)
+        times_s = list[float]()
+        for _ in range(TUNING_RUNS + TIMED_RUNS):
+            self.start(images, images, 0)
+            self._end.synchronize()
+            times_s.append(self._took_s())
+        return median(times_s[TUNING_RUNS:])
+
+    def step_again_s(self, batch: int) -> float:
+        return self.step_s(batch)
+
+    def answer(self) -> tuple[Array, Array]:
+        """Scores, and levels (0-255) of 16×16 blocks, N×14×14×3, computed on the GPU from the very
+        images that the networks got.
+        """
+        scores, means = (host[: self._count].clone().numpy() for host in self._host)
+        return scores, as_levels(from_normalised(means.transpose(0, 2, 3, 1)))
+
+    def _took_s(self) -> float:
+        return float(self._begin.elapsed_time(self._end)) / 1000
+
+    def _normalised(self, images: Any) -> Any:
+        return (
+            (images.float() / 255 - self._mean) / self._std
+            if images.dtype == torch.uint8
+            else images
+        )
+
+    def _record(self, size: int) -> tuple[Any, tuple[Any, Any]]:
+        """A graph for batches of `size` images, and its result tensors. The work runs once before
+        recording, so that libraries are set up.
+        """
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch publishes no types for it
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._run(size)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            results = self._run(size)
+        return graph, results
+
+    def _run(self, size: int) -> tuple[Any, Any]:
+        images = self._images[:size]
+        scores = self._members[0](images)
+        for member in self._members[1:]:
+            scores = scores + member(images)
+        return scores / len(self._members) ** 0.5, torch.nn.functional.avg_pool2d(images, BLOCK)
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch publishes no types for it

@@ -1,0 +1,203 @@
+"""`lab run` and `lab profile` of an inference server: what a check does, without the secrets or the
+sandbox.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bottleneck_lab.analysis.plateau import Plateau, write_plateau
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.http_server.load.level import Level
+from bottleneck_lab.measure.kinds.http_server.local import (
+    FIRST_ANSWER_S,
+    LOOP_S,
+    LocalServer,
+    Place,
+    Work,
+    address_of,
+    compare,
+    load_for_capture,
+    serve_locally,
+)
+from bottleneck_lab.measure.kinds.http_server.session import listen
+from bottleneck_lab.measure.kinds.inference_server import ServerSettings
+from bottleneck_lab.measure.kinds.inference_server.check import Bench, preprocess_s
+from bottleneck_lab.measure.kinds.inference_server.plateau import (
+    SIZES,
+    max_batch_of,
+    point,
+    show_plateau,
+)
+from bottleneck_lab.measure.kinds.inference_server.sizing import size_model, start_device
+from bottleneck_lab.measure.kinds.inference_server.triton import perf_analyzer
+from bottleneck_lab.measure.kinds.inference_server.triton import server as tritonserver
+from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
+    FailedError,
+    PerfAnalyzer,
+    Row,
+    read_report,
+    row_of,
+)
+from bottleneck_lab.measure.kinds.input_pipeline.device_rows import add_rows
+from bottleneck_lab.measure.sandbox.children import OnLine
+
+CHILD = "bottleneck_lab.measure.kinds.inference_server.child_profiled"
+STANDS_FOR = (
+    "an accelerator whose time per batch is set from the time of the shipped pre-processing on this"
+    " machine"
+)
+LOOK_S = 0.1
+POINT_S, CAPTURED_POINT_S = 2.5, 1.5
+"""How long the server is loaded with each maximum batch size: in `lab run`, and after a capture."""
+
+
+def run(context: Context[ServerSettings], on_line: OnLine) -> int:
+    """Loads the server with each maximum batch size, then in a closed and an open loop, side by
+    side; its exit status, 0 if it served to the end.
+    """
+    bench = Bench.prepare(context, context.workspace)
+    size, (port,) = _max_batch(bench), tritonserver.free_ports(1)
+
+    def work(server: LocalServer) -> None:
+        if size is not None:
+            on_line(show_plateau(_plateau(server, bench, size, POINT_S)))
+        found = compare(server, bench.load, context.settings.batch, on_line)
+        if bench.triton and found:
+            on_line(_by_perf_analyzer(server, bench, bench.triton, f"127.0.0.1:{port}", found))
+
+    return _serve(bench, work, on_line, options=("--port", str(port)))[0]
+
+
+def _by_perf_analyzer(
+    server: LocalServer, bench: Bench, home: Path, url: str, found: tuple[Level, Level]
+) -> str:
+    """The closed and the open loop by perf_analyzer, beside the figures found: as text, or why
+    there are none.
+    """
+    clients, rate = bench.context.settings.batch, found[0].rate(LOOP_S)
+    closed, opened = perf_analyzer.closed_loop(clients), perf_analyzer.open_loop(rate)
+    names = [
+        f"closed loop, {clients} clients ({' '.join(closed)})",
+        f"open loop, {rate:.1f}/s ({' '.join(opened)})",
+    ]
+    folder, program = bench.context.janitor.folder / "perf_analyzer", PerfAnalyzer(home)
+    folder.mkdir()
+    drawn = bench.strips.draw(perf_analyzer.PICTURES, bench.rng)
+    perf_analyzer.write_pictures(
+        [bench.strips.file(picture) for picture in drawn], folder / "pictures.json"
+    )
+
+    def row(loop: tuple[str, ...], name: str, *more: str) -> Row:
+        report = program.run(url, folder, (*loop, *more), bench.context.janitor, server.follow)
+        return read_report(report, name, " ".join(("perf_analyzer", *more)))
+
+    try:
+        version = program.version()
+        first = [row_of(found[0], LOOP_S, names[0]), row(closed, names[0])]
+        second = [
+            row_of(found[1], LOOP_S, names[1]),
+            row(opened, names[1]),
+            row(opened, names[1], "--async"),
+        ]
+    except MachineError as error:
+        return f"{error.message} {error.remedy}\n"
+    except FailedError as error:
+        return f"perf_analyzer gave no result: {error}.\n"
+    return perf_analyzer.show([*first, *second], version)
+
+
+def _max_batch(bench: Bench) -> int | None:
+    """The largest batch that the server makes, according to its own files."""
+    workspace = bench.context.workspace
+    return (
+        tritonserver.max_batch_of(workspace / tritonserver.MODELS)
+        if bench.triton
+        else max_batch_of(workspace / bench.context.lab.spec.entry)
+    )
+
+
+def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) -> Plateau:
+    """The server's rate with one maximum batch size after another, each for `point_s`; afterwards
+    it gets its own back.
+    """
+    points, clients = [], bench.context.settings.clients
+    for size in SIZES:
+        server.tell("MAX_BATCH", size)
+        bench.load.closed(
+            server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S
+        )  # Triton has to start again
+        before = len(server.batches)
+        level = bench.load.closed(
+            server.address, clients, point_s, server.follow, patience_s=FIRST_ANSWER_S
+        )
+        points.append(
+            point(size, level, point_s, [len(batch.means) for batch in server.batches[before:]])
+        )
+    server.tell("MAX_BATCH", shipped)
+    bench.load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
+    return Plateau(clients, points)
+
+
+def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> int:
+    """Captures the server under load with torch.profiler and adds the device's batches; its exit
+    status, 0 if it served to the end.
+    """
+    bench = Bench.prepare(context, context.workspace)
+    size = _max_batch(bench)
+
+    def work(server: LocalServer) -> None:
+        load_for_capture(server, bench.load, context.settings.clients)
+        while not trace.exists():  # the batch size must not change before the trace is written
+            server.follow(LOOK_S)
+        if size is not None:
+            write_plateau(_plateau(server, bench, size, CAPTURED_POINT_S), trace.parent)
+
+    status, batches = _serve(bench, work, on_line, trace)
+    if trace.is_file():
+        rows = [
+            (f"inference (batch {len(batch.means)})", batch.started_ns, batch.ended_ns)
+            for batch in batches
+        ]
+        add_rows(trace, rows, None if context.device == "cuda" else STANDS_FOR, cut=True)
+    return status
+
+
+def under_load(context: Context[ServerSettings], on_line: OnLine) -> int:
+    """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit
+    status, 0 if it served to the end.
+    """
+    bench = Bench.prepare(context, context.workspace)
+
+    def work(server: LocalServer) -> None:
+        load_for_capture(server, bench.load, context.settings.clients)
+
+    return _serve(bench, work, on_line, options=("--nvtx",))[0]
+
+
+def _serve(
+    bench: Bench,
+    work: Work,
+    on_line: OnLine,
+    trace: Path | None = None,
+    options: tuple[str, ...] = (),
+) -> tuple[int, list[Ran]]:
+    """Runs the learner's server with a device until `work` is done: its exit status and what the
+    device ran. `options`: of the server's process.
+    """
+    context = bench.context
+    sizing = size_model(context, preprocess_s(context, bench))
+    with start_device(context, sizing) as device, listen(address_of(context)) as listener:
+        fds = {
+            "--socket": device.script_socket.fileno(),
+            "--arena": device.arena.fd,
+            "--listener": listener.fileno(),
+        }
+        triton = ("--environment", str(bench.triton)) if bench.triton else ()
+        place = Place(CHILD, fds, device.channel, device.end, (*options, *triton))
+        try:
+            return serve_locally(context, place, bench.load, work, on_line, trace)
+        finally:
+            tritonserver.clear(context.janitor.folder)

@@ -1,0 +1,116 @@
+"""The size of the model on this machine: such that the device takes a stated share of the time that
+the host's part takes.
+
+Hosts and devices come in every ratio. With a fast device only the host would matter, and with a
+slow one nothing that a learner can change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import VerifierFault
+from bottleneck_lab.measure.kinds.inference_server import ServerSettings
+from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
+from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES
+from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
+from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
+from bottleneck_lab.measure.rehearsal import rehearsing
+
+DEVICE = "bottleneck_lab.measure.kinds.inference_server.device"
+PROBED_MEMBERS = 4
+"""Members of the ensemble that is timed first, so that the copies and the launch, one of each per
+batch, are a small part of the time.
+"""
+SHARES = (0.65, 1.35)
+"""Limits of the GPU's time over the wanted time: an ensemble has a whole number of members, and a
+GPU changes its clocks.
+"""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """`picture_s`: CPU time of the shipped pre-processing. `batch_s`: how long a full batch should
+    take on the device.
+
+    fixed_s, image_s: what an emulated device takes for any batch, and for each image in it.
+    members: networks of the ensemble on a GPU, which is real.
+    """
+
+    picture_s: float
+    batch_s: float
+    fixed_s: float = 0.0
+    image_s: float = 0.0
+    members: int = 0
+
+    def details(self) -> dict[str, Any]:
+        """For a verdict file."""
+        told = {"preprocess_s_a_picture": self.picture_s, "wanted_device_s_a_batch": self.batch_s}
+        if self.members:
+            return {**told, "members": self.members}
+        return {**told, "device_s_a_batch": self.fixed_s, "device_s_an_image": self.image_s}
+
+
+UNSIZED = Sizing(0.0, 0.0)
+"""Before the machine is known."""
+
+
+def size_model(context: Context[ServerSettings], picture_s: float) -> Sizing:
+    """The model for a machine whose shipped pre-processing needs `picture_s` for a picture. Raises
+    VerifierFault if the device does not start.
+    """
+    settings = context.settings
+    batch_s = settings.device_share * picture_s * settings.batch
+    if context.device == "cuda":
+        return Sizing(picture_s, batch_s, members=_members(context, batch_s))
+    fixed_s = settings.fixed_share * batch_s
+    return Sizing(picture_s, batch_s, fixed_s, (batch_s - fixed_s) / settings.batch)
+
+
+def _members(context: Context[ServerSettings], batch_s: float) -> int:
+    with _launch(context, Sizing(0.0, batch_s, members=PROBED_MEMBERS)) as device:
+        member_s = device.step_s / PROBED_MEMBERS
+    return min(context.settings.most_members, max(1, round(batch_s / member_s)))
+
+
+def start_device(context: Context[ServerSettings], sizing: Sizing) -> DeviceProcess:
+    """A device with the model. Raises VerifierFault if it does not start, or if no ensemble fits
+    this GPU and CPU.
+    """
+    device = _launch(context, sizing)
+    ratio = device.step_s / sizing.batch_s
+    if not (rehearsing() or SHARES[0] <= ratio <= SHARES[1]):
+        device.close()
+        raise VerifierFault(
+            f"The GPU takes {1000 * device.step_s:.0f} ms for a batch of {context.settings.batch}"
+            f" pictures, with {sizing.members} networks in the ensemble; beside this CPU it would"
+            f" have to take about {1000 * sizing.batch_s:.0f} ms.",
+            "Check that nothing else uses the GPU or the CPU, and try again. `--device virtual`"
+            " works on any machine.",
+        )
+    return device
+
+
+def _launch(context: Context[ServerSettings], sizing: Sizing) -> DeviceProcess:
+    options = ["--batch", str(context.settings.batch)]
+    if sizing.members:
+        options += [
+            "--engine",
+            "cuda",
+            "--members",
+            str(sizing.members),
+            "--judge",
+            str(context.lab.path / "judge.py"),
+        ]
+    else:
+        options += [
+            "--engine",
+            "emulated",
+            "--fixed-s",
+            repr(sizing.fixed_s),
+            "--image-s",
+            repr(sizing.image_s),
+        ]
+    return DeviceProcess.launch(context, DEVICE, options, SLOTS * MAX_BATCH * IMAGES.largest_bytes)

@@ -1,0 +1,84 @@
+"""The `operator_profile` kind: nothing is made faster; the learner's answers about a workload are
+checked against the verifier's own captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.measure.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.sandbox.children import OnLine
+
+
+class FindingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """passes: of the network, in each capture. The reference is captured `least_captures` times or
+    more, until the shares are known to `precision`.
+
+    After `max_s` seconds that is given up; shares known no better than `loosest` are an error.
+    """
+
+    passes: int
+    call_s: float = 120.0
+    precision: float = 0.02
+    loosest: float = 0.04
+    least_captures: int = 4
+    max_s: float = 60.0
+
+
+class FindingKind(Kind[FindingSettings]):
+    """A diagnosis, graded against captures."""
+
+    name = "operator_profile"
+    settings_type = FindingSettings
+    criteria: ClassVar[Criteria] = dict.fromkeys(
+        ("genuine-capture", "top-operators", "shares", "bounds", "ceiling"), "diagnosis"
+    )
+    required = tuple(criteria)
+    judge_calls: ClassVar[Calls] = {"make_inputs": 3, "work": 3}
+    asks = (
+        *(
+            f"{place}{part}"
+            for place in ("first", "second", "third")
+            for part in ("", "_share", "_bound")
+        ),
+        "ceiling",
+    )
+    records_itself = True
+
+    def rehearsed(self, settings: FindingSettings) -> FindingSettings:
+        less = {"passes": 1, "precision": 9.0, "loosest": 9.0, "least_captures": 2}
+        return msgspec.structs.replace(super().rehearsed(settings), **less)
+
+    def measure(self, context: Context[FindingSettings]) -> Measured:
+        from bottleneck_lab.measure.kinds.operator_profile.check import measure
+
+        return measure(context)
+
+    def profile(self, context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
+        from bottleneck_lab.measure.kinds.operator_profile.check import profile
+
+        return profile(context, trace, on_line)
+
+    def captured_work(self, tool: str) -> tuple[str, ...]:
+        return (
+            ("solution",) if tool == "torch" else ("starter",)
+        )  # the solution is a profiler itself
+
+    def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:
+        from bottleneck_lab.measure.kinds.operator_profile.answers import measured_answers
+
+        return measured_answers(measurement)
+
+    def needs_correctness(self) -> bool:
+        return False
+
+
+KIND = FindingKind()

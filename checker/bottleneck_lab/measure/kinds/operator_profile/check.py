@@ -1,0 +1,263 @@
+"""The `operator_profile` kind: nothing is made faster; the learner's answers about a workload are
+checked against the verifier's own captures.
+
+The reference worker captures the pristine workload again and again until the operators' shares are
+known well enough; the learner's script then must make a capture of its own, of secret pictures and
+a secret number of passes. Answers are graded against the first, by pure functions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bottleneck_lab.errors import BusyMachineError, CaptureError, UsageError
+from bottleneck_lab.grading.criteria import Conditions, grade_check, not_held_against
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.channel.session import CallSession, limits_of
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.kinds.operator_profile import FindingSettings
+from bottleneck_lab.measure.kinds.operator_profile.answers import (
+    TimingComplaint,
+    not_genuine,
+    not_of_this_run,
+    other_times,
+    wrong_bounds,
+    wrong_ceiling,
+    wrong_operators,
+    wrong_shares,
+)
+from bottleneck_lab.measure.kinds.operator_profile.capture import OperatorCapture, read_capture
+from bottleneck_lab.measure.kinds.operator_profile.shares import (
+    Truth,
+    estimate_shares,
+    intensities,
+    reached_shares,
+    uncertainty,
+)
+from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
+from bottleneck_lab.measure.rehearsal import python
+from bottleneck_lab.measure.sandbox.children import OnLine, stream
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+
+LEARNER_TRIES = 3
+PASSES = range(3, 7)
+"""How many passes the learner's script may be told to record: any of these but the lab's own
+number, which a script could know.
+"""
+
+
+def measure(context: Context[FindingSettings]) -> Measured:
+    """Captures the pristine workload until its shares are known, then the learner's script once,
+    and grades the answers.
+    """
+    judge, generator = context.judge(), np.random.default_rng(context.rng.getrandbits(128))
+    answers = load_answers(context.workspace)
+    context.progress("starting the reference", 0.05)
+    with CallSession.start(
+        context, "reference", context.pristine(), "reference.py", limits_of(context.settings)
+    ) as reference:
+        worker = reference.worker
+        meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
+        truth, captures = _find_truth(context, reference, judge, generator)
+        other_cores = meter.cores()
+        takes = [_draw(context, reference, judge, generator) for _ in range(LEARNER_TRIES)]
+    context.progress("running your script", 0.8)
+    with CallSession.start(
+        context, "learner", context.submission, "check_record.py", limits_of(context.settings)
+    ) as learner:
+        script = learner.worker
+        meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
+        forged = _learners_capture(learner, takes, truth)
+        beside_script = max(other_cores, meter.cores())
+    problems = {
+        "genuine-capture": forged,
+        "top-operators": wrong_operators(answers, truth),
+        "shares": wrong_shares(answers, truth),
+        "bounds": wrong_bounds(answers, truth),
+        "ceiling": wrong_ceiling(answers, truth),
+    }
+    results = [
+        _graded(
+            context,
+            id_,
+            problem,
+            captures,
+            beside_script if id_ == "genuine-capture" else other_cores,
+        )
+        for id_, problem in problems.items()
+    ]
+    return Measured(
+        results,
+        details=_details(truth, captures),
+        conditions=Conditions(other_cores=beside_script, cores=os.cpu_count()),
+    )
+
+
+def _graded(
+    context: Context[FindingSettings],
+    id_: str,
+    problem: str | None,
+    captures: int,
+    other_cores: float,
+) -> CriterionResult:
+    """Beside a busy core other operators are the slowest, and a genuine capture has other times;
+    what does not depend on times stays wrong.
+    """
+    result = grade_check(context.required(id_), problem, captures, "captures")
+    return not_held_against(result, other_cores) if isinstance(problem, TimingComplaint) else result
+
+
+def _find_truth(
+    context: Context[FindingSettings],
+    reference: CallSession,
+    judge: ModuleType,
+    generator: np.random.Generator,
+) -> tuple[Truth, int]:
+    """What the captures say, and how many they were. Raises VerifierFault when the shares are not
+    known well enough in the time there is.
+    """
+    settings, began = context.settings, time.monotonic()
+    passes, max_s = settings.passes, settings.max_s
+
+    def capture(job: str) -> OperatorCapture:
+        pixels = judge.make_inputs(generator, context.data, settings.judge)
+        return read_capture(reference.call([job, pixels, passes])[1][0].tobytes())
+
+    context.progress("capture 1 of the workload", 0.1)
+    cold = capture("cold")
+    captures, error, spent_s = [capture("warm")], 1.0, 0.0
+    while len(captures) < settings.least_captures or (
+        error > settings.precision and spent_s < max_s
+    ):
+        known = f": shares ±{100 * error:.1f} points" if error < 1 else ""
+        done = min(1.0, max(spent_s / max_s, 0.1 * len(captures)))
+        context.progress(f"capture {len(captures) + 1} of the workload{known}", 0.1 + 0.7 * done)
+        captures.append(capture("warm"))
+        error, spent_s = uncertainty(estimate_shares(captures, passes)), time.monotonic() - began
+    if error > settings.loosest:
+        raise BusyMachineError(
+            f"After {len(captures)} captures in {spent_s:.0f} s the operators' shares are still"
+            f" uncertain by {100 * error:.0f} points: this machine is too busy.",
+            "Close other programs and check again.",
+        )
+    quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
+    balance, bandwidth, rate = _ceilings(reference, judge)
+    reached = reached_shares(quietest, judge.work, bandwidth, rate) if quietest.has_device else {}
+    intensity = intensities(quietest, judge.work)
+    allowed = frozenset(capture("marked").operators)
+    truth = Truth(
+        estimate_shares(captures, passes), quietest, cold, balance, intensity, allowed, reached
+    )
+    return truth, len(captures)
+
+
+def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, float]:
+    """FLOP per byte at which this machine's memory and arithmetic are equally busy, published for
+    known GPUs, otherwise measured; then what was measured: bytes and FLOP per second.
+    """
+    (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
+    published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
+    return float(next(published, rate / bandwidth)), float(bandwidth), float(rate)
+
+
+class _Take(NamedTuple):
+    """What the learner's script is to capture: secret pictures in a secret number of passes, and
+    the class that the model gives each picture.
+    """
+
+    pixels: np.ndarray[Any, Any]
+    passes: int
+    classes: list[int]
+
+
+def _draw(
+    context: Context[FindingSettings],
+    reference: CallSession,
+    judge: ModuleType,
+    generator: np.random.Generator,
+) -> _Take:
+    pixels = judge.make_inputs(generator, context.data, context.settings.judge)
+    classes = reference.call(["classes", pixels, 0])[1][0]
+    others = [number for number in PASSES if number != context.settings.passes]
+    return _Take(pixels, int(generator.choice(others)), [int(index) for index in classes])
+
+
+def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) -> str | None:
+    """Lets the learner's script capture secret pictures; why its trace is not genuine, or None.
+
+    Times that another program may have disturbed are looked at again.
+    """
+    for pixels, passes, classes in takes:
+        begin_s, clock_s = time.time(), _wall_clock_s()
+        seconds, answer = learner.call([pixels, passes])
+        if len(answer) != 1 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
+            return (
+                "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the"
+                " trace to the file it is given."
+            )
+        try:
+            capture = read_capture(answer[0].tobytes())
+        except CaptureError as error:
+            return f"{error.message} {error.remedy}"
+        set_by_s = abs(_wall_clock_s() - clock_s)
+        if problem := not_genuine(
+            capture, truth, passes, begin_s - set_by_s, time.time() + set_by_s
+        ):
+            return problem
+        if problem := not_of_this_run(capture, classes, passes, seconds):
+            return problem
+        if not (problem := other_times(capture, truth, passes)):
+            return None
+    return problem
+
+
+def _wall_clock_s() -> float:
+    """How far the wall clock, which traces are written by, is from the one that nobody can set."""
+    return time.time() - time.monotonic()
+
+
+def _details(truth: Truth, captures: int) -> dict[str, Any]:
+    top = truth.ranked()[:6]
+    return {
+        "captures": captures,
+        "balance_flop_per_byte": truth.balance,
+        "operators": [
+            {
+                "name": s.name,
+                "share": s.share,
+                "half_width": s.half_width,
+                "flop_per_byte": truth.intensity.get(s.name),
+                "roof_share": truth.reached.get(s.name),
+            }
+            for s in top
+        ],
+    }
+
+
+def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
+    """`lab profile`: runs the learner's script, whose own recording is what this kind of lab is
+    about; its exit status.
+
+    The trace that it writes is copied to `trace`. Raises UsageError for a script that runs but
+    writes none, as the shipped one does.
+    """
+    written = context.workspace / "trace.json.gz"
+    written.unlink(missing_ok=True)  # an older one is not what is asked for
+    command = [*python(context.device), str(context.workspace / context.lab.spec.entry)]
+    status = stream(command, context.workspace, context.janitor, on_line, context.environment())
+    if status == 0 and not written.is_file():
+        raise UsageError(
+            f"{context.lab.spec.entry} ran to the end but wrote no trace.",
+            "Recording one is your task in this lab: see README.md or `lab hint`, then run `lab"
+            " profile` again.",
+        )
+    if status == 0:
+        shutil.copyfile(written, trace)
+    return status

@@ -1,0 +1,198 @@
+"""What a check on `cuda` looks at in a learner's kernels besides answers and time: whose work they
+do, stray accesses and races, machine code.
+
+A lab asks for it in its device's settings: `triton_sources` are read before they are run,
+`sanitize` names a program of the lab that launches the kernel under compute-sanitizer, and a
+criterion `load-bytes` wants tensor cores fed by loads of so many bytes per thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from bottleneck_lab.analysis.machine_code.sass import KernelReport, describe, faults
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.criteria import grade_value
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.context import Context, Measured
+from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.cuda.static_check import check_binary, readable
+from bottleneck_lab.measure.kinds.speedup.cuda.triton_rules import forbidden
+from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
+from bottleneck_lab.measure.sandbox.process import Worker, printable
+from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed
+from bottleneck_lab.measure.submission import collect
+from bottleneck_lab.programs import find_program
+from bottleneck_lab.trace.sanitizer import count_problems, first_problem
+
+SANITIZER = "compute-sanitizer"
+SANITIZER_CHECKS = ("memcheck", "racecheck")
+LIMITS = Limits(total_s=240.0, memory_bytes=24 << 30)
+MAX_BINARIES, MAX_BINARY_BYTES = 16, 256 << 20
+MEMORY_BYTES = 8 << 30
+
+
+def refuse_forbidden(context: Context[SpeedupSettings]) -> None:
+    """Raises LearnerFault for a Triton source that does anything but launch kernels."""
+    for name in context.settings.triton_sources:
+        if problem := forbidden((context.submission / name).read_bytes(), name):
+            raise LearnerFault("forbidden call", problem)
+
+
+def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
+    """Runs the lab's program under compute-sanitizer; notes for the verdict that say what was
+    checked. Raises LearnerFault for what it finds.
+    """
+    program = context.settings.sanitize
+    if program is None or context.device != "cuda":
+        return []
+    tool = find_program(SANITIZER)
+    if tool is None:
+        return [
+            f"Out-of-bounds accesses and races were not checked: {SANITIZER} is not installed here."
+        ]
+    folder = context.janitor.folder / "sanitized"
+    collect(
+        context.lab, context.workspace, folder
+    )  # afresh: nothing that the code has written when it ran
+    return [_sanitize(context, tool, folder, program, check) for check in SANITIZER_CHECKS]
+
+
+def _sanitize(
+    context: Context[SpeedupSettings], tool: Path, folder: Path, program: str, check: str
+) -> str:
+    """The note for a clean run, or for one without a conclusion. Raises LearnerFault for problems,
+    which are a wrong output that was lucky.
+    """
+    context.progress(f"running the kernel under {SANITIZER} ({check})", 0.9)
+    text, status = _under_sanitizer(context, tool, folder, program, check)
+    last = printable("".join(text.strip().splitlines()[-1:]))[:200] or "it said nothing"
+    if problems := count_problems(text):
+        first = printable(first_problem(text))[:300]
+        raise LearnerFault(
+            "wrong output",
+            f"{SANITIZER} ({check}) found {problems} problems, first:"
+            f" {first or 'see `lab profile --tool sanitizer`'}.",
+        )
+    if status is None:
+        return (
+            f"{SANITIZER} ({check}) did not finish within {LIMITS.total_s:.0f} s and"
+            f" {LIMITS.memory_bytes >> 30} GiB, so it proves nothing."
+        )
+    if problems == 0 and status == 0:
+        return f"{SANITIZER} ({check}) found nothing."
+    if _under_sanitizer(context, tool, context.pristine(), program, check)[1] == 0:
+        raise LearnerFault(
+            "wrong output", f"Under {SANITIZER} ({check}) {program} failed with this kernel: {last}"
+        )
+    return (
+        f"{SANITIZER} ({check}) could not finish, not even with the shipped kernel, so it proves"
+        f" nothing: {last}"
+    )
+
+
+def _under_sanitizer(
+    context: Context[SpeedupSettings], tool: Path, folder: Path, program: str, check: str
+) -> tuple[str, int | None]:
+    """The end of what was said when a folder's program ran, and the exit status, the program's own
+    where nothing was found; None when not done.
+    """
+    # It may lie outside the system's folders: all of its toolkit is shown.
+    paths = Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")])
+    command = [str(tool), "--tool", check, "--target-processes", "all", sys.executable, program]
+    worker = Worker(
+        command,
+        paths,
+        LIMITS,
+        pass_fds=[],
+        cores=None,
+        threads=2,
+        gpu=True,
+        janitor=context.janitor,
+    )
+    try:
+        while worker.process.poll() is None and not worker.watch.now_and_then():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(WATCH_S)
+        return worker.log_tail(), worker.process.poll()
+    finally:
+        worker.end()
+
+
+def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> Measured:
+    """The same with what the machine code of the kernels shows: the criterion `load-bytes` where
+    the lab has it, and a few sentences.
+
+    Raises VerifierFault if no compiled kernel is found.
+    """
+    spec = context.criterion("load-bytes")
+    if spec is None or context.device != "cuda":
+        return measured
+    reports = read_binaries(context.submission)
+    if not reports:
+        raise VerifierFault(
+            "No compiled kernel was found where the lab's binding should leave it, so its machine"
+            " code could not be read."
+        )
+    details = {**measured.details, "machine_code": msgspec.to_builtins(reports, str_keys=True)}
+    results = [*measured.results, grade_machine_code(spec, reports)]
+    return replace(
+        measured, results=results, details=details, notes=[*measured.notes, *explain(reports)]
+    )
+
+
+def read_binaries(folder: Path) -> list[KernelReport]:
+    """Every kernel that was compiled below a submission's folder: by the lab's binding into
+    `cache/`, by Triton into its own cache.
+
+    What holds no kernel is passed over. The disassembler sees only that folder: the file is the
+    learner's. Raises MachineError without one.
+    """
+
+    def around(command: list[str]) -> list[str]:
+        return sandboxed(command, Paths(folder), MEMORY_BYTES, gpu=False)
+
+    found: list[KernelReport] = []
+    for binary in _binaries(folder):
+        try:
+            found += check_binary(binary, around)
+        except (CaptureError, subprocess.TimeoutExpired):
+            continue
+    return found
+
+
+def _binaries(folder: Path) -> Iterator[Path]:
+    found = [*sorted(folder.glob("cache/*.so")), *sorted(folder.glob(".triton/cache/*/*.cubin"))]
+    usable = (path for path in found if path.is_file() and not path.is_symlink())
+    yield from [path for path in usable if path.stat().st_size <= MAX_BINARY_BYTES][:MAX_BINARIES]
+
+
+def grade_machine_code(spec: CriterionSpec, reports: list[KernelReport]) -> CriterionResult:
+    """Bytes a thread of the widest global load in a kernel that uses tensor cores; 0 when none
+    does.
+    """
+    widths = [report.widest_load_bytes for report in reports if report.tensor_core_instructions]
+    return grade_value(spec, float(max(widths, default=0)), len(reports), "kernels")
+
+
+def explain(reports: list[KernelReport]) -> list[str]:
+    """What the machine code of the kernel that does most says, and what is wrong with any other, a
+    sentence a line.
+    """
+    main = max(reports, key=lambda report: (report.tensor_core_instructions, report.instructions))
+    worse = [report for report in reports if set(faults(report)) - set(faults(main))]
+    told = [f"Machine code of {readable(main.name)}: {' '.join(describe(main))}"]
+    told += [
+        f"Machine code of {readable(report.name)}: {' '.join(faults(report))}"
+        for report in worse[:2]
+    ]
+    return told

@@ -1,0 +1,69 @@
+"""Two captures side by side in the terminal: what got better, what got worse, what is only noise."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from bottleneck_lab.analysis.compare import Comparison, FigureChange
+from bottleneck_lab.report import words
+from bottleneck_lab.report.comparison_words import (
+    GROUPS,
+    describe_samples,
+    describe_speedup,
+    format_change_time,
+    format_interval,
+    format_ratio,
+    label_change,
+    shown_changes,
+)
+from bottleneck_lab.report.console.terminal import Sheet
+
+_STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow"}
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """What `lab compare` prints: the step first, then every part of it that changed by more than
+    the noise.
+    """
+    sheet = Sheet(console)
+    style = _STYLES[comparison.outcome]
+    sheet.rule(style)
+    sheet.line(describe_speedup(comparison), style=f"bold {style}".strip(), indent=1)
+    sheet.rule(style)
+    _print_doubts(sheet, comparison)
+    for group, title in GROUPS.items():
+        changes = shown_changes(comparison, group)
+        if changes:
+            sheet.heading(title)
+        for change in changes:
+            _print_change(sheet, change)
+    for title, found in (
+        ("No longer found", comparison.findings_gone),
+        ("Newly found", comparison.findings_new),
+    ):
+        if found:
+            sheet.heading(title)
+            for name in found.values():
+                sheet.line(f"{name}.", indent=1)
+
+
+def _print_doubts(sheet: Sheet, comparison: Comparison) -> None:
+    if comparison.emulated:
+        sheet.line(words.EMULATED, indent=1, style="yellow")
+    for reason in comparison.reasons:
+        sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    for line in describe_samples(comparison):
+        sheet.line(line, indent=1, style="dim")
+
+
+def _print_change(sheet: Sheet, change: FigureChange) -> None:
+    """`better  1.92x (1.85–2.01x)  175 ms → 91 ms  name`, with the name cut to the width."""
+    before, after = format_change_time(change.before), format_change_time(change.after)
+    interval = format_interval(change.low, change.high)
+    figures = sheet.safe(
+        f"{format_ratio(change):>7} {interval and f'({interval})':13} {before:>8} → {after:<8} "
+    )
+    room = sheet.width - len(figures) - 13
+    outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
+    sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change), room)))

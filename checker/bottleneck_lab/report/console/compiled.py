@@ -1,0 +1,135 @@
+"""What the compiler made of a CUDA source, in the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bottleneck_lab.analysis.machine_code.compiled import (
+    CompiledSource,
+    KernelGroup,
+    KernelResources,
+)
+from bottleneck_lab.analysis.machine_code.warp import Access
+from bottleneck_lab.report import words
+from bottleneck_lab.report.console.terminal import Sheet
+
+_UNITS = {"global": "sectors", "shared": "passes"}
+
+
+def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> None:
+    """`blind`: figures only, with no judgement of them."""
+    sheet = Sheet(console)
+    sheet.line(f"{found.source}: compiled, not run", style="bold")
+    _print_figures(sheet, found.groups)
+    if found.accesses:
+        sheet.heading(
+            "Memory accesses of one warp: the first warp of the first block, computed from the"
+            " compiled code"
+        )
+        _print_accesses(sheet, found.accesses, blind=blind)
+        sheet.line(
+            "A request is one instruction of a warp. It touches 32-byte sectors of global memory,"
+            " or makes passes through the 32 banks of shared memory.",
+            indent=2,
+        )
+    if not found.followed:
+        sheet.line(
+            "Without a GPU, some launches could not be followed to the end: there may be more"
+            " accesses than these.",
+            indent=2,
+        )
+    sheet.blank()
+    if blind:
+        sheet.line(words.BLIND)
+        return
+    for verdict in found.judged:
+        mark, style = (
+            (sheet.signs.right, "green") if verdict.judged.good else (sheet.signs.wrong, "red")
+        )
+        of = f" ({', '.join(verdict.of)})" if verdict.of else ""
+        sheet.line(f"{verdict.judged.sentence}{of}", lead=f"{mark} ", lead_style=style)
+
+
+def _print_figures(sheet: Sheet, groups: list[KernelGroup]) -> None:
+    """A column for each group of kernels."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(no_wrap=True)
+    for group in groups:
+        archs = ", ".join(f"sm_{arch}" for arch in group.archs)
+        table.add_column(
+            sheet.safe(
+                "\n".join([*(name.replace("<", "\n<", 1) for name in group.kernels), archs])
+            ),
+            justify="right",
+        )
+    for label, *cells in zip(_LABELS, *(_cells(group.figures) for group in groups), strict=True):
+        table.add_row(label, *cells)
+    sheet.console.print(table)
+
+
+_LABELS = (
+    "threads per block",
+    "shared memory per block",
+    "registers per thread",
+    "spilled to local memory",
+    "widest global load",
+    "asynchronous copies",
+    "tensor-core instructions",
+    "blocks per multiprocessor",
+    "of its warps",
+    "limited by",
+)
+
+
+def _cells(figures: KernelResources) -> tuple[str, ...]:
+    cores = (
+        f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
+        if figures.tensor_core
+        else "none"
+    )
+    return (
+        str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
+        f"{figures.shared_bytes:,} bytes",
+        str(figures.registers),
+        str(figures.spills or "nothing"),
+        f"{figures.widest_load_bytes} bytes",
+        str(figures.async_copies or "none"),
+        cores,
+        str(figures.blocks),
+        f"{figures.share:.0%}",
+        figures.limit,
+    )
+
+
+def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("line", justify="right")
+    table.add_column("what")
+    table.add_column("per request", justify="right")
+    if not blind:
+        table.add_column("needs at least", justify="right")
+    for access in accesses:
+        style = "" if blind else "red" if access.wasteful else "green"
+        table.add_row(_line(access), _what(access), *_costs(access, blind=blind), style=style)
+    sheet.console.print(table)
+
+
+def _line(access: Access) -> str:
+    return f"{access.line}, from {access.caller}" if access.caller else str(access.line)
+
+
+def _what(access: Access) -> str:
+    if access.what == "ldmatrix":
+        return "matrices from shared memory"
+    way = {"loads": "from", "stores": "to", "copies": "from" if access.space == "global" else "to"}[
+        access.what
+    ]
+    return f"{access.bytes}-byte {access.what} {way} {access.space} memory"
+
+
+def _costs(access: Access, *, blind: bool) -> tuple[str, ...]:
+    each, least = access.cost / access.requests, access.least / access.requests
+    told = f"{each:.3g} {_UNITS[access.space]}"
+    return (told,) if blind else (told, f"{least:.3g}")

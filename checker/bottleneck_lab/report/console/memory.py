@@ -1,0 +1,77 @@
+"""A memory snapshot in the terminal: how much, over time, and which lines hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, Holder
+from bottleneck_lab.report.console.terminal import Sheet
+from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
+
+ROWS = 12
+_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 30, 11, 8, 12, 19
+
+
+def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
+    """What `lab report` prints of a snapshot."""
+    sheet = Sheet(console)
+    for memory in memories:
+        sheet.rule()
+        sheet.line(
+            f"Memory of device {memory.device}, as its allocator recorded it",
+            style="bold",
+            indent=1,
+        )
+        sheet.rule()
+        _print_levels(sheet, memory)
+        print_holders(
+            sheet, "2  Which lines of the program allocated the memory held", memory.holders, ROWS
+        )
+    if not memories:
+        sheet.line(
+            "The snapshot holds no memory and no events: was anything recorded before it was taken?"
+        )
+
+
+def _print_levels(sheet: Sheet, memory: DeviceMemory) -> None:
+    sheet.heading("1  How much, and how it changed")
+    for sentence in describe_levels(memory):
+        sheet.line(sentence, indent=1)
+    for refusal in memory.refusals:
+        sheet.line(describe_refusal(refusal), indent=1, style="red")
+    top = max(memory.peak_reserved_bytes, 1)
+    if memory.events:
+        for name, levels in (
+            ("allocated", memory.levels_bytes),
+            ("reserved", memory.reserved_levels_bytes),
+        ):
+            strip = sheet.strip(
+                [level / top for level in levels], max(10, min(len(levels), sheet.width - 14))
+            )
+            sheet.path(f"{name:10} {strip}", indent=1)
+
+
+def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:
+    """The first `top` lines that hold memory; growing ones are bold."""
+    sheet.heading(heading)
+    head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
+    sheet.path(f"{'':{_LINE}}{head}", indent=1)
+    for row in holders[:top]:
+        line, held, blocks, peak, growth, freed = holder_cells(row)
+        cells = f"{held:>{_HELD}}{blocks:>{_BLOCKS}}{peak:>{_PEAK}}{growth:>{_GROWTH}}"
+        sheet.write(
+            Text(
+                sheet.safe(f" {sheet.fit(line, _LINE - 1):{_LINE}}{cells}"),
+                style="bold" if row.grows else "",
+            )
+        )
+        sheet.line(f"freed again: {freed}", indent=4, style="dim")
+    if len(holders) > top:
+        sheet.line(
+            f"and {len(holders) - top} more lines: `lab report FILE --html PAGE`",
+            indent=1,
+            style="dim",
+        )

@@ -1,0 +1,80 @@
+"""One stretch of a capture in the terminal: what every device and thread did."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from bottleneck_lab.analysis.device.use import CPU
+from bottleneck_lab.analysis.selection import DeviceStretch, Selection, ThreadUse
+from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.console.terminal import Sheet
+from bottleneck_lab.trace.timeline import Timeline
+
+THREADS = 12
+"""So many threads are listed, the busiest first."""
+
+
+def render_selection(selection: Selection, timeline: Timeline, console: Console) -> None:
+    """What `lab report --at` prints."""
+    sheet = Sheet(console)
+    length = selection.end_ns - selection.start_ns
+    sheet.heading(
+        f"{words.format_duration(length)}, from {_moment(selection.start_ns)} to"
+        f" {_moment(selection.end_ns)}"
+    )
+    for device in selection.devices:
+        _print_device(sheet, device, length, ranks=len(timeline.ranks))
+    sheet.heading("What every thread did")
+    for use in selection.threads[:THREADS]:
+        _print_thread(sheet, use, timeline, length)
+    if len(selection.threads) > THREADS:
+        sheet.line(f"and {len(selection.threads) - THREADS} more threads", indent=2, style="dim")
+    if not selection.threads:
+        sheet.line("No thread activity was recorded in this stretch.", indent=2)
+
+
+def _moment(ns: int) -> str:
+    return f"{ns / 1e6:,.3f} ms"
+
+
+def _print_device(sheet: Sheet, device: DeviceStretch, length: int, *, ranks: int) -> None:
+    name = "CPU" if device.device == CPU else f"device {device.device}"
+    parts = {
+        "computing": device.compute_ns,
+        "communicating only": device.exposed_communication_ns,
+        "copying only": device.exposed_copy_ns,
+        "no model operator" if device.device == CPU else "idle": device.idle_ns,
+    }
+    said = ", ".join(
+        f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
+    )
+    lead = f"rank {device.rank}, {name}" if ranks > 1 else name
+    longest = (
+        f" (longest {words.format_duration(device.longest_idle_ns)})"
+        if device.longest_idle_ns
+        else ""
+    )
+    sheet.line(f"{said or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
+
+
+def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int) -> None:
+    info = timeline.threads[use.thread] if use.thread < len(timeline.threads) else None
+    name = (
+        (info.name or f"process {info.pid}, thread {info.tid}") if info else f"thread {use.thread}"
+    )
+    rank = f"rank {use.rank}, " if len(timeline.ranks) > 1 else ""
+    sheet.line(
+        f"{rank}{name}: busy {words.format_share(use.busy_ns / length)}", indent=1, style="bold"
+    )
+    for row in use.names:
+        lead = (
+            f"{words.format_share_column(row.time_ns / length):>6}"
+            f" {words.format_duration(row.time_ns):>9} "
+        )
+        count = f" ({row.rows:,} times)" if row.rows > 1 else ""
+        room = sheet.width - len(lead) - 3 - len(count)
+        sheet.path(
+            f"{sheet.safe(lead)}{sheet.fit(f'{short_name(row.name)}, {row.kind}', room)}{count}",
+            indent=3,
+        )

@@ -1,0 +1,166 @@
+"""A terminal to write on: its width, the characters it can show, and text made safe for it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rich.console import Console
+from rich.text import Text
+
+MAX_WIDTH = 100
+"""Lines longer than this are hard to read, however wide the terminal."""
+
+MAX_TEXT = 1200
+"""What a workload prints, or a name in a hostile trace, may be megabytes: a paragraph ends here."""
+
+_DRIVING = ("Cc", "Cf", "Cs")
+"""Unicode categories that move the cursor, turn the direction of text, or cannot be written."""
+
+_ASCII = str.maketrans(
+    {
+        "–": "-", "—": "-", "−": "-", "·": "-", "•": "*", "…": "...", "→": "->", "←": "<-", "×": "x",
+        "≥": ">=", "≤": "<=", "≈": "~", "±": "+-", "µ": "u", "μ": "u", "“": '"', "”": '"', "‘": "'", "’": "'",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The characters that bars and marks are made of."""
+
+    rule: str = "━"
+    full: str = "█"
+    uncertain: str = "▒"
+    empty: str = "░"
+    target: str = "┃"
+    right: str = "✓"
+    wrong: str = "✗"
+    bullet: str = "•"
+    between: str = " · "
+
+
+ASCII_SIGNS = Signs(
+    rule="=",
+    full="#",
+    uncertain="+",
+    empty=".",
+    target="|",
+    right="+",
+    wrong="x",
+    bullet="*",
+    between=" - ",
+)
+
+
+def inert(text: str) -> str:
+    """`text` without control and direction characters: names in a trace must not drive the
+    terminal.
+    """
+    return "".join(
+        "�" if unicodedata.category(char) in _DRIVING and char not in "\n\t" else char
+        for char in text
+    )
+
+
+class Sheet:
+    """Writes wrapped, indented lines and bars to a console that may be narrow, without colour, or
+    without Unicode.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.width = min(console.width, MAX_WIDTH)
+        self.ascii = console.options.ascii_only
+        self.signs = ASCII_SIGNS if self.ascii else Signs()
+
+    def safe(self, text: str) -> str:
+        """`text` as this terminal can show it."""
+        text = inert(text)
+        return text.translate(_ASCII).encode("ascii", "replace").decode() if self.ascii else text
+
+    def blank(self) -> None:
+        """An empty line."""
+        self.console.print()
+
+    def rule(self, style: str = "") -> None:
+        """A line across the sheet."""
+        self.console.print(Text(self.signs.rule * self.width, style=style))
+
+    def line(
+        self,
+        text: str | Text,
+        *,
+        style: str = "",
+        indent: int = 0,
+        lead: str = "",
+        lead_style: str = "",
+    ) -> None:
+        """`text`, wrapped at words with a hanging indent; `lead` stands before its first line."""
+        body = (
+            text
+            if isinstance(text, Text)
+            else Text(self.fit(text, MAX_TEXT, lines=True), style=style)
+        )
+        room = max(10, self.width - indent - len(lead))
+        start = Text.assemble(" " * indent, (lead, lead_style))
+        for part in body.wrap(self.console, room, tab_size=4):
+            part.rstrip()
+            self.write(start + part)
+            start = Text(" " * len(start))
+
+    def path(self, text: str, *, indent: int = 0) -> None:
+        """A path or command on one line, however long, so it can be copied."""
+        self.write(Text(" " * indent + self.safe(text)))
+
+    def fit(self, text: str, room: int, *, lines: bool = False) -> str:
+        """`text` cut to `room` characters, on one line unless it may have `lines`."""
+        text, ellipsis = self.safe(text), self.safe("…")
+        text = text if lines else " ".join(text.split())
+        return text if len(text) <= room else text[: max(0, room - len(ellipsis))] + ellipsis
+
+    def write(self, text: Text) -> None:
+        """One line as it is, whatever its length."""
+        self.console.print(text, soft_wrap=True, highlight=False)
+
+    def sides(self, left: Text, right: str) -> None:
+        """`left` and `right` at the two ends of a line; below each other where they do not fit."""
+        room = self.width - left.cell_len - len(right) - 1
+        if room > 0:
+            self.write(left + Text(" " * room + right, style="dim"))
+        else:
+            self.line(left)
+            self.line(right, style="dim", indent=2)
+
+    def heading(self, text: str) -> None:
+        """The title of a section, after an empty line."""
+        self.blank()
+        self.line(text, style="bold")
+
+    def strip(self, shares: Sequence[float], width: int) -> str:
+        """Shares (0-1) over time as `width` columns of different heights."""
+        levels = " .:-=+*#" if self.ascii else " ▁▂▃▄▅▆▇█"
+        edges = [round(place * len(shares) / width) for place in range(width + 1)]
+        groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
+        return "".join(
+            levels[round((len(levels) - 1) * min(1.0, sum(group) / len(group)))] for group in groups
+        )
+
+    def bar(
+        self, *, low: float, high: float, end: float, width: int, target: float | None = None
+    ) -> str:
+        """A bar of `width` cells from 0 to `end`: solid up to `low`, uncertain up to `high`, a mark
+        at `target`.
+        """
+        solid, unsure = (_cells(figure, end, width) for figure in (low, high))
+        cells = [self.signs.full] * solid + [self.signs.uncertain] * (unsure - solid)
+        cells += [self.signs.empty] * (width - len(cells))
+        if target is not None:
+            cells[min(width - 1, _cells(target, end, width))] = self.signs.target
+        return "".join(cells)
+
+
+def _cells(figure: float, end: float, width: int) -> int:
+    return max(0, min(width, round(figure / end * width)))

@@ -1,0 +1,133 @@
+"""A verdict in the terminal: plain text first, colour only as a second sign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
+from bottleneck_lab.report import words
+from bottleneck_lab.report.console.terminal import Sheet
+
+_OUTCOME_STYLES = {
+    Outcome.PASS: "green",
+    Outcome.FAIL: "red",
+    Outcome.INCONCLUSIVE: "yellow",
+    Outcome.ERROR: "magenta",
+}
+
+
+def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = None) -> None:
+    """What a learner sees after `lab check`: the outcome, what failed, what is open, what holds;
+    each once.
+
+    `html` is the page with the timeline, if one was written.
+    """
+    sheet = Sheet(console)
+    _print_outcome(sheet, verdict)
+    for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
+        _print_criterion(sheet, criterion)
+    if any(criterion.holds is None for criterion in verdict.criteria):
+        sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
+    _print_diagnosis(sheet, verdict)
+    _print_list(sheet, "What to do next", verdict.advice)
+    _print_list(sheet, "Worth knowing", verdict.notes)
+    _print_circumstances(sheet, verdict)
+    if html:
+        sheet.heading("Report")
+        sheet.path(str(html), indent=1)
+
+
+_ORDER = {False: 0, None: 1, True: 2}
+
+
+def _print_outcome(sheet: Sheet, verdict: Verdict) -> None:
+    style = _OUTCOME_STYLES[verdict.outcome]
+    sign = {Outcome.PASS: sheet.signs.right, Outcome.FAIL: sheet.signs.wrong}.get(
+        verdict.outcome, "!"
+    )
+    reason = sheet.safe(f"  {words.headline(verdict)}")
+    title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
+    sheet.rule(style)
+    sheet.sides(title, sheet.safe(f"{words.lab_name(verdict.lab)} on {verdict.device} "))
+    sheet.rule(style)
+    summary = _unsaid(verdict)
+    if summary:
+        sheet.line(summary, indent=1)
+        sheet.blank()
+
+
+def _unsaid(verdict: Verdict) -> str:
+    """What the summary says beyond the criteria, which follow it."""
+    summary = verdict.summary
+    for criterion in verdict.criteria:
+        summary = summary.replace(criterion.sentence, "")
+    return "" if verdict.outcome is Outcome.PASS else summary.strip()
+
+
+def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
+    """What holds, in one line; what fails or is open, with its sentence and its bar."""
+    sign, style = _mark(sheet, criterion.holds)
+    if criterion.holds:
+        figure = _figure(criterion)
+        sheet.line(
+            f"{criterion.id}{f': {figure}' if figure else ''}",
+            indent=1,
+            lead=f"{sign} ",
+            lead_style=f"bold {style}",
+        )
+        return
+    sheet.line(criterion.sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
+    gauge = words.gauge(criterion)
+    if gauge:
+        sheet.line(
+            Text.assemble((_gauge_bar(sheet, gauge), style), sheet.safe(f"  {_figure(criterion)}")),
+            indent=3,
+        )
+
+
+def _figure(criterion: CriterionResult) -> str:
+    measured, target = words.format_measured(criterion), words.format_target(criterion)
+    return f"{measured}, wanted {target}" if measured and target else ""
+
+
+def _print_diagnosis(sheet: Sheet, verdict: Verdict) -> None:
+    """Predicted and measured gain, and what the first diagnosis is worth."""
+    said = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
+    if any(said):
+        sheet.heading("Your diagnosis")
+    for sentence in filter(None, said):
+        sheet.line(sentence[:1].upper() + sentence[1:].rstrip(".") + ".", indent=1)
+
+
+def _mark(sheet: Sheet, holds: bool | None) -> tuple[str, str]:
+    if holds is None:
+        return "?", "yellow"
+    return (sheet.signs.right, "green") if holds else (sheet.signs.wrong, "red")
+
+
+def _gauge_bar(sheet: Sheet, gauge: words.Gauge) -> str:
+    width = max(12, min(36, sheet.width - 40))
+    return sheet.bar(
+        low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
+    )
+
+
+def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:
+    if items:
+        sheet.heading(title)
+    for item in items:
+        sheet.line(item, indent=1, lead=f"{sheet.signs.bullet} ")
+
+
+def _print_circumstances(sheet: Sheet, verdict: Verdict) -> None:
+    """When it was checked and who vouches for it; machine and isolation are on the page and in
+    --json.
+    """
+    sheet.blank()
+    if verdict.device == "virtual":
+        sheet.line(words.EMULATED, indent=1, style="dim")
+    checked = f"Checked {words.format_moment(verdict.started_at)} in {verdict.duration_s:.0f} s."
+    sheet.line(f"{checked} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")

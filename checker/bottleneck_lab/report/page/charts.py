@@ -1,0 +1,332 @@
+"""Small charts as SVG: readable without script, in print, and by a screen reader through their
+titles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import log10
+
+from bottleneck_lab.analysis.counters.roofline import Roofline
+from bottleneck_lab.analysis.memory.growth import MemoryUse
+from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
+from bottleneck_lab.analysis.steps.window import Step
+from bottleneck_lab.grading.criteria import format_figure, format_range
+from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.report import words
+from bottleneck_lab.report.page.markup import Markup, tag
+
+MAX_COLUMNS = 200
+COLUMN_HEIGHT = 56
+
+
+def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
+    """One bar of 100%. `parts`: name, colour class, share (0–1); a share of at least 8% carries its
+    figure.
+    """
+    pieces: list[Markup] = []
+    left = 0.0
+    for name, colour, share in parts:
+        title = tag("title", f"{name}: {words.format_share(share)}")
+        pieces.append(
+            tag("rect", x=_percent(left), y=0, width=_percent(share), height=38, class_=colour)
+        )
+        if share >= 0.08:
+            middle = _percent(left + share / 2)
+            pieces.append(
+                tag(
+                    "text",
+                    words.format_share(share),
+                    x=middle,
+                    y=24,
+                    class_=f"inside on-{colour}",
+                    text_anchor="middle",
+                )
+            )
+        pieces[-1] = tag("g", pieces[-1], title)
+        left += share
+    return tag("svg", tag("title", label), pieces, role="img", height=38)
+
+
+def criterion_bar(criterion: CriterionResult) -> Markup | None:
+    """The value with its interval against the target; None without a number and a target."""
+    gauge = words.gauge(criterion)
+    if gauge is None:
+        return None
+    colour = {True: "fill-good", False: "fill-bad", None: "fill-value"}[criterion.holds]
+    low, target = (_percent(figure / gauge.end) for figure in (gauge.low, gauge.target))
+    unsure = _percent((gauge.high - gauge.low) / gauge.end)
+    spoken = f"{words.format_measured(criterion)}, wanted {words.format_target(criterion)}"
+    return tag(
+        "svg",
+        tag("title", spoken),
+        tag("rect", x=0, y=4, width="100%", height=14, class_="ground"),
+        tag("rect", x=0, y=4, width=low, height=14, class_=colour),
+        tag("rect", x=low, y=4, width=unsure, height=14, class_=f"{colour} unsure"),
+        tag("line", x1=target, x2=target, y1=0, y2=22, class_="target"),
+        role="img",
+        height=22,
+    )
+
+
+def gain_bars(predicted: float, measured: float | None) -> Markup:
+    """Predicted above measured speed-up, on one scale."""
+    end = max(predicted, measured or 0.0, 1.0) * 1.15
+    rows: list[Markup] = []
+    for place, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
+        y = place * 30
+        rows.append(tag("text", name, x=0, y=y + 16, class_="soft"))
+        figure = "not measured" if gain is None else f"{gain:.2f}x"
+        width = 0.6 * (gain or 0.0) / end
+        rows.append(
+            tag("rect", x="24%", y=y + 3, width=_percent(width), height=18, class_="fill-value")
+        )
+        rows.append(tag("text", figure, x=_percent(0.25 + width), y=y + 16))
+    return tag("svg", tag("title", "Predicted and measured speed-up"), rows, role="img", height=56)
+
+
+def steps_chart(steps: Sequence[Step]) -> Markup | None:
+    """One column per step, as high as what the step took on host and device; None for one or two,
+    of which the mean says as much.
+
+    More steps than fit are drawn in groups, each as high as its longest step: the slow one is what
+    is looked for.
+    """
+    if len(steps) < 3:
+        return None
+    group = -(-len(steps) // MAX_COLUMNS)
+    longest = [
+        max(steps[at : at + group], key=lambda step: step.cost_ns)
+        for at in range(0, len(steps), group)
+    ]
+    columns = [
+        (f"{step.name}: {words.format_duration(step.cost_ns)}", step.cost_ns) for step in longest
+    ]
+    top = max(height for _, height in columns)
+    return _columns(
+        columns,
+        f"Durations of {len(steps)} steps, the longest {words.format_duration(top)}",
+        filled=0.94,
+    )
+
+
+def memory_chart(use: MemoryUse) -> Markup | None:
+    """Memory over the capture, from left to right; None if nothing was held."""
+    if use.peak_bytes <= 0:
+        return None
+    columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
+    return _columns(
+        columns, f"Memory held over time, at most {words.format_bytes(use.peak_bytes)}", filled=1.02
+    )
+
+
+def levels_chart(memory: DeviceMemory) -> Markup | None:
+    """Allocated in front of reserved memory, from left to right; None if nothing was recorded."""
+    if not memory.events:
+        return None
+    top = memory.peak_reserved_bytes or 1
+    drawn = [
+        _rects(
+            [(f"{name} {words.format_bytes(level)}", level) for level in levels], top, 1.02, style
+        )
+        for name, levels, style in (
+            ("reserved", memory.reserved_levels_bytes, "ground"),
+            ("allocated", memory.levels_bytes, "cat-range"),
+        )
+    ]
+    spoken = (
+        f"Allocated and reserved memory, at most {words.format_bytes(memory.peak_bytes)} of"
+        f" {words.format_bytes(top)}"
+    )
+    return tag("svg", tag("title", spoken), *drawn, role="img", height=COLUMN_HEIGHT)
+
+
+def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
+    """Columns side by side on one scale from zero. `filled` is each column's width as a share of
+    its slot.
+    """
+    top = max((height for _, height in columns), default=0) or 1
+    return tag(
+        "svg",
+        tag("title", spoken),
+        _rects(columns, top, filled, "cat-range"),
+        role="img",
+        height=COLUMN_HEIGHT,
+    )
+
+
+def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: str) -> list[Markup]:
+    width = 1 / max(len(columns), 1)
+    return [
+        tag(
+            "rect",
+            tag("title", title),
+            x=_percent(place * width),
+            y=COLUMN_HEIGHT * (1 - height / top),
+            width=_percent(width * filled),
+            height=COLUMN_HEIGHT * height / top,
+            class_=style,
+        )
+        for place, (title, height) in enumerate(columns)
+    ]
+
+
+def roofline_chart(roofline: Roofline) -> Markup | None:
+    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision
+    that occurs; None if the ceilings are unknown.
+    """
+    rows = [row for row in roofline.rows if row.ceiling_share >= 0]
+    if roofline.machine is None or not rows:
+        return None
+    machine = roofline.machine
+    precisions = sorted({row.precision for row in rows})
+    slopes = [
+        ("memory", machine.bytes_per_s),
+        *((cache.name, cache.bytes_per_s) for cache in machine.caches),
+    ]
+    highest = max(machine.flops[precision] for precision in precisions)
+    ends = [row.intensity for row in rows] + [highest / rate for _, rate in slopes]
+    low, high = log10(min(ends)) - 0.4, log10(max(ends)) + 0.6
+    top = log10(max(highest, *(row.flops_per_s for row in rows))) + 0.2
+    bottom = min(log10(row.flops_per_s) for row in rows) - 0.3
+
+    def at(intensity: float, rate: float) -> tuple[float, float]:
+        return 0.02 + 0.9 * (log10(intensity) - low) / (high - low), 170 * (top - log10(rate)) / (
+            top - bottom
+        )
+
+    drawn: list[Markup] = []
+    for precision in precisions:
+        ridge = at(max(10**low, machine.balance(precision)), machine.flops[precision])
+        drawn += [
+            _roof(ridge, (0.92, ridge[1])),
+            tag("text", precision, x="93%", y=ridge[1] + 4, class_="soft"),
+        ]
+    for name, rate in slopes:  # from the left edge or the bottom to the highest level line
+        start = max(10**low, 10**bottom / rate)
+        if start < highest / rate:
+            left = at(start, start * rate)
+            drawn += [_roof(left, at(highest / rate, highest)), _slope_name(name, left)]
+    for row in rows:
+        x, y = at(row.intensity, row.flops_per_s)
+        said = (
+            f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)},"
+            f" {row.intensity:.3g} FLOP/byte"
+        )
+        drawn.append(
+            tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value")
+        )
+    drawn.append(tag("line", x1="2%", x2="92%", y1=174, y2=174, class_="axis"))
+    drawn += [
+        tag("text", said, x=x, y=192, class_="soft", text_anchor=side)
+        for said, x, side in (
+            (f"{10**low:.3g}", "2%", "start"),
+            ("FLOP/byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
+            (f"{10**high:.3g}", "92%", "end"),
+        )
+    ]
+    spoken = (
+        f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP/byte, both logarithmic"
+    )
+    return tag("svg", tag("title", spoken), drawn, role="img", height=198)
+
+
+def _roof(left: tuple[float, float], right: tuple[float, float]) -> Markup:
+    return tag(
+        "line", x1=_percent(left[0]), y1=left[1], x2=_percent(right[0]), y2=right[1], class_="roof"
+    )
+
+
+def _slope_name(name: str, left: tuple[float, float]) -> Markup:
+    return tag("text", name, x=_percent(left[0]), y=max(10.0, left[1] - 6), class_="soft")
+
+
+def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
+    """The main criterion over the attempts, with its target; None if no attempt measured one.
+
+    The main criterion is the first of kind `target` in the newest attempt that has one.
+    """
+    main = next(
+        (each for verdict in reversed(attempts) for each in verdict.criteria if _is_figure(each)),
+        None,
+    )
+    if main is None:
+        return None
+    results = [
+        next((each for each in verdict.criteria if each.id == main.id), None)
+        for verdict in attempts
+    ]
+    gauges = [None if each is None else words.gauge(each) for each in results]
+    end = max(gauge.end for gauge in gauges if gauge)
+    across = [0.08 + 0.86 * (place + 0.5) / len(gauges) for place in range(len(gauges))]
+    open_ = [each is not None and each.holds is None and each.low is not None for each in results]
+    points = [
+        (across[place], 130 - 110 * gauge.value / end, gauge.value, attempts[place])
+        for place, gauge in enumerate(gauges)
+        if gauge and not open_[place]
+    ]
+    spans = [(across[place], gauge) for place, gauge in enumerate(gauges) if gauge and open_[place]]
+    return tag(
+        "svg",
+        tag("title", f"{main.id} over {len(attempts)} attempts"),
+        _axis(main, end),
+        [_step(left, right) for left, right in pairwise(points)],
+        [_dot(point, main.unit) for point in points],
+        [_span(x, gauge, end, main.unit) for x, gauge in spans],
+        [_number(place + 1, x) for place, x in enumerate(across)],
+        role="img",
+        height=156,
+    )
+
+
+Point = tuple[float, float, float, Verdict]
+
+
+def _number(number: int, x: float) -> Markup:
+    return tag("text", str(number), x=_percent(x), y=150, class_="soft", text_anchor="middle")
+
+
+def _step(left: Point, right: Point) -> Markup:
+    return tag(
+        "line", x1=_percent(left[0]), y1=left[1], x2=_percent(right[0]), y2=right[1], class_="axis"
+    )
+
+
+def _dot(point: Point, unit: str) -> Markup:
+    x, y, value, verdict = point
+    figure = format_figure(value, unit)
+    label = tag("text", figure, x=_percent(x), y=y - 10, text_anchor="middle")
+    return tag(
+        "g",
+        tag("circle", cx=_percent(x), cy=y, r=5, class_=verdict.outcome.value),
+        label,
+        tag("title", f"{verdict.outcome}: {figure}"),
+    )
+
+
+def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
+    """The bounds of an undecided figure, drawn without a point estimate."""
+    low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
+    said = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
+    line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
+    return tag("g", line, tag("title", said))
+
+
+def _axis(main: CriterionResult, end: float) -> list[Markup]:
+    drawn = [tag("line", x1="8%", x2="94%", y1=130, y2=130, class_="axis")]
+    if main.target is not None:
+        y = 130 - 110 * main.target / end
+        drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
+        drawn.append(
+            tag("text", format_figure(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
+        )
+    return drawn
+
+
+def _is_figure(criterion: CriterionResult) -> bool:
+    return criterion.kind == "target" and words.gauge(criterion) is not None
+
+
+def _percent(share: float) -> str:
+    return f"{max(0.0, min(1.0, share)) * 100:.3f}%"

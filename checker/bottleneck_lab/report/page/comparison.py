@@ -1,0 +1,66 @@
+"""The page's section about another capture: what changed since."""
+
+from __future__ import annotations
+
+from bottleneck_lab.analysis.compare import Comparison, FigureChange
+from bottleneck_lab.report.comparison_words import (
+    GROUPS,
+    describe_samples,
+    describe_speedup,
+    format_change_time,
+    format_interval,
+    format_ratio,
+    label_change,
+    shown_changes,
+)
+from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.verdict import section
+
+_STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "cannot tell": "INCONCLUSIVE"}
+
+
+def comparison_section(comparison: Comparison) -> Section:
+    """Before and after, by what the time went to."""
+    doubts = [
+        tag("p", f"Unreliable, because {reason}.", class_="warning")
+        for reason in comparison.reasons
+    ]
+    tables = [_group(comparison, group, title) for group, title in GROUPS.items()]
+    found = [
+        tag("p", f"{title}: {'; '.join(titles.values())}.")
+        for title, titles in (
+            ("No longer found", comparison.findings_gone),
+            ("Newly found", comparison.findings_new),
+        )
+        if titles
+    ]
+    lead = " ".join([f"{describe_speedup(comparison)}.", *describe_samples(comparison)])
+    return section(
+        "compare", "Before and after", doubts, found, tag("div", tables, class_="pair"), lead=lead
+    )
+
+
+def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
+    rows = [_row(change) for change in shown_changes(comparison, group)]
+    return (
+        table(
+            ["", "before", "after", "ratio", "between", ""],
+            rows,
+            caption=title,
+            numeric={1, 2, 3, 4},
+        )
+        if rows
+        else None
+    )
+
+
+def _row(change: FigureChange) -> list[str]:
+    outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
+    return [
+        label_change(change),
+        format_change_time(change.before),
+        format_change_time(change.after),
+        format_ratio(change),
+        format_interval(change.low, change.high),
+        outcome,
+    ]

@@ -1,0 +1,93 @@
+"""The page's section about single kernels: ncu's counters beside the library's, and what to attack
+first.
+"""
+
+from __future__ import annotations
+
+from bottleneck_lab.analysis.counters.kernel_counters import (
+    Figure,
+    Pair,
+    compare_kernels,
+    furthest_behind,
+)
+from bottleneck_lab.report import words
+from bottleneck_lab.report.evidence_only import counters_only
+from bottleneck_lab.report.page.markup import Section, table, tag
+from bottleneck_lab.report.page.verdict import section
+from bottleneck_lab.trace.timeline import Timeline
+
+_STYLES = {"good": "PASS", "fair": "INCONCLUSIVE", "poor": "FAIL", "": "soft"}
+
+
+def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
+    """Every launch, the counters of the one that is furthest behind, its stalls, and unless `blind`
+    what to attack.
+    """
+    pairs = compare_kernels(timeline.counters)
+    pairs = counters_only(pairs) if blind else pairs
+    worst = furthest_behind(pairs)
+    notes = [tag("p", note, class_="warning") for note in timeline.notes if "synthetic" in note]
+    stalls = [[name, words.format_share(share)] for name, share in worst.own.stalls.items()]
+    targets = [
+        tag("li", tag("b", target.title), tag("p", target.evidence), tag("p", target.advice))
+        for target in worst.targets
+    ]
+    return section(
+        "counters",
+        "Kernel counters",
+        notes,
+        table(
+            ["launch", "time", "library's", "speed"],
+            [_launch(pair) for pair in pairs],
+            caption="Every launch",
+            numeric={1, 2, 3},
+        ),
+        table(
+            ["", "yours", "library's", "good is"],
+            _figures(worst),
+            caption="The launch that is furthest behind",
+            numeric={1, 2, 3},
+        ),
+        (
+            table(["waiting for", "share"], stalls, caption="What its warps wait for", numeric={1})
+            if stalls
+            else None
+        ),
+        tag("ol", targets) if targets else None,
+        lead=_lead(blind=blind, any_target=bool(targets)),
+    )
+
+
+def _lead(*, blind: bool, any_target: bool) -> str:
+    if blind:
+        return ""
+    return (
+        "What to attack first is at the top of the list below the tables."
+        if any_target
+        else "Nothing stands out."
+    )
+
+
+def _launch(pair: Pair) -> list[str]:
+    library = words.format_duration(pair.library.duration_ns) if pair.library else ""
+    return [
+        pair.own.name,
+        words.format_duration(pair.own.duration_ns),
+        library,
+        f"{pair.ratio:.2f}x" if pair.ratio else "",
+    ]
+
+
+def _figures(pair: Pair) -> list[list[str]]:
+    beside = pair.library.figure if pair.library else lambda _id: None
+    return [
+        [figure.label, _cell(figure), _cell(beside(figure.id)), figure.wanted]
+        for figure in pair.own.figures
+    ]
+
+
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
+        return ""
+    mark = " poor" if figure.grade == "poor" else ""  # colour is only a second sign
+    return tag("b", f"{figure.value:.3g}{figure.unit}{mark}", class_=_STYLES[figure.grade])

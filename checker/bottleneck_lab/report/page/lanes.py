@@ -1,0 +1,257 @@
+"""What the page draws: a capture's lanes, each a list of events with a name and a category."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device.gaps import CAUSES, SAID, Cause
+from bottleneck_lab.analysis.device.use import CPU, DeviceTime
+from bottleneck_lab.report.breakdown import gap_colour, gap_label
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
+
+
+class CategoryStyle(NamedTuple):
+    """A category's label in the legend, its colour (in page.css), and its explanation next to an
+    event.
+    """
+
+    label: str
+    colour: str
+    means: str
+
+    @property
+    def gap(self) -> bool:
+        """Whether it is idle time, which is hatched."""
+        return self.colour.startswith("gap-")
+
+
+CATEGORIES: dict[str, CategoryStyle] = {
+    "kernel": CategoryStyle("kernel", "cat-kernel", "kernel"),
+    "copy": CategoryStyle("copy", "cat-copy", "copy"),
+    "memset": CategoryStyle("memset", "cat-memset", "memset"),
+    "communication": CategoryStyle("communication", "cat-communication", "communication"),
+    "wait": CategoryStyle(
+        "wait on the stream", "cat-wait", "wait on the stream, the device is idle"
+    ),
+    "range": CategoryStyle("range", "cat-range", "range"),
+    "operator": CategoryStyle("operator", "cat-operator", "operator"),
+    "runtime": CategoryStyle("runtime call", "cat-runtime", "runtime call"),
+    "python": CategoryStyle("Python", "cat-python", "Python"),
+    **{
+        f"idle-{cause}": CategoryStyle(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause])
+        for cause in CAUSES
+    },
+    "idle": CategoryStyle("idle", "gap-idle", "the device is idle"),
+}
+
+KIND_CATEGORIES = {
+    ActivityKind.KERNEL: "kernel",
+    ActivityKind.COPY: "copy",
+    ActivityKind.MEMSET: "memset",
+    ActivityKind.COMMUNICATION: "communication",
+    ActivityKind.SYNC: "wait",
+}
+
+_HOST_LABELS = {
+    "range": "ranges",
+    "operator": "operators",
+    "runtime": "runtime calls",
+    "python": "Python",
+}
+
+Column = NDArray[Any]
+CODES = {name: code for code, name in enumerate(CATEGORIES)}
+
+
+@dataclass(frozen=True)
+class Events:
+    """Rows of one lane before they are spread over its rows: sorted by start, a parent before its
+    children.
+    """
+
+    start: Column
+    end: Column
+    name: Column
+    category: Column
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def pick(self, rows: Column) -> Events:
+        """The given rows, in their order."""
+        return Events(self.start[rows], self.end[rows], self.name[rows], self.category[rows])
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One line of the timeline. `gaps` marks a device's idle time, `overview` what the small
+    picture of all shows.
+    """
+
+    group: str
+    label: str
+    events: Events
+    emulated: bool = False
+    gaps: bool = False
+    overview: bool = False
+
+
+def find_lanes(
+    timeline: Timeline, times: Iterable[DeviceTime], *, blind: bool = False
+) -> tuple[tuple[str, ...], list[Lane]]:
+    """The lanes in the order they are drawn, and the names that their events point into. `blind`:
+    gaps without their causes.
+    """
+    names: tuple[str, ...] = ("idle",) if blind else CAUSES
+    find = plain_gap_lanes if blind else gap_lanes
+    gaps = find(timeline, times, first_name=len(timeline.strings))
+    lanes = _group([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
+    return timeline.strings + names, lanes
+
+
+def plain_gap_lanes(
+    timeline: Timeline, times: Iterable[DeviceTime], *, first_name: int
+) -> Iterator[Lane]:
+    """The idle time of every device, each gap one event of the same name."""
+    for time in times:
+        start, end = time.idle
+        name = np.full(len(start), first_name)
+        events = Events(start, end, name, np.full(len(start), CODES["idle"], dtype=np.uint8))
+        yield Lane(
+            device_group(timeline, time.rank, time.device),
+            "idle",
+            events,
+            timeline.emulated,
+            True,
+            True,
+        )
+
+
+def gap_lanes(
+    timeline: Timeline, times: Iterable[DeviceTime], *, first_name: int
+) -> Iterator[Lane]:
+    """The idle time of every device by cause, as the analysis attributes it. Causes are named from
+    `first_name` on.
+    """
+    for time in times:
+        group = device_group(timeline, time.rank, time.device)
+        yield Lane(
+            group,
+            "idle, by cause",
+            _gap_events(time.causes, first_name),
+            timeline.emulated,
+            True,
+            True,
+        )
+
+
+def _gap_events(parts: Mapping[Cause, iv.Intervals], first_name: int) -> Events:
+    start = np.concatenate([part.start for part in parts.values()])
+    end = np.concatenate([part.end for part in parts.values()])
+    cause = np.repeat(
+        [CAUSES.index(cause) for cause in parts], [len(part.start) for part in parts.values()]
+    )
+    order = np.argsort(start, kind="stable")
+    code = (CODES[f"idle-{CAUSES[0]}"] + cause).astype(np.uint8)
+    return Events(start, end, first_name + cause, code).pick(order)
+
+
+def device_group(timeline: Timeline, rank: int, device: int) -> str:
+    """The heading above a device's lanes."""
+    names = {(info.rank, info.index): info.name for info in timeline.devices}
+    called = "CPU" if device == CPU else f"Device {device}"
+    parts = [
+        f"Rank {rank}" if len(timeline.ranks) > 1 else "",
+        called,
+        names.get((rank, device), ""),
+    ]
+    label = " · ".join(filter(None, parts))
+    return f"{label} · emulated" if timeline.emulated and "emulated" not in label else label
+
+
+def device_lanes(timeline: Timeline) -> Iterator[Lane]:
+    """One lane per stream of every device."""
+    table = timeline.device
+    for rank, device in _pairs(table.rank, table.device):
+        on_device = take(table, (table.rank == rank) & (table.device == device))
+        for stream in np.unique(on_device.stream).tolist():
+            rows = take(on_device, on_device.stream == stream)
+            group = device_group(timeline, rank, device)
+            yield Lane(
+                group,
+                f"stream {stream}",
+                _device_events(rows),
+                emulated=timeline.emulated,
+                overview=True,
+            )
+
+
+def host_lanes(timeline: Timeline) -> Iterator[Lane]:
+    """For every thread: its ranges, operators, runtime calls and Python frames, each where there
+    are any.
+    """
+    tables = {
+        "range": timeline.ranges,
+        "operator": timeline.operators,
+        "runtime": timeline.runtime,
+        "python": timeline.python,
+    }
+    busy = sum(
+        np.bincount(table.thread, minlength=len(timeline.threads) or 1)
+        for table in tables.values()
+        if len(table)
+    )
+    for thread in np.argsort(-np.atleast_1d(busy), kind="stable").tolist():
+        for category, table in tables.items():
+            rows = take(table, table.thread == thread)
+            if len(rows):
+                label = _HOST_LABELS[category]
+                group = _thread_group(timeline, thread, int(rows.rank[0]))
+                yield Lane(group, label, _host_events(rows, category), overview=False)
+
+
+def _device_events(rows: DeviceTable) -> Events:
+    codes = np.zeros(max(KIND_CATEGORIES) + 1, dtype=np.uint8)
+    for kind, category in KIND_CATEGORIES.items():
+        codes[kind] = CODES[category]
+    return Events(rows.start, rows.end, rows.name, codes[rows.kind])
+
+
+def _host_events(rows: HostTable, category: str) -> Events:
+    return Events(
+        rows.start, rows.end, rows.name, np.full(len(rows), CODES[category], dtype=np.uint8)
+    )
+
+
+def _thread_group(timeline: Timeline, thread: int, rank: int) -> str:
+    info = timeline.threads[thread] if thread < len(timeline.threads) else None
+    name = (info.name or f"thread {info.tid}") if info else f"thread {thread}"
+    process = (
+        f"process {info.pid}"
+        if info and len({each.pid for each in timeline.threads}) > 1
+        else "host"
+    )
+    return " · ".join(
+        filter(None, [f"Rank {rank}" if len(timeline.ranks) > 1 else "", process, name])
+    )
+
+
+def _pairs(first: Column, second: Column) -> list[tuple[int, int]]:
+    pairs = (
+        np.unique(np.stack([first, second]), axis=1) if len(first) else np.empty((2, 0), dtype=int)
+    )
+    return [(int(a), int(b)) for a, b in pairs.T]
+
+
+def _group(lanes: list[Lane]) -> list[Lane]:
+    """Lanes of one group together, groups and lanes in the order they come."""
+    groups: dict[str, list[Lane]] = {}
+    for lane in lanes:
+        groups.setdefault(lane.group, []).append(lane)
+    return [lane for group in groups.values() for lane in group]

@@ -1,0 +1,53 @@
+"""The page's section about a memory snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
+from bottleneck_lab.report.memory_words import (
+    COLUMNS,
+    describe_levels,
+    describe_refusal,
+    holder_cells,
+)
+from bottleneck_lab.report.page.charts import levels_chart
+from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.verdict import section
+
+
+def memory_section(memories: Sequence[DeviceMemory]) -> Section:
+    """For every device: how much is allocated and reserved, over time, and the lines that hold it."""
+    return section(
+        "memory",
+        "Who holds the memory",
+        [_device(memory) for memory in memories],
+        lead=(
+            "Each line counts everything allocated in the calls below it. That memory lives as long"
+            " as anything in the program refers to it."
+        ),
+    )
+
+
+def _device(memory: DeviceMemory) -> Markup:
+    refused = [tag("p", describe_refusal(refusal), class_="warning") for refusal in memory.refusals]
+    sentences = [tag("p", sentence) for sentence in describe_levels(memory)]
+    return tag(
+        "div",
+        tag("h3", f"Device {memory.device}"),
+        refused,
+        sentences,
+        tag(
+            "p",
+            "Memory allocated over the recording, event by event; in the background, memory"
+            " reserved",
+            class_="soft",
+        ),
+        levels_chart(memory),
+        table(
+            list(COLUMNS),
+            [holder_cells(row) for row in memory.holders],
+            caption="Lines that hold memory",
+            numeric={1, 2, 3, 4},
+        ),
+    )

@@ -1,0 +1,200 @@
+"""The timeline's lanes packed into a few typed columns that the page turns into arrays without
+parsing.
+
+Every recorded row is in it. What makes a large capture open quickly is the form, not an excerpt:
+per row of a lane, the distance to the event before, the duration, the name's index and the
+category, gzipped.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from isal import igzip
+
+from bottleneck_lab.analysis.steps.window import find_window, step_rows
+from bottleneck_lab.analysis.summary import Analysis
+from bottleneck_lab.report.page.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
+from bottleneck_lab.trace.timeline import Timeline
+
+MAX_ROWS = 48
+"""Deeper nesting than this is drawn on the lane's last row."""
+
+MAX_NAME = 300
+"""A longer name is cut in the page; C++ kernel names of several kilobytes are common."""
+
+
+@dataclass(frozen=True)
+class PackedTimeline:
+    """`head` is JSON for the page; `data` its columns, gzipped and in base64."""
+
+    head: dict[str, Any]
+    data: str = field(repr=False)
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories that occur, in the order of CATEGORIES."""
+        return [each["id"] for each in self.head["categories"] if each["used"]]
+
+
+def pack_timeline(capture: Analysis, *, blind: bool = False) -> PackedTimeline:
+    """The whole capture: devices with their idle time first, then the host's threads, busiest
+    first. `blind`: gaps without their causes.
+    """
+    timeline = capture.timeline
+    origin, end = timeline.extent
+    strings, lanes = find_lanes(timeline, capture.times, blind=blind)
+    return _packed(strings, lanes, origin, end, _steps(timeline, origin))
+
+
+def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> PackedTimeline:
+    """Two captures in one, each with its lanes under its own headings: the second is moved so that
+    both windows begin together.
+    """
+    timelines = [capture.timeline for capture in pair]
+    begins = [find_window(timeline).start for timeline in timelines]
+    strings: tuple[str, ...] = ()
+    lanes: list[Lane] = []
+    for capture, begin, when in zip(pair, begins, ("before", "after"), strict=True):
+        names, found = find_lanes(capture.timeline, capture.times, blind=blind)
+        lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in found]
+        strings += names
+    extents = [
+        (start + begins[0] - begin, end + begins[0] - begin)
+        for (start, end), begin in zip((t.extent for t in timelines), begins, strict=True)
+    ]
+    origin, end = min(start for start, _ in extents), max(end for _, end in extents)
+    return _packed(strings, lanes, origin, end, _steps(timelines[0], origin))
+
+
+def _moved(lane: Lane, shift_ns: int, first_name: int, when: str) -> Lane:
+    events = lane.events
+    moved = Events(
+        events.start + shift_ns, events.end + shift_ns, events.name + first_name, events.category
+    )
+    return replace(lane, group=f"{when} · {lane.group}", events=moved)
+
+
+def _packed(
+    strings: tuple[str, ...], lanes: list[Lane], origin: int, end: int, steps: list[list[int]]
+) -> PackedTimeline:
+    rows = [(index, row) for index, lane in enumerate(lanes) for row in split_rows(lane.events)]
+    names, used = _used_names(strings, [row for _, row in rows])
+    columns, packed = _pack_columns([row for _, row in rows], used, origin)
+    found = {int(code) for lane in lanes for code in np.unique(lane.events.category)}
+    categories = [
+        {
+            "id": key,
+            "means": look.means,
+            "colour": look.colour,
+            "gap": look.gap,
+            "used": CODES[key] in found,
+        }
+        for key, look in CATEGORIES.items()
+    ]
+    head = {
+        "span_ns": max(1, end - origin),
+        "names": names,
+        "categories": categories,
+        "lanes": [_lane_head(index, lane) for index, lane in enumerate(lanes)],
+        "rows": [_row_head(index, lanes[index], len(row)) for index, row in rows],
+        "steps": steps,
+        "columns": columns,
+    }
+    return PackedTimeline(head, base64.b64encode(igzip.compress(packed, compresslevel=1)).decode())
+
+
+def split_rows(events: Events) -> list[Events]:
+    """`events` spread over rows in which nothing overlaps, outermost first.
+
+    An event goes on the first row if everything before it has ended; the rest is spread likewise
+    over the rows below.
+    """
+    rows: list[Events] = []
+    while len(events):
+        if len(rows) == MAX_ROWS - 1:
+            return [*rows, _flatten(events)]
+        reached = np.maximum.accumulate(events.end)
+        outermost = np.empty(len(events), dtype=bool)
+        outermost[0] = True
+        outermost[1:] = events.start[1:] >= reached[:-1]
+        rows.append(events.pick(np.flatnonzero(outermost)))
+        events = events.pick(np.flatnonzero(~outermost))
+    return rows
+
+
+def _flatten(events: Events) -> Events:
+    """All of `events` on one row: each ends where the next one starts."""
+    end = events.end.copy()
+    end[:-1] = np.minimum(end[:-1], events.start[1:])
+    return Events(events.start, end, events.name, events.category)
+
+
+def _steps(timeline: Timeline, origin: int) -> list[list[int]]:
+    """Start and end of every step of the first rank that marks any, ns after the capture's start."""
+    rows = step_rows(timeline)
+    mine = rows.rank == (rows.rank[0] if len(rows) else 0)
+    pairs = zip(rows.start[mine].tolist(), rows.end[mine].tolist(), strict=True)
+    return [[start - origin, end - origin] for start, end in pairs]
+
+
+def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str], Column]:
+    """The names that are used, cut to MAX_NAME, and for every index in `strings` its index among
+    them.
+    """
+    used = np.zeros(len(strings), dtype=bool)
+    for row in rows:
+        used[row.name] = True
+    place = np.cumsum(used) - 1
+    names = [strings[index] for index in np.flatnonzero(used).tolist()]
+    return [name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…" for name in names], place
+
+
+def _pack_columns(
+    rows: list[Events], place: Column, origin: int
+) -> tuple[list[dict[str, Any]], bytes]:
+    """Each column as bytes at a multiple of 8, widest first; `head` says type, offset and length."""
+    columns = {
+        "gap": _smallest([row.start - np.concatenate([[origin], row.end[:-1]]) for row in rows]),
+        "dur": _smallest([row.end - row.start for row in rows]),
+        "name": _smallest([place[row.name] for row in rows]),
+        "category": _smallest([row.category for row in rows]),
+    }
+    heads, parts, offset = [], [], 0
+    for name, column in columns.items():
+        data = column.tobytes()
+        data += bytes(-len(data) % 8)
+        heads.append(
+            {"name": name, "type": _TYPES[column.dtype.str], "offset": offset, "count": len(column)}
+        )
+        parts.append(data)
+        offset += len(data)
+    return heads, b"".join(parts)
+
+
+_TYPES = {"|u1": "u8", "<u2": "u16", "<u4": "u32", "<f8": "f64"}
+
+
+def _smallest(parts: list[Column]) -> Column:
+    """One little-endian column in the narrowest type that holds it. A float64 is exact up to 2^53
+    ns, 104 days.
+    """
+    column = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    top = int(column.max(initial=0))
+    for bits, type_ in ((8, "|u1"), (16, "<u2"), (32, "<u4")):
+        if top < 1 << bits:
+            return column.astype(type_)
+    return column.astype("<f8")
+
+
+def _lane_head(index: int, lane: Lane) -> dict[str, Any]:
+    busy = int((lane.events.end - lane.events.start).sum())
+    about = {"group": lane.group, "label": lane.label, "emulated": lane.emulated}
+    return {"index": index, **about, "events": len(lane.events), "busy_ns": busy}
+
+
+def _row_head(index: int, lane: Lane, count: int) -> dict[str, Any]:
+    return {"lane": index, "count": count, "gaps": lane.gaps, "overview": lane.overview}

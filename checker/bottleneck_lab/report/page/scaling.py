@@ -1,0 +1,239 @@
+"""The page's section about a distributed job: its scaling curve against the ideal and the bounds,
+and what the curve rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bottleneck_lab.analysis.ranks.scaling import Point, Sweep, assumptions
+from bottleneck_lab.report import words
+from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.verdict import section
+
+_LEFT, _RIGHT = 0.08, 0.97
+_TOP, _BOTTOM = 14.0, 210.0
+_NAMES = {
+    "ideal": "ideal: one rank's throughput times the number of ranks",
+    "hidden": "bound: all communication hidden behind computation",
+    "ring-hidden": "bound of the ring: all communication hidden behind computation",
+    "exposed": "bound: no communication hidden",
+    "ring": "this script, one ring through all ranks",
+    "tree": "this script, a tree of nodes",
+}
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One curve: its colour class, and for each point its place (both 0-1), its title, and whether
+    so many ranks really ran.
+    """
+
+    colour: str
+    places: list[tuple[float, float]]
+    titles: list[str]
+    ran: list[bool]
+
+
+def scaling_section(curves: Sequence[Sweep]) -> Section | None:
+    """Both charts, the figures and the assumptions; None without a curve."""
+    if not curves:
+        return None
+    ring = curves[0]
+    ran = [point for point in ring.points if point.source == "reducer"]
+    lead = (
+        "Every figure here is modelled, on virtual GPUs; filled points come from the real reducer"
+        " in real processes, hollow ones are replayed."
+    )
+    few = [
+        point for point in ring.points if point.ranks <= max([8, *(point.ranks for point in ran)])
+    ]
+    return section(
+        "scaling",
+        "How it scales",
+        tag("h3", "Speed-up over one rank"),
+        _few_chart(ring, few),
+        _legend(["ring", "ideal", "hidden", "exposed"]),
+        tag("p", _amdahl(ran[-1])) if ran else None,
+        tag("h3", "Share of the ideal, to thousands of ranks"),
+        _sweep_chart(curves),
+        _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
+        [_figures(curve) for curve in curves],
+        [tag("p", told) for curve in curves if (told := curve.points[-1].told_broadcast)],
+        tag("h3", "What these figures are based on"),
+        tag("ul", [tag("li", line) for line in assumptions(curves)]),
+        lead=lead,
+    )
+
+
+def _amdahl(point: Point) -> str:
+    return (
+        f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, {point.lost_ms:.1f} ms more"
+        f" than on one rank. Without them it would be {point.amdahl:.2f}x as fast (Amdahl); hiding"
+        " communication cannot gain more."
+    )
+
+
+def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
+    """Speed-up over ranks, both axes linear: the curve against its ideal and between its bounds."""
+    end = points[-1].ranks
+    kinds: list[tuple[str, Callable[[Point], float]]] = [
+        ("ideal", lambda _: 1.0),
+        ("hidden", lambda point: point.hidden_efficiency),
+        ("exposed", lambda point: point.exposed_efficiency),
+        ("ring", lambda point: point.efficiency),
+    ]
+    lines = [
+        _Line(
+            name,
+            [(point.ranks / end, point.ranks * share(point) / end) for point in points],
+            [
+                f"{_NAMES[name]}: {point.ranks * share(point):.2f}x on {point.ranks}"
+                for point in points
+            ],
+            [point.source == "reducer" for point in points],
+        )
+        for name, share in kinds
+    ]
+    numbers = [
+        _text(
+            f"{curve.speedup(point):.2f}x", point.ranks / end, curve.speedup(point) / end, below=18
+        )
+        for point in points
+    ]
+    marks = [(point.ranks / end, str(point.ranks)) for point in points]
+    levels = [(point.ranks / end, f"{point.ranks}x") for point in points]
+    return _plot("Speed-up over one rank against the ideal", lines, marks, levels, numbers)
+
+
+def _sweep_chart(curves: Sequence[Sweep]) -> Markup:
+    """Share of the ideal over ranks, the latter by doublings."""
+    last = math.log2(max(point.ranks for curve in curves for point in curve.points)) or 1.0
+    lines = [_sweep_line("ring-hidden", curves[0], last, lambda point: point.hidden_efficiency)]
+    lines += [
+        _sweep_line(curve.algorithm, curve, last, lambda point: point.efficiency)
+        for curve in reversed(curves)
+    ]
+    marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
+    levels = [(level / 4, f"{level * 25}%") for level in range(5)]
+    return _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, [])
+
+
+def _sweep_line(colour: str, curve: Sweep, last: float, share: Callable[[Point], float]) -> _Line:
+    return _Line(
+        colour,
+        [(math.log2(point.ranks) / last, share(point)) for point in curve.points],
+        [
+            f"{_NAMES[colour]}: {words.format_share(share(point))} of the ideal on {point.ranks}"
+            for point in curve.points
+        ],
+        [point.source == "reducer" for point in curve.points],
+    )
+
+
+def _plot(
+    spoken: str,
+    lines: Sequence[_Line],
+    marks: Sequence[tuple[float, str]],
+    levels: Sequence[tuple[float, str]],
+    numbers: Sequence[Markup],
+) -> Markup:
+    grid = [
+        tag("line", x1=_x(0), x2=_x(1), y1=_y(level), y2=_y(level), class_="axis")
+        for level, _ in [(0.0, ""), *levels]
+    ]
+    scale = [
+        tag("text", name, x="7%", y=_y(level) + 4, class_="soft", text_anchor="end")
+        for level, name in levels
+    ]
+    scale += [
+        tag("text", name, x=_x(at), y=_BOTTOM + 18, class_="soft", text_anchor="middle")
+        for at, name in marks
+    ]
+    scale.append(tag("text", "ranks", x=_x(1), y=_BOTTOM + 34, class_="soft", text_anchor="end"))
+    drawn = [piece for line in lines for piece in _draw(line)]
+    return tag(
+        "svg", tag("title", spoken), grid, scale, drawn, numbers, role="img", height=_BOTTOM + 40
+    )
+
+
+def _draw(line: _Line) -> list[Markup]:
+    """The line; dots with titles only on the script's own."""
+    pieces = [
+        tag(
+            "line",
+            x1=_x(left[0]),
+            y1=_y(left[1]),
+            x2=_x(right[0]),
+            y2=_y(right[1]),
+            class_=f"curve {line.colour.removeprefix('ring-')}",
+        )
+        for left, right in pairwise(line.places)
+    ]
+    if line.colour not in ("ring", "tree"):
+        return pieces
+    for (x, y), title, ran in zip(line.places, line.titles, line.ran, strict=True):
+        look = f"dot {line.colour}" if ran else f"dot {line.colour} replayed"
+        pieces.append(tag("circle", tag("title", title), cx=_x(x), cy=_y(y), r=5, class_=look))
+    return pieces
+
+
+def _text(text: str, x: float, y: float, *, below: float) -> Markup:
+    return tag("text", text, x=_x(x), y=_y(y) + below, text_anchor="middle")
+
+
+def _x(share: float) -> str:
+    return f"{100 * (_LEFT + (_RIGHT - _LEFT) * share):.3f}%"
+
+
+def _y(share: float) -> float:
+    return _BOTTOM - (_BOTTOM - _TOP) * share
+
+
+def _legend(names: Sequence[str]) -> Markup:
+    return tag(
+        "ul",
+        [
+            tag("li", tag("span", class_=f"key curve-{name.removeprefix('ring-')}"), _NAMES[name])
+            for name in names
+        ],
+        class_="legend",
+    )
+
+
+def _figures(curve: Sweep) -> Markup:
+    head = [
+        "ranks",
+        "nodes",
+        "step, ms",
+        "lost, ms",
+        "link, ms",
+        f"{curve.called}/s",
+        "of the ideal",
+        "all hidden",
+        "at most",
+        "from",
+    ]
+    rows = [
+        [
+            str(point.ranks),
+            str(point.nodes),
+            f"{point.step_ms:,.2f}",
+            f"{point.lost_ms:,.2f}",
+            f"{point.link_ms:,.2f}",
+            f"{point.samples_per_s:,.0f}",
+            words.format_share(point.efficiency),
+            words.format_share(point.hidden_efficiency),
+            f"{point.amdahl:.2f}x",
+            point.source,
+        ]
+        for point in curve.points
+    ]
+    caption = (
+        f"All-reduce as a {curve.algorithm}; at most: how many times as fast if nothing were lost"
+        " (Amdahl)"
+    )
+    return table(head, rows, caption=caption, numeric=set(range(9)))

@@ -1,0 +1,175 @@
+"""The page's sections about a check: criteria, prediction, attempts so far, diagnosis,
+circumstances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.report import words
+from bottleneck_lab.report.page import charts
+from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+
+MARKS = {
+    True: ("✓", "PASS", "holds"),
+    False: ("✗", "FAIL", "does not hold"),
+    None: ("?", "INCONCLUSIVE", "undecided"),
+}
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """A question of the diagnosis with the learner's answer, and what the capture says about it.
+
+    `holds` is None if the answer is not compared with anything.
+    """
+
+    ask: str
+    answer: str
+    evidence: str = ""
+    holds: bool | None = None
+
+
+def section(
+    anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = ""
+) -> Section:
+    """A part of the page with its title, `lead` (a sentence or two that introduce it) and children."""
+    intro = tag("p", lead, class_="soft") if lead else None
+    heading = tag("h2", title, id=f"{anchor}-title")
+    made = Section(
+        tag("section", heading, intro, *children, id=anchor, aria_labelledby=f"{anchor}-title")
+    )
+    made.anchor = anchor
+    return made
+
+
+def verdict_section(verdict: Verdict) -> Section:
+    """Every criterion of the newest attempt, and what to do next."""
+    lead = f"{verdict.outcome}: {words.headline(verdict)}."
+    advice = _list("What to do next", verdict.advice)
+    notes = _list("Worth knowing", verdict.notes)
+    return section(
+        "verdict",
+        "The check",
+        [_criterion(each) for each in verdict.criteria],
+        advice,
+        notes,
+        lead=lead,
+    )
+
+
+def _criterion(criterion: CriterionResult) -> Markup:
+    sign, style, spoken = MARKS[criterion.holds]
+    mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
+    figures = [criterion.id, criterion.kind]
+    if criterion.value is not None:
+        target = words.format_target(criterion)
+        value = words.format_measured(criterion)
+        figures.insert(0, f"{value}, wanted {target}" if target else value)
+    figures.append(words.format_interval(criterion))
+    line = tag("p", " · ".join(filter(None, figures)), class_="soft")
+    return tag(
+        "div",
+        tag("p", mark, criterion.sentence),
+        charts.criterion_bar(criterion),
+        line,
+        class_="criterion",
+    )
+
+
+def _list(title: str, items: Sequence[str]) -> Markup | None:
+    return (
+        tag("div", tag("h3", title), tag("ul", [tag("li", item) for item in items]))
+        if items
+        else None
+    )
+
+
+def prediction_section(verdict: Verdict) -> Section | None:
+    """Predicted beside measured gain."""
+    if verdict.prediction is None:
+        return None
+    bars = charts.gain_bars(verdict.prediction.predicted, verdict.prediction.measured)
+    return section(
+        "prediction", "Predicted and measured", bars, lead=words.describe_prediction(verdict)
+    )
+
+
+def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
+    """The attempts: the main figure plotted, every attempt listed."""
+    if not attempts:
+        return None
+    rows = [_attempt_row(number, verdict) for number, verdict in enumerate(attempts, start=1)]
+    head = ["", "outcome", "why", "figures", "checked"]
+    drawn = charts.attempts_chart(attempts) if len(attempts) > 1 else None
+    return section(
+        "attempts",
+        "Attempts so far",
+        drawn,
+        table(head, rows, caption="Every attempt", numeric={0}),
+    )
+
+
+def _attempt_row(number: int, verdict: Verdict) -> list[str]:
+    targets = [
+        each for each in verdict.criteria if each.kind == "target" and each.value is not None
+    ]
+    figures = ", ".join(f"{each.id} {words.format_measured(each)}" for each in targets)
+    outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
+    return [
+        str(number),
+        outcome,
+        words.headline(verdict),
+        figures,
+        words.format_moment(verdict.started_at),
+    ]
+
+
+def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:
+    """The learner's answers beside what the capture shows."""
+    if not diagnosis:
+        return None
+    rows = [
+        [_answer_mark(each), each.ask, each.answer or "not answered", each.evidence]
+        for each in diagnosis
+    ]
+    head = ["", "question", "your answer", "what the capture shows"]
+    return section(
+        "diagnosis", "Your diagnosis", table(head, rows, caption="Your answers beside the evidence")
+    )
+
+
+def _answer_mark(answered: AnsweredQuestion) -> str:
+    if answered.holds is None:
+        return ""
+    sign, style, spoken = MARKS[answered.holds]
+    return tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
+
+
+def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> Section | None:
+    """Where the figures come from: the capture's facts, the machine, the isolation, and who vouches
+    for it.
+    """
+    groups = [("Capture", facts)]
+    if verdict:
+        who = {
+            "started": words.format_moment(verdict.started_at),
+            "took": f"{verdict.duration_s:.0f} s",
+            "device": verdict.device,
+        }
+        groups += [
+            ("Check", who),
+            ("Machine", verdict.environment),
+            ("Isolation", verdict.isolation),
+        ]
+    shown = [table(["", ""], group.items(), caption=name) for name, group in groups if group]
+    vouched = (
+        tag("p", words.ATTESTATION_MEANS[verdict.attestation], class_="soft") if verdict else None
+    )
+    return (
+        section("machine", "How this was measured", vouched, tag("div", shown, class_="pair"))
+        if shown
+        else None
+    )

@@ -1,0 +1,263 @@
+"""Splits the `traceEvents` of a Chrome trace into pieces of whole events, in bounded memory.
+
+The pieces are cut where a closing brace, a comma and an opening brace stand at the end of what was
+read. Such a place may also lie inside an event, but then the piece is no valid JSON array (a brace
+stays open), and an exact scan of the brackets finds the right place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bottleneck_lab.errors import CaptureError
+
+CHUNK_BYTES = 256 << 10
+"""Small enough for what a chunk becomes to stay in a core's cache, and for its memory to be used
+again for the next one.
+"""
+EVENT_LIMIT_BYTES = 64 << 20
+"""No profiler writes an event, or metadata around the events, as large as this: such a file is
+broken or hostile.
+"""
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_COMMA = re.compile(rb"\s*,")
+_BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+ReadBytes = Callable[[int], bytes]
+Decode = Callable[[bytes], list[Any]]
+
+
+class EventStream:
+    """The events of one trace, decoded piece by piece.
+
+    `decode` turns a JSON array into a list; it may raise `msgspec.ValidationError` for events that
+    are valid JSON of an unexpected shape, in which case the piece is yielded as plain dictionaries.
+    `metadata` is complete once all pieces were taken. With `inside` the stream starts between two
+    events, and what stands behind the events is not read. `used_bytes` counts up to the closing
+    bracket.
+    """
+
+    def __init__(
+        self,
+        read: ReadBytes,
+        source: Path,
+        decode: Decode,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        inside: bool = False,
+    ) -> None:
+        self._read = read
+        self._source = source
+        self._decode = decode
+        self._chunk_bytes = chunk_bytes
+        self._head = b""
+        self._tail = b""
+        self._inside = inside
+        self.used_bytes = 0
+        self.rest = b""
+        self._ended = False
+        self.notes: list[str] = []
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        pending = b"" if self._inside else self._skip_head()
+        while not self._ended:
+            # as much again as is left: an event of any size is scanned a few times only
+            fresh, pending = pending or self._read(max(self._chunk_bytes, len(self.rest))), b""
+            buffer = self.rest + fresh
+            events, used, self._ended = self._take(buffer, final=not fresh)
+            if not used and not fresh and not self._ended:
+                raise self._error("ends in the middle of its events")
+            self.rest = buffer[used:]
+            self.used_bytes += used
+            if events:
+                yield events
+            if len(self.rest) > max(EVENT_LIMIT_BYTES, self._chunk_bytes):
+                raise self._error(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
+        if not self._inside:
+            self._take_tail(self.rest)
+
+    @property
+    def between_events(self) -> bool:
+        """Whether everything that was read is decoded and the array goes on, so that the next byte
+        is at its own level.
+        """
+        return not self._ended and not self.rest.strip(b" \t\r\n,")
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The top-level keys around the events."""
+        text = self._head + b"[]" + self._tail
+        with suppress(*_NOT_JSON):
+            found = msgspec.json.decode(_without_bare_numbers(text))
+            return found if isinstance(found, dict) else {}
+        raise self._error("does not end as a JSON object should")
+
+    def _skip_head(self) -> bytes:
+        """Reads up to the opening bracket of the events and returns what was read behind it."""
+        buffer = b""
+        while True:
+            fresh = self._read(
+                max(self._chunk_bytes, len(buffer))
+            )  # as for the events: scanned a few times only
+            buffer = (buffer + fresh) if buffer else fresh.lstrip(b"\xef\xbb\xbf \t\r\n")
+            start = _events_start(buffer) if buffer else None
+            if start is not None:
+                self._head = buffer[: start - 1]
+                return buffer[start:]
+            if not fresh or len(buffer) > EVENT_LIMIT_BYTES:
+                raise self._error(_describe(buffer))
+
+    def _take(self, buffer: bytes, *, final: bool) -> tuple[list[Any], int, bool]:
+        """Events at the start of `buffer`, bytes used, and whether the array ended there."""
+        comma = _COMMA.match(buffer)
+        first = comma.end() if comma else 0
+        cut = None if final else _likely_boundary(buffer)
+        if cut:
+            with suppress(*_NOT_JSON):
+                return self._decode_piece(memoryview(buffer)[first:cut]), cut, False
+        cut, end = scan(buffer)
+        if end is not None:
+            return self._decode_broken(buffer[first:end]), end + 1, True
+        if cut and not final:
+            return self._decode_broken(buffer[first:cut]), cut, False
+        if (
+            final and not self._head and not self._inside
+        ):  # a bare array may lack its closing bracket, says the format
+            return self._decode_broken(buffer[first:].rstrip(b" \t\r\n,")), len(buffer), True
+        return [], 0, False
+
+    def _decode_piece(self, piece: bytes | memoryview) -> list[Any]:
+        array = b"".join((b"[", piece, b"]"))
+        try:
+            return self._decode(array)
+        except msgspec.ValidationError:
+            found = msgspec.json.decode(array)
+            return [event for event in found if isinstance(event, dict)]
+
+    def _decode_broken(self, piece: bytes) -> list[Any]:
+        """As `_decode_piece`, for a piece that is known to be whole: bare nan and inf, and bytes
+        that are not UTF-8, are repaired.
+        """
+        if not piece.strip():
+            return []
+        for mended in (piece, _without_bare_numbers(piece), _as_utf8(_without_bare_numbers(piece))):
+            with suppress(*_NOT_JSON):
+                return self._decode_piece(mended)
+        raise self._error("holds events that are not valid JSON")
+
+    def _take_tail(self, rest: bytes) -> None:
+        while fresh := self._read(self._chunk_bytes):
+            rest += fresh
+            if len(rest) > EVENT_LIMIT_BYTES:
+                raise self._error(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB after its events")
+        self._tail = rest if self._head else b""
+
+    def _error(self, what: str) -> CaptureError:
+        remedy = (
+            "The file is truncated, damaged or not a profiler's trace. Capture again, and let the"
+            " program run to its end."
+        )
+        if what in _OTHERS.values():
+            remedy = (
+                "Record the program with `lab profile`, or with torch.profiler and its"
+                " export_chrome_trace."
+            )
+        return CaptureError(f"{self._source.name} {what}.", remedy)
+
+
+def scan(buffer: bytes) -> tuple[int, int | None]:
+    """(end of the last whole event, position of the bracket that closes the array or None), by
+    counting brackets outside strings.
+    """
+    depth, last = 0, 0
+    for match in _TOKEN.finditer(buffer):
+        token = buffer[match.start()]
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+            if depth < 0:
+                return last, match.start()
+            if depth == 0:
+                last = match.end()
+        elif match.end() - match.start() == 1:  # a string that has no end yet
+            break
+    return last, None
+
+
+def _likely_boundary(buffer: bytes) -> int:
+    """The end of an event close to the end of `buffer`, most likely; 0 when none was seen. Kineto
+    indents its events by two spaces.
+    """
+    at = buffer.rfind(b"\n  },\n")
+    if at >= 0:
+        return at + 4
+    window = max(0, len(buffer) - (64 << 10))
+    last = 0
+    for match in _BOUNDARY.finditer(buffer, window):
+        last = match.start() + 1
+    return last
+
+
+def _events_start(buffer: bytes) -> int | None:
+    """The position behind the bracket that opens the events."""
+    if buffer[:1] == b"[":
+        return 1
+    if buffer[:1] != b"{":
+        return None
+    depth = 0
+    key_end = -1
+    for match in _TOKEN.finditer(buffer):
+        token = buffer[match.start()]
+        if token in b"{[":
+            if (
+                token == ord("[")
+                and depth == 1
+                and key_end >= 0
+                and buffer[key_end : match.start()].strip() == b":"
+            ):
+                return match.end()
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+        elif depth == 1:
+            key_end = match.end() if match.group() == b'"traceEvents"' else -1
+    return None
+
+
+def _without_bare_numbers(text: bytes) -> bytes:
+    return _BARE_NUMBER.sub(b"null", text)
+
+
+def _as_utf8(text: bytes) -> bytes:
+    return re.sub(rb"[\x00-\x1f]", b" ", text.decode("utf-8", "replace").encode())
+
+
+_OTHERS = {
+    b'"rocprofiler-sdk-tool"': (
+        "is rocprofv3's own JSON, which is not supported; torch.profiler's traces on ROCm are"
+    ),
+    b'"nodes"': "is a PyTorch execution trace, a graph of operators without the times of a device",
+}
+"""Files that people have beside a trace, by a key of theirs."""
+
+
+def _describe(buffer: bytes) -> str:
+    if not buffer:
+        return "is empty"
+    for mark, what in _OTHERS.items():
+        if mark in buffer:
+            return what
+    if buffer[:1] == b"{":
+        return "is JSON without a traceEvents array"
+    return "is not a JSON trace"

@@ -1,0 +1,179 @@
+"""Reads the second half of a large plain trace in another process, so that both of a small
+machine's cores decode.
+
+Where the second half begins is guessed: in the middle of the file, at what looks like the place
+between two events. The guess is proven before it is used: the first half is decoded from the start,
+and only when that leaves nothing undecoded at the guessed place do the second half's rows count.
+Otherwise reading goes on in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.trace.fast.allocator import give_back
+from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream
+from bottleneck_lab.trace.fast.second_reader import SecondReader, hand_over
+from bottleneck_lab.trace.kineto.columns import Columns, renumber
+from bottleneck_lab.trace.kineto.events import decode
+from bottleneck_lab.trace.kineto.reader import assemble
+from bottleneck_lab.trace.timeline import Timeline
+
+HEAD_START_BYTES = 32 << 20
+"""What the first process has decoded before a fresh interpreter has started."""
+
+WRITTEN_TOGETHER = 64
+"""Pieces of the trace whose rows are written at once: some megabytes."""
+
+_BETWEEN = b"\n  },\n"
+
+
+@dataclass
+class _Piece:
+    """What was read since the last piece: rows by table, and the names and threads that are
+    numbered in them for the first time.
+
+    The rest is of everything so far; in the last piece `offset` is behind the bracket that closes
+    the events.
+    """
+
+    rows: list[tuple[str, NDArray[Any]]]
+    names: list[str]
+    threads: list[tuple[str, str]]
+    thread_names: dict[tuple[str, str], str]
+    malformed: int
+    overhead_ns: int
+    offset: int
+
+
+def load_in_parallel(path: Path) -> Timeline:
+    """As `read_kineto`, for a plain file that is worth it."""
+    columns = Columns()
+    with path.open("rb") as file, SecondReader() as second:
+        guess = _start(second, file, path)
+        reader = None if guess is None else _Reader(file, columns, second, guess)
+        stream = EventStream(reader or file.read, path, decode)
+        if reader:
+            reader.stream = stream
+        for events in stream:
+            columns.add(events)
+    give_back()
+    timeline = assemble(columns, stream.metadata, path, stream.notes)
+    give_back()
+    return timeline
+
+
+def _start(second: SecondReader, file: IO[bytes], path: Path) -> int | None:
+    """Starts the other process; where it begins. None when there is no such process, or the file is
+    not laid out as Kineto does.
+
+    The halves are equal in time: the first is larger by what is decoded while a fresh interpreter
+    starts.
+    """
+    size = path.stat().st_size
+    for start, head_start in ((second.fork, 0), (second.spawn, min(HEAD_START_BYTES, size // 3))):
+        guess = _between_events(file, (size + head_start) // 2)
+        if guess is None or start(write_half, str(path), guess):
+            return guess
+    return None
+
+
+def _between_events(file: IO[bytes], middle: int) -> int | None:
+    """The offset behind the first comma between events from `middle` on, most likely."""
+    file.seek(middle)
+    at = file.read(CHUNK_BYTES).find(_BETWEEN)
+    file.seek(0)
+    return None if at < 0 else middle + at + len(_BETWEEN)
+
+
+class _Reader:
+    """Reads up to the guess, then from the end of the events when the second half counts, else just
+    on.
+    """
+
+    stream: EventStream
+
+    def __init__(self, file: IO[bytes], columns: Columns, second: SecondReader, guess: int) -> None:
+        self._file = file
+        self._columns = columns
+        self._second = second
+        self._left: int | None = guess
+
+    def __call__(self, size: int) -> bytes:
+        if self._left is None:
+            return self._file.read(size)
+        if self._left:
+            piece = self._file.read(min(size, self._left))
+            self._left -= len(piece)
+            return piece
+        self._left = None
+        proven = self.stream.between_events
+        if proven and (pieces := self._second.handed_over()) is not None:
+            self._file.seek(add_second_half(self._columns, pieces) - 1)
+        return self._file.read(size)
+
+
+def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
+    """The other process: decodes from `start` to the end of the events. Rows are handed over as
+    they come, so that little memory is needed.
+    """
+    columns = Columns()
+    numbered = (0, 0)
+    with Path(path).open("rb") as file:
+        file.seek(int(start))
+        stream = EventStream(file.read, Path(path), decode, inside=True)
+        for number, events in enumerate(stream, 1):
+            columns.add(events)
+            if number % WRITTEN_TOGETHER == 0:
+                numbered = _hand_over(shared, columns, numbered, int(start) + stream.used_bytes)
+    _hand_over(shared, columns, numbered, int(start) + stream.used_bytes)
+    shared.flush()
+
+
+def _hand_over(
+    shared: IO[bytes], columns: Columns, numbered: tuple[int, int], offset: int
+) -> tuple[int, int]:
+    """Hands over all rows and gives them up. `numbered`: how many names and threads were handed
+    over already; returns how many now are.
+    """
+    piece = _Piece(
+        rows=[(name, rows) for name, table in columns.tables.items() for rows in table.pieces()],
+        names=columns.names.order[numbered[0] :],
+        threads=columns.threads.order[numbered[1] :],
+        thread_names=columns.thread_names,
+        malformed=columns.malformed,
+        overhead_ns=columns.overhead_ns,
+        offset=offset,
+    )
+    hand_over(shared, piece)
+    for table in columns.tables.values():
+        table.clear()
+    return len(columns.names.order), len(columns.threads.order)
+
+
+def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
+    """Adds the rows that the other process found, renumbered; returns the offset at which it ended."""
+    names: list[int] = []
+    threads: list[int] = []
+    for piece in pieces:
+        names += [columns.names[name] for name in piece.names]
+        threads += [columns.threads[thread] for thread in piece.threads]
+        numbers = {
+            "name": np.array(names, dtype=np.int32),
+            "thread": np.array(threads, dtype=np.int32),
+        }
+        for table, found in piece.rows:
+            rows = columns.tables[table].room(len(found))
+            rows[:] = found
+            renumber(rows, numbers)
+    for thread, name in piece.thread_names.items():
+        columns.thread_names.setdefault(thread, name)
+    columns.malformed += piece.malformed
+    columns.overhead_ns += piece.overhead_ns
+    return piece.offset

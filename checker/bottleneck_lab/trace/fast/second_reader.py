@@ -1,0 +1,65 @@
+"""A second process that reads part of a capture, and the file through which its rows come back.
+
+What is read first by whom differs by format (`kineto_parallel`, `nsys_claims`); starting the
+process, handing over and clearing up do not.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from bottleneck_lab.trace.fast.second_process import SecondProcess, Work, fork, spawn
+
+
+def hand_over(shared: IO[bytes], read: Any) -> None:
+    """From the second process to the first, which gets it when the second has ended. Arrays are
+    written as they lie in memory.
+    """
+    pickle.dump(read, shared, protocol=5)
+
+
+class SecondReader:
+    """The first process's side. Leaving the context ends the second process, whatever it was doing."""
+
+    def __init__(self) -> None:
+        self.shared = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._process: SecondProcess | None = None
+
+    def __enter__(self) -> SecondReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fork(self, work: Work, *arguments: str | int) -> bool:
+        """Starts `work` in a copy of this process; False if that is not safe or not possible."""
+        self._process = fork(work, self.shared, *arguments)
+        return self._process is not None
+
+    def spawn(self, work: Work, *arguments: str | int) -> bool:
+        """Starts `work` in a fresh interpreter; False if that is not possible."""
+        self._process = spawn(work, self.shared, *arguments)
+        return self._process is not None
+
+    def handed_over(self) -> Iterator[Any] | None:
+        """Waits for the second process to end: what it handed over, in order. None if it failed or
+        was never started.
+        """
+        if self._process is None or self._process.wait() != 0:
+            return None
+        return self._loaded()
+
+    def _loaded(self) -> Iterator[Any]:
+        size = self.shared.seek(0, 2)
+        self.shared.seek(0)
+        while self.shared.tell() < size:
+            yield pickle.load(self.shared)  # the other process wrote it, and nobody else can
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self.shared.close()

@@ -1,0 +1,322 @@
+"""Events of a Chrome trace → columns, piece by piece."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.trace.kineto.events import mend
+from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
+from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
+
+LONGEST_NS = 86_400_000_000_000
+"""No profiled activity takes a day: such a duration is an overflow."""
+
+SPAN = np.dtype(
+    [("start", "i8"), ("duration", "i8"), ("correlation", "i8"), ("name", "i4"), ("thread", "i4")]
+)
+DEVICE = np.dtype(
+    [
+        ("start", "i8"),
+        ("duration", "i8"),
+        ("correlation", "i8"),
+        ("external", "i8"),
+        ("stream", "i8"),
+        ("bytes", "i8"),
+        ("grid", "i8"),
+        ("name", "i4"),
+        ("device", "i4"),
+        ("block", "i4"),
+        ("occupancy", "f4"),
+        ("kind", "i1"),
+        ("dtype", "i1"),
+    ]
+)
+MEMORY = np.dtype(
+    [
+        ("start", "i8"),
+        ("bytes", "i8"),
+        ("allocated", "i8"),
+        ("reserved", "i8"),
+        ("address", "i8"),
+        ("device", "i4"),
+        ("thread", "i4"),
+    ]
+)
+WORK = np.dtype(
+    [("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")]
+)
+BLOCK_ROWS = 1 << 15
+"""A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over the
+memory.
+"""
+
+HOST_TABLES = ("runtime", "operators", "ranges", "python")
+DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "work": WORK}
+
+
+class Numbers(dict[Any, int]):
+    """Numbers things in the order they are first asked for. `plain` gives the form in which two are
+    the same: thread 7 is thread "7".
+    """
+
+    def __init__(self, plain: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.order: list[Any] = []
+        self._plain = plain
+
+    def __missing__(self, key: Any) -> int:
+        plain = self._plain(key)
+        number = super().get(plain)
+        if number is None:
+            number = self[plain] = len(self.order)
+            self.order.append(plain)
+        self[key] = number
+        return number
+
+    def sort(self) -> NDArray[np.int32]:
+        """Puts `order` in order; returns the new number by the old one. Nothing can be numbered
+        after this.
+        """
+        old = sorted(range(len(self.order)), key=self.order.__getitem__)
+        new = np.empty(len(old), dtype=np.int32)
+        new[old] = np.arange(len(old), dtype=np.int32)
+        self.order = [self.order[i] for i in old]
+        self.clear()
+        return new
+
+
+class _Parsed(dict[Any, int]):
+    """7, "7" and "stream 7" → 7; anything else → -1."""
+
+    def __missing__(self, value: Any) -> int:
+        if isinstance(value, int):
+            number = value if -1 <= value < 2**31 else -1
+        else:
+            found = re.search(r"\d{1,9}", str(value))
+            number = int(found.group()) if found else -1
+        self[value] = number
+        return number
+
+
+def _thread(key: tuple[Any, Any]) -> tuple[str, str]:
+    return str(key[0]), str(key[1])
+
+
+class RowBlocks:
+    """The rows of one table, gathered in blocks."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._full: list[NDArray[Any]] = []
+        self._block = np.empty(0, dtype=dtype)
+        self._used = 0
+
+    def room(self, length: int) -> NDArray[Any]:
+        """This many further rows, which the caller fills in."""
+        if self._used + length > len(self._block):
+            self._full = self.pieces()
+            self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._block.dtype)
+            self._used = 0
+        self._used += length
+        return self._block[self._used - length : self._used]
+
+    def add(self, rows: NDArray[Any]) -> None:
+        self.room(len(rows))[:] = rows
+
+    def pieces(self) -> list[NDArray[Any]]:
+        """All rows, in order; they may be changed."""
+        return [*self._full, self._block[: self._used]]
+
+    def clear(self) -> None:
+        self._full = []
+        self._used = 0
+
+    def taken(self) -> NDArray[Any]:
+        """All rows, which are given up block by block as they are copied."""
+        pieces = self.pieces()[::-1]
+        rows = np.empty(sum(map(len, pieces)), dtype=self._block.dtype)
+        self.clear()
+        self._block = self._block[:0].copy()
+        filled = 0
+        while pieces:
+            piece = pieces.pop()
+            rows[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return rows
+
+
+def renumber(rows: NDArray[Any], numbers: dict[str, NDArray[np.int32]]) -> None:
+    """Replaces old numbers by new ones; for some columns, `numbers` maps each old number to its new
+    one.
+    """
+    for column in set(numbers) & set(rows.dtype.names or ()):
+        rows[column] = numbers[column][rows[column]]
+
+
+class Columns:
+    """Gathers the columns of a trace piece by piece. Threads are numbered by (process, thread),
+    both as text.
+    """
+
+    def __init__(self) -> None:
+        self.names = Numbers(str)
+        self.threads = Numbers(_thread)
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
+        self.malformed = 0
+        self.overhead_ns = 0
+        self._parsed = _Parsed()
+        self._works: dict[tuple[str, bytes, bytes, bytes], Work | None] = {}
+
+    def add(self, events: list[Any]) -> None:
+        """Takes one piece: events, or dictionaries where a piece held something unexpected."""
+        if events and isinstance(events[0], dict):
+            events = self._mend(events)
+        groups: dict[str, list[Any]] = defaultdict(list)
+        for event in events:
+            groups[event.table].append(event)
+        for table in HOST_TABLES:
+            if groups[table]:
+                self._spans(
+                    groups[table], self.tables[table].room(len(groups[table])), table == "runtime"
+                )
+        counted = [e for e in groups["operators"] if e.args.dims and e.name in COUNTED]
+        if counted:
+            self.tables["work"].add(self._work(counted))
+        if groups["device"]:
+            self._activities(groups["device"], self.tables["device"].room(len(groups["device"])))
+        if groups["overhead"]:
+            self.overhead_ns += int(
+                _to_ns([e.dur for e in groups["overhead"]]).clip(0, LONGEST_NS).sum()
+            )
+        memory = [
+            e for e in groups["instants"] if e.name == "[memory]" and e.args.changed is not None
+        ]
+        if memory:
+            self._memory(memory, self.tables["memory"].room(len(memory)))
+        for event in groups["metadata"]:
+            if event.name == "thread_name" and event.args.label:
+                self.thread_names[_thread((event.pid, event.tid))] = event.args.label
+
+    def settle(self) -> None:
+        """Numbers names and threads alphabetically, so that the rows are the same however the file
+        was cut into pieces. Nothing is added after this.
+        """
+        new = {"name": self.names.sort(), "thread": self.threads.sort()}
+        for table in self.tables.values():
+            for rows in table.pieces():
+                renumber(rows, new)
+
+    def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
+        """Dictionaries → events. What cannot be read as an event is counted, for the notes."""
+        good = []
+        for event in events:
+            try:
+                good.append(mend(event))
+            except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
+                self.malformed += 1
+        return good
+
+    def _spans(self, events: list[Any], rows: NDArray[Any], is_call: bool) -> None:
+        names, threads = self.names, self.threads
+        rows["start"] = _to_ns([event.ts for event in events])
+        rows["duration"] = _to_ns([event.dur for event in events])
+        rows["name"] = [names[event.name] for event in events]
+        rows["thread"] = [threads[event.pid, event.tid] for event in events]
+        rows["correlation"] = (
+            _integers([event.args.correlation for event in events])
+            if is_call
+            else _external(events)
+        )
+
+    def _activities(self, events: list[Any], rows: NDArray[Any]) -> None:
+        names, parsed = self.names, self._parsed
+        args = [event.args for event in events]
+        rows["start"] = _to_ns([event.ts for event in events])
+        rows["duration"] = _to_ns([event.dur for event in events])
+        rows["correlation"] = _integers([arg.correlation for arg in args])
+        rows["external"] = _external(events)
+        rows["name"] = [names[event.name] for event in events]
+        rows["kind"] = [event.kind for event in events]
+        rows["device"] = [
+            parsed[event.pid if event.args.device is None else event.args.device]
+            for event in events
+        ]
+        rows["stream"] = [
+            parsed[event.tid if event.args.stream is None else event.args.stream]
+            for event in events
+        ]
+        rows["bytes"] = _integers([arg.bytes for arg in args])
+        rows["dtype"] = 0
+        for i, arg in enumerate(args):
+            if arg.dtype is not None:
+                rows["dtype"][i] = dtype_of(arg.dtype)
+                rows["bytes"][i] = DTYPE_BYTES[rows["dtype"][i]] * min(
+                    max(arg.sent, arg.received, 0), 1 << 50
+                )
+        rows["grid"] = _integers([prod(arg.grid) if arg.grid else 0 for arg in args])
+        rows["block"] = np.clip(
+            _integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30
+        )
+        rows["occupancy"] = [np.nan if arg.occupancy is None else arg.occupancy for arg in args]
+
+    def _work(self, events: list[Any]) -> NDArray[Any]:
+        rows = []
+        for event, external in zip(events, _external(events).tolist(), strict=True):
+            args = event.args
+            key = (event.name, *(bytes(part) for part in (args.dims, args.types, args.values)))
+            if key not in self._works:
+                self._works[key] = work_of(*key)
+            work = self._works[key]
+            if work is not None:
+                rows.append(
+                    (external, work.flop, work.moved_bytes, self.names[event.name], work.precision)
+                )
+        return np.array(rows, dtype=WORK)
+
+    def _memory(self, events: list[Any], rows: NDArray[Any]) -> None:
+        args = [event.args for event in events]
+        rows["start"] = _to_ns([event.ts for event in events])
+        rows["bytes"] = _integers([arg.changed for arg in args])
+        rows["allocated"] = _integers([arg.allocated for arg in args])
+        rows["reserved"] = _integers([arg.reserved for arg in args])
+        rows["address"] = _integers([arg.address for arg in args])
+        rows["device"] = _integers([arg.memory_device if arg.memory_kind else -1 for arg in args])
+        rows["thread"] = [self.threads[event.pid, event.tid] for event in events]
+
+
+def _external(events: list[Any]) -> NDArray[np.int64]:
+    """The number that joins an operator to the work of the device; old traces write its key without
+    a capital.
+    """
+    args = [event.args for event in events]
+    return _integers(
+        [arg.external if arg.external > arg.external_old else arg.external_old for arg in args]
+    )
+
+
+def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
+    """Microseconds with a fraction → whole nanoseconds. The whole part is kept apart: times since
+    1970 × 1000 exceed a double's 53 bits.
+    """
+    values = np.clip(np.array(microseconds, dtype=np.float64), -9e15, 9e15)
+    whole = np.floor(values)
+    result: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint(
+        (values - whole) * 1000
+    ).astype(np.int64)
+    return result
+
+
+def _integers(values: list[int]) -> NDArray[np.int64]:
+    """int64, or clipped to it where a value is larger (addresses, overflowed counters)."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([min(max(value, -(2**62)), 2**62) for value in values], dtype=np.int64)

@@ -1,0 +1,256 @@
+"""torch.profiler's Chrome traces (Kineto), plain or gzipped, of any size → `Timeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, ReadBytes
+from bottleneck_lab.trace.kineto.columns import DTYPES, HOST_TABLES, LONGEST_NS, Columns
+from bottleneck_lab.trace.kineto.events import decode
+from bottleneck_lab.trace.names import copy_of, is_communication, is_range
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceInfo,
+    DeviceTable,
+    HostTable,
+    MemoryTable,
+    Thread,
+    Timeline,
+    WorkTable,
+    make_table,
+)
+
+CLOCK_BEGINS_NS = 600_000_000_000
+"""A capture whose events lie later than this on its clock did not begin at zero."""
+
+NOTES = "captureNotes"
+"""Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
+"""
+
+
+def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
+    """A timeline from a stream of bytes. Raises CaptureError if they are not a trace or end too
+    early.
+    """
+    columns = Columns()
+    stream = EventStream(read, source, decode, chunk_bytes)
+    for events in stream:
+        columns.add(events)
+    return assemble(columns, stream.metadata, source, stream.notes)
+
+
+def assemble(
+    columns: Columns, metadata: dict[str, Any], source: Path, notes: Iterable[str] = ()
+) -> Timeline:
+    """The timeline of everything that was gathered. Each table's rows are freed as it is made, so
+    that nothing is held twice for long.
+    """
+    said = [*notes, *_remarks(metadata)]
+    if columns.malformed:
+        said.append(f"{columns.malformed} malformed events were left out")
+    if columns.overhead_ns:
+        said.append(
+            f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
+        )
+    distributed = _mapping(metadata.get("distributedInfo"))
+    rank = _small(distributed.get("rank"))
+    columns.settle()
+    strings = tuple(columns.names.order)
+    rows = _taken(columns, strings)
+    bad: list[int] = []
+    tables = {name: _host_table(_plausible(rows.pop(name), bad), rank) for name in HOST_TABLES}
+    device = _device_table(_plausible(rows.pop("device"), bad), strings, rank)
+    if not len(device) and not any(len(table) for table in tables.values()):
+        raise CaptureError(
+            f"{source.name} holds no operators, calls, ranges or device activities, as"
+            " torch.profiler writes them.",
+            "Keep the profiler on for at least one whole step, and export the trace in"
+            " on_trace_ready. JSON from rocprof and browsers is not supported.",
+        )
+    if sum(bad):
+        said.append(
+            f"{sum(bad)} events have impossible times (zero, negative or longer than a day) and"
+            " were left out"
+        )
+    return Timeline(
+        source=str(source),
+        format="kineto",
+        strings=strings,
+        device=device,
+        runtime=tables["runtime"],
+        operators=tables["operators"],
+        ranges=tables["ranges"],
+        python=tables["python"],
+        memory=_memory_table(rows["memory"], rank),
+        threads=_threads(columns, rank),
+        devices=_devices(metadata, device, rank),
+        world_size=_small(distributed.get("world_size")),
+        emulated=any(
+            strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()
+        ),
+        notes=tuple(said),
+        facts=_facts(metadata),
+        work=_work_table(rows["work"], rank),
+    )
+
+
+def _work_table(rows: NDArray[Any], rank: int) -> WorkTable:
+    columns = {
+        name: np.ascontiguousarray(rows[name])
+        for name in ("external", "name", "flop", "moved_bytes", "precision")
+    }
+    return WorkTable(rank=np.full(len(rows), rank, dtype=np.int32), **columns)
+
+
+def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
+    """Rows whose times can be true; how many cannot is appended to `dropped`.
+
+    A start of zero is a time that was never filled in, unless the whole capture's clock begins
+    there.
+    """
+    start = rows["start"]
+    bad = (rows["duration"] < 0) | (rows["duration"] > LONGEST_NS) | (start < 0)
+    good = start[~bad & (start > 0)][:100_000]
+    if len(good):
+        middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
+        bad |= (np.abs(start - middle) > LONGEST_NS) | ((start == 0) & (middle > CLOCK_BEGINS_NS))
+    dropped.append(int(bad.sum()))
+    return rows[~bad] if dropped[-1] else rows
+
+
+def _taken(columns: Columns, strings: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The rows of every table. Old traces write some ranges as operators, where their names tell."""
+    named = np.array([is_range(name) for name in strings], dtype=bool)
+    operators = columns.tables["operators"].taken()
+    is_range_row = named[operators["name"]] if named.any() else named
+    if is_range_row.any():
+        columns.tables["ranges"].add(operators[is_range_row])
+        operators = operators[~is_range_row]
+    return {"operators": operators} | {
+        name: columns.tables[name].taken() for name in DTYPES if name != "operators"
+    }
+
+
+def _host_table(rows: NDArray[Any], rank: int) -> HostTable:
+    return make_table(
+        HostTable,
+        len(rows),
+        start=rows["start"],
+        end=rows["start"] + rows["duration"],
+        name=rows["name"],
+        thread=rows["thread"],
+        correlation=rows["correlation"],
+        rank=np.full(len(rows), rank, np.int32),
+    )
+
+
+def _threads(columns: Columns, rank: int) -> tuple[Thread, ...]:
+    return tuple(
+        Thread(rank, pid, tid, columns.thread_names.get((pid, tid), ""))
+        for pid, tid in columns.threads.order
+    )
+
+
+def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> DeviceTable:
+    kind = rows["kind"].copy()
+    communicates = np.array([is_communication(name) for name in strings], dtype=bool)
+    copies = np.array([copy_of(name) for name in strings], dtype=np.int8).reshape(-1, 2)
+    if len(rows):
+        kind[(kind == ActivityKind.KERNEL) & communicates[rows["name"]]] = (
+            ActivityKind.COMMUNICATION
+        )
+    is_copy = kind == ActivityKind.COPY
+    columns = {
+        name: rows[name]
+        for name in (
+            "start",
+            "name",
+            "correlation",
+            "external",
+            "device",
+            "stream",
+            "bytes",
+            "grid",
+            "block",
+            "dtype",
+        )
+    }
+    return make_table(
+        DeviceTable,
+        len(rows),
+        **columns,
+        end=rows["start"] + rows["duration"],
+        kind=kind,
+        rank=np.full(len(rows), rank),
+        occupancy=rows["occupancy"],
+        direction=np.where(is_copy, copies[rows["name"], 0] if len(strings) else 0, 0),
+        host_memory=np.where(is_copy, copies[rows["name"], 1] if len(strings) else 0, 0),
+    )
+
+
+def _memory_table(rows: NDArray[Any], rank: int) -> MemoryTable:
+    columns = {
+        name: rows[name]
+        for name in ("start", "bytes", "allocated", "reserved", "address", "device", "thread")
+    }
+    return make_table(MemoryTable, len(rows), **columns, rank=np.full(len(rows), rank))
+
+
+def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[DeviceInfo, ...]:
+    """The devices that did something, with what the capture says of them."""
+    described = metadata.get("deviceProperties")
+    by_index = (
+        {_small(d.get("id")): d for d in described if isinstance(d, dict)}
+        if isinstance(described, list)
+        else {}
+    )
+    found = []
+    for index in np.unique(table.device).tolist():
+        facts = by_index.get(index, {})
+        capability = (
+            f"{_small(facts.get('computeMajor'))}.{_small(facts.get('computeMinor'))}"
+            if facts
+            else ""
+        )
+        found.append(
+            DeviceInfo(
+                rank=rank,
+                index=index,
+                name=str(facts.get("name", ""))[:120],
+                multiprocessors=_small(facts.get("numSms")),
+                compute_capability=capability,
+                memory_bytes=_small(facts.get("totalGlobalMem")),
+            )
+        )
+    return tuple(found)
+
+
+def _facts(metadata: dict[str, Any]) -> dict[str, str]:
+    wanted = (
+        "schemaVersion",
+        "baseTimeNanoseconds",
+        "with_stack",
+        "profile_memory",
+        "record_shapes",
+        "cuda_driver_version",
+    )
+    return {key: str(metadata[key])[:80] for key in wanted if key in metadata}
+
+
+def _remarks(metadata: dict[str, Any]) -> list[str]:
+    told = metadata.get(NOTES)
+    return [str(each)[:300] for each in told[:10]] if isinstance(told, list) else []
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _small(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**62 else 0

@@ -1,0 +1,99 @@
+"""`lab doctor --measure`, and which captures its ceilings are held against. What is measured, and
+how, is in measure/test_ceilings.py.
+"""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
+from bottleneck_lab.cli import app
+from bottleneck_lab.commands import doctor, evidence
+from bottleneck_lab.commands.evidence import read_capture
+from bottleneck_lab.report.console.summary import render_summary
+from bottleneck_lab.report.evidence_only import evidence_only
+
+CPU = Machine("Fast CPU", {"fp32": 90e9}, 18e9, [CacheLevel("L1", 16384, 200e9)], 2, "2026-01-02")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The devices asked for, and whether afresh."""
+    asked = []
+
+    def ceilings(device, on_step, *, again):
+        on_step("copying", 0.5)
+        asked.append((device, again))
+        return CPU
+
+    monkeypatch.setattr(doctor, "ceilings_of", ceilings)
+    monkeypatch.setattr(doctor, "gpus", list)
+    return asked
+
+
+def test_the_ceilings_are_shown_with_where_they_balance(asked):
+    done = CliRunner().invoke(app, ["doctor", "--measure"])
+    assert done.exit_code == 0, done.output
+    assert asked == [("cpu", False)]
+    for said in (
+        "Fast CPU, 2 threads, measured on 2026-01-02",
+        "90.0 GFLOP/s",
+        "18.0 GB/s",
+        "L1      200.0 GB/s",
+        "balance at 5.0 FLOP/byte",
+    ):
+        assert said in done.output
+
+
+def test_they_are_measured_again_when_asked_and_on_a_gpu_too(asked, monkeypatch):
+    monkeypatch.setattr(doctor, "gpus", lambda: ["a GPU"])
+    done = CliRunner().invoke(app, ["doctor", "--measure", "--again", "--json"])
+    assert asked == [("cpu", True), ("cuda", True)]
+    assert [found["name"] for found in json.loads(done.stdout)] == ["Fast CPU"] * 2
+
+
+def capture_of(folder, cpu: str):
+    """A capture of a matrix product on a CPU of this name."""
+    shapes = {
+        "Input Dims": [[128, 64], [64, 32]],
+        "Input type": ["float", "float"],
+        "Concrete Inputs": ["", ""],
+    }
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10, "dur": 5}
+    folder.mkdir()
+    (folder / "trace.json").write_text(
+        json.dumps({"traceEvents": [{**event, "args": {"External id": 7, **shapes}}]})
+    )
+    (folder / "capture.json").write_text(
+        json.dumps({"files": ["trace.json"], "environment": {"cpu": cpu}})
+    )
+    return folder
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    monkeypatch.setattr(evidence, "stored_ceilings", {"cpu": CPU, "cuda": None}.get)
+    monkeypatch.setattr(evidence, "cpu_model", lambda: "Fast CPU")
+
+
+def test_a_capture_of_this_cpu_is_held_against_its_ceilings(stored, tmp_path):
+    found = read_capture(capture_of(tmp_path / "mine", "Fast CPU")).roofline
+    assert found.machine == CPU
+    assert found.rows[0].bound == "compute-bound"
+
+
+def test_a_capture_of_another_cpu_is_not(stored, tmp_path):
+    found = read_capture(capture_of(tmp_path / "other", "Slow CPU")).roofline
+    assert found.machine is None
+    assert "lab doctor --measure" in found.note
+
+
+def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, capsys):
+    from rich.console import Console
+
+    summary = evidence_only(read_capture(capture_of(tmp_path / "mine", "Fast CPU")))
+    render_summary(summary, Console(width=100))
+    told = capsys.readouterr().out
+    assert "Fast CPU: memory and fp32 arithmetic balance at 5.0 FLOP/byte" in " ".join(told.split())
+    assert "compute-bound" not in told

@@ -1,0 +1,90 @@
+"""`lab compare` on any two captures, in a lab or not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
+BEFORE, AFTER = (CAPTURES / f"synthetic-{name}.json.gz" for name in ("input", "healthy"))
+
+
+def lab(*arguments, at):
+    environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(at / "home")}
+    command = [sys.executable, "-m", "bottleneck_lab", "compare", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=at, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def _captures(folder: Path, trace: Path, count: int) -> Path:
+    for number in range(count):
+        one = folder / f"{number + 1:04}-torch"
+        one.mkdir(parents=True)
+        (one / trace.name).symlink_to(trace)
+        (one / "capture.json").write_text(json.dumps({"files": [trace.name]}))
+    return folder
+
+
+def test_any_two_files_are_compared(tmp_path):
+    done = lab(BEFORE, AFTER, at=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Faster: " in done.stdout
+    assert "The device waits for data" in done.stdout
+
+
+def test_captures_of_this_folder_are_compared_by_number(tmp_path):
+    for number, trace in ((1, BEFORE), (2, AFTER)):
+        (folder,) = _captures(tmp_path / f"made{number}", trace, 1).iterdir()
+        folder.rename(
+            (tmp_path / "captures" / f"{number:04}-torch").parent.mkdir(exist_ok=True)
+            or tmp_path / "captures" / f"{number:04}-torch"
+        )
+    for arguments in ((), ("1", "2")):
+        found = json.loads(lab(*arguments, "--json", at=tmp_path).stdout)
+        assert (found["before"], found["after"]) == ("0001-torch", "0002-torch")
+        assert found["comparison"]["outcome"] == "better"
+
+
+def test_folders_of_repeated_captures_are_compared_pair_by_pair(tmp_path):
+    before, after = (
+        _captures(tmp_path / "before", BEFORE, 16),
+        _captures(tmp_path / "after", AFTER, 16),
+    )
+    found = json.loads(lab(before, after, "--json", at=tmp_path).stdout)
+    assert (found["before"], found["after"], found["comparison"]["pairs"]) == (
+        "before",
+        "after",
+        16,
+    )
+    assert found["comparison"]["outcome"] == "better"
+    again = _captures(tmp_path / "again", BEFORE, 16)
+    done = lab(before, after, "--control", again, at=tmp_path)
+    assert "against itself came out at 1.00x" in " ".join(done.stdout.split())
+    uneven = lab(before, _captures(tmp_path / "fewer", AFTER, 3), at=tmp_path)
+    assert uneven.returncode == 2
+    assert "16 in before and 3 in fewer" in uneven.stderr
+    short = lab(before, after, "--control", tmp_path / "fewer", at=tmp_path)
+    assert short.returncode == 2
+    assert "3 in fewer and 16 in before" in " ".join(short.stderr.split())
+
+
+def test_the_page_has_both_timelines_aligned(tmp_path):
+    done = lab(BEFORE, AFTER, "--html", "changes.html", at=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "changes.html").read_text()
+    assert "before · Device 0" in page
+    assert "after · Device 0" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((BEFORE, BEFORE), "the same capture"), (("no.json", AFTER), "does not exist"), ((), "")],
+)
+def test_what_cannot_be_compared_says_why(tmp_path, arguments, message):
+    done = lab(*arguments, at=tmp_path)
+    assert done.returncode in (2, 4)
+    assert message in done.stderr

@@ -1,0 +1,93 @@
+"""`lab hint`: as many as the cohort's instructor has opened, and no cause before the diagnosis."""
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cli import app
+from bottleneck_lab.commands import diagnose, hint
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.workspace.commitments import commit
+from bottleneck_lab.workspace.folder import open_workspace
+from bottleneck_lab.workspace.hints import load_hints
+
+LAB = load_labs()["busy-ensemble"]
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """A workspace of a lab, and how many of its hints are open: set it to what the server says."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert run("start", LAB.name, "work", "--no-data", "--device", "virtual").exit_code == 0
+    monkeypatch.chdir(tmp_path / "work")
+
+    def says(count):
+        for module in (hint, diagnose):
+            monkeypatch.setattr(module, "unlocked_hints", {LAB.slug: count}.__getitem__)
+
+    says(None)
+    return says
+
+
+def run(*words):
+    return CliRunner().invoke(app, list(words), prog_name="lab")
+
+
+def taken() -> int:
+    from pathlib import Path
+
+    return len(load_hints(open_workspace(Path.cwd())))
+
+
+def test_without_a_cohort_every_hint_is_there(opened):
+    for number in range(1, len(LAB.spec.hints) + 1):
+        assert f"Hint {number} of {len(LAB.spec.hints)}" in run("hint").output
+    assert "There are no more hints" in run("hint").output
+
+
+def test_hints_that_the_instructor_has_not_opened_are_not_given(opened):
+    opened(0)
+    assert "So far your instructor has opened none of the hints for this lab" in run("hint").output
+    assert taken() == 0, "nor counted as taken"
+    opened(1)
+    assert "Hint 1 of" in run("hint").output
+    told = run("hint").output
+    assert (
+        f"So far your instructor has opened 1 of {len(LAB.spec.hints)} hints for this lab. These"
+        " are the ones you have taken:" in told
+    )
+    assert "Hint 1 of" in told
+    assert taken() == 1
+    opened(9)
+    assert "Hint 2 of" in run("hint").output
+
+
+def test_a_hint_that_was_taken_stays_readable_when_hints_are_closed(opened):
+    run("hint")
+    opened(0)
+    assert "Hint 1 of" in run("hint", "--again").output
+
+
+def test_revealing_does_not_go_around_the_instructor(opened):
+    opened(2)
+    refused = run("diagnose", "--reveal")
+    assert isinstance(refused.exception, UsageError)
+    assert taken() == 0
+    opened(len(LAB.spec.hints))
+    assert run("diagnose", "--reveal").exit_code == 0
+
+
+def test_what_the_capture_shows_is_told_only_after_the_diagnosis(opened, monkeypatch):
+    monkeypatch.setattr(
+        hint, "evidence", lambda _workspace, finding: f"The capture shows {finding}."
+    )
+    run("hint")
+    blind = run("hint").output
+    assert "Hint 2 of" in blind
+    assert "The capture shows" not in blind
+    assert "{evidence}" not in blind
+    from pathlib import Path
+
+    commit(open_workspace(Path.cwd()), {"cause": "launch-bound"}, "")
+    assert "The capture shows launch-bound." in run("hint", "--again").output

@@ -1,0 +1,60 @@
+"""`lab history --course`: predictions of every lab that was started, whatever has become of its
+folder.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.cli import app
+from bottleneck_lab.commands import history
+from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.grading.verdict import Prediction
+
+
+@pytest.fixture
+def course(monkeypatch):
+    """Three labs: one with two measured predictions, one whose folder cannot be read, one that is
+    gone.
+    """
+    places = {"idle-gpu": "/first", "resnet-latency": "/old", "ddp-scaling": "/gone"}
+    labs = {slug: SimpleNamespace(workspace=place) for slug, place in places.items()}
+    made = [Prediction(3.0, None), Prediction(3.0, 1.5), Prediction(2.5, 2.0)]
+    attempts = [SimpleNamespace(verdict=SimpleNamespace(prediction=one)) for one in [*made, None]]
+
+    def load(place):
+        if place != "/first":
+            raise MachineError("of another version", "start again")
+        return attempts
+
+    monkeypatch.setattr(history, "load_progress", lambda: SimpleNamespace(labs=labs))
+    monkeypatch.setattr(history, "is_workspace", lambda place: str(place) != "/gone")
+    monkeypatch.setattr(history, "open_workspace", str)
+    monkeypatch.setattr(history, "load_attempts", load)
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["history", *words])
+
+
+def test_the_last_measured_prediction_of_each_lab_counts(course):
+    told = run("--course")
+    assert told.exit_code == 0, told.output
+    assert "2.50×     2.00×  1.25x too much" in told.output
+    assert json.loads(run("--course", "--json").output)["points"][0]["measured"] == 2.0
+
+
+def test_the_page_is_written(course, tmp_path):
+    page = tmp_path / "course.html"
+    assert run("--course", "--html", str(page)).exit_code == 0
+    assert "<circle" in page.read_text()
+
+
+def test_without_the_course_there_is_nothing_to_draw(course, tmp_path):
+    refused = run("--html", str(tmp_path / "page.html"))
+    assert isinstance(refused.exception, UsageError)
+    assert not (tmp_path / "page.html").exists()

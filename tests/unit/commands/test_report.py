@@ -1,0 +1,62 @@
+"""`lab report --html` of a capture of the workspace it stands in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import evidence, report
+from bottleneck_lab.trace import load
+from bottleneck_lab.workspace.commitments import commit
+from bottleneck_lab.workspace.start import start_workspace
+
+CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    """A lab with one capture of the shipped code and a committed answer that is compared with it."""
+    lab = find_lab("idle-gpu")
+    workspace, _ = start_workspace(lab, tmp_path / "here", "virtual")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    shutil.copy(CAPTURES / "synthetic-input.json.gz", folder / "trace.json.gz")
+    described = {"files": ["trace.json.gz"], "tool": "torch", "code": lab.code_hash(lab.path)}
+    (folder / "capture.json").write_text(json.dumps(described))
+    question = next(question for question in lab.spec.questions if question.from_capture)
+    commit(workspace, {question.id: 0.5}, folder.name)
+    monkeypatch.chdir(workspace.root)
+    return workspace
+
+
+def test_a_capture_is_read_once(workspace, monkeypatch, tmp_path):
+    read = []
+
+    def counted(path):
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(report, "load", counted)
+    monkeypatch.setattr(evidence, "load", counted)
+    page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
+    assert len(read) == 1
+    assert "Your diagnosis" in page
+
+
+@pytest.mark.parametrize(("emulated", "taken"), [(True, "0001-torch"), (False, "0002-nsys")])
+def test_a_diagnosis_does_not_go_by_a_capture_that_cannot_show_the_device(
+    workspace, emulated, taken
+):
+    later = workspace.captures / "0002-nsys"
+    shutil.copytree(workspace.captures / "0001-torch", later)
+    described = json.loads((later / "capture.json").read_text()) | {
+        "tool": "nsys",
+        "emulated": emulated,
+    }
+    (later / "capture.json").write_text(json.dumps(described))
+    assert evidence.evidence_capture(workspace).name == taken
+    assert evidence.readable(workspace)[-1] == later, "it can be reported on all the same"

@@ -1,0 +1,277 @@
+"""What a learner says is graded against the solution and against the learner's own capture."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottleneck_lab.analysis.device.gaps import GapCause
+from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab
+from bottleneck_lab.commands.diagnose import EXAMPLE
+from bottleneck_lab.grading.diagnosis import (
+    CaptureFigures,
+    figures_of,
+    for_check,
+    grade_diagnosis,
+    problem,
+)
+
+CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
+WAIT = QuestionSpec(
+    "wait", "share", "What share is waiting?", from_capture="data_wait_share", tolerance=0.1
+)
+CEILING = QuestionSpec(
+    "ceiling", "ratio", "How much at most?", from_capture="amdahl", tolerance=0.1
+)
+GAIN = QuestionSpec("gain", "ratio", "What will it bring?", predicts_gain=True)
+WORDS = QuestionSpec("words", "text", "Why?")
+WHERE = QuestionSpec(
+    "where", "interval", "Where?", shows="idle_share", least=0.8, measure="Mark a gap."
+)
+WORKED = QuestionSpec(
+    "worked", "share", "How much?", by_solution=True, tolerance=0.01, measure="Count the pairs."
+)
+COUNTED = QuestionSpec(
+    "counted", "number", "How many?", by_solution=True, tolerance=0.1, measure="Count both."
+)
+FIGURES = {"data_wait_share": 0.6, "amdahl": 2.5, "busy_share": 0.4}
+
+
+def seen(figures=FIGURES):
+    """A capture of 1 ms that is idle in its second half."""
+    if figures is None:
+        return None
+    return CaptureFigures(
+        figures,
+        1_000_000,
+        lambda stretch: {"idle_share": max(0, stretch.end - 500_000) / stretch.length},
+    )
+
+
+def grade(question, answer, figures=FIGURES, solution=None):
+    answers = {} if answer is None else {question.id: answer}
+    results, _ = grade_diagnosis(
+        [question],
+        answers,
+        solution or {"cause": "input", "worked": 0.505, "counted": 341.3},
+        seen(figures),
+    )
+    return results[0]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (CAUSE, "input"),
+        (WAIT, 0.6),
+        (WAIT, 0.7),
+        (WAIT, 0.5),
+        (CEILING, 2.75),
+        (CEILING, 2.25),
+        (GAIN, 1),
+        (WORDS, "because"),
+        (WHERE, "0.6-0.9 ms"),
+        (WHERE, "600 - 900us"),
+        (WORKED, 0.505),
+        (COUNTED, 341.3),
+        (COUNTED, 310),
+        (COUNTED, 375),
+    ],
+)
+def test_a_right_answer_holds(question, answer):
+    result = grade(question, answer)
+    assert result.holds
+    assert result.kind == "diagnosis"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "sentence"),
+    [
+        (CAUSE, "launch", "'launch' does not fit what the capture shows"),
+        (CAUSE, "magic", "not one of the choices: input, launch"),
+        (CAUSE, 3, "not one of the choices"),
+        (CAUSE, ["input"], "not one of the choices"),
+        (CAUSE, None, "Not answered yet"),
+        (CAUSE, "  ", "Not answered yet"),
+        (WAIT, 0.72, "a different figure"),
+        (WAIT, 0.41, "the share in which the device is busy"),
+        (WAIT, 60, "write 0.6 for 60%"),
+        (WAIT, "60%", "plain number"),
+        (WAIT, True, "plain number"),
+        (WAIT, float("nan"), "plain number"),
+        (WAIT, 10**400, "plain number"),
+        (CEILING, 2.8, "a different figure"),
+        (WHERE, "0.1-0.4 ms", "Less than 80% of that stretch .* Mark a gap"),
+        (WHERE, "0.9-2 ms", "after your capture does"),
+        (WHERE, "0.9-0.9005 ms", r"too short \(0\.0005 ms\): mark at least 0\.00\d+ ms"),
+        (WHERE, "all of it", "as start and end"),
+        (WHERE, 0.5, "as start and end"),
+        (WHERE, "0.9-0.6 ms", "as start and end"),
+        (WORKED, 0.55, "Count the pairs"),
+        (GAIN, 0.5, "at least 1"),
+        (GAIN, "", "Not answered yet"),
+        (WORDS, 4, "Write a text"),
+    ],
+)
+def test_a_wrong_answer_says_why(question, answer, sentence):
+    result = grade(question, answer)
+    assert result.holds is False
+    assert re.search(sentence, result.sentence)
+
+
+def test_a_number_off_a_capture_needs_one():
+    assert "lab profile" in grade(WAIT, 0.6, figures=None).sentence
+    assert "does not show `data_wait_share`" in grade(WAIT, 0.6, figures={}).sentence
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"), [(WAIT, 0.8), (CEILING, 1.2), (CAUSE, "launch"), (WORKED, 0.9)]
+)
+def test_no_sentence_tells_the_right_answer(question, answer):
+    """Nothing that a learner could copy stands in it: neither the figure in any form, nor the
+    choice.
+    """
+    sentence = grade(question, answer).sentence
+    assert not re.search(
+        r"0\.60?\b|60|2\.5|0\.505|50\.5|\binput\b", sentence.replace("an input", "")
+    )
+
+
+def test_a_wrong_choice_is_told_what_it_would_have_to_show():
+    rules = QuestionSpec("cause", "choice", "?", choices=["input", "launch-bound"], rules={"x": ""})
+    assert "many short kernels" in grade(rules, "launch-bound").sentence
+    told = QuestionSpec(
+        "cause", "choice", "?", choices=["input", "y"], rules={"y": "Look at the lengths."}
+    )
+    assert grade(told, "y").sentence.endswith("Look at the lengths.")
+
+
+def test_a_prediction_is_held_to_amdahl_s_law_for_the_learner_s_own_share():
+    bound = QuestionSpec("gain", "ratio", "?", predicts_gain=True, ceiling_of="wait")
+    results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 4.0}, {}, seen())
+    assert "Amdahl" in results[1].sentence
+    assert results[1].holds is False
+    results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 2.5}, {}, seen())
+    assert results[1].holds
+
+
+def test_a_choice_that_the_solution_leaves_open_only_has_to_be_given():
+    assert grade(CAUSE, "launch", solution={"other": "x"}).holds
+
+
+def test_the_prediction_is_handed_on_unmeasured():
+    _, prediction = grade_diagnosis([CAUSE, GAIN], {"gain": 2}, {}, None)
+    assert prediction is not None
+    assert (prediction.predicted, prediction.measured) == (2.0, None)
+
+
+@pytest.mark.parametrize("answer", [None, "", "2", 0.5, float("inf"), True])
+def test_an_unusable_prediction_is_none(answer):
+    assert grade_diagnosis([GAIN], {"gain": answer}, {}, None)[1] is None
+
+
+@given(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.lists(st.text()),
+        st.dates(),
+    )
+)
+def test_whatever_toml_can_hold_gets_an_answer_in_words(answer):
+    for question in (CAUSE, WAIT, CEILING, GAIN, WORDS, WHERE):
+        result = grade(question, answer)
+        assert isinstance(result.holds, bool)
+        assert result.sentence
+
+
+def test_figures_have_the_names_that_a_lab_may_ask_for():
+    gap = GapCause(cause="input", idle_ns=60, share_of_wall=0.6, gaps=3, evidence="")
+    parts = {
+        "compute_ns": 30,
+        "communication_ns": 20,
+        "copy_ns": 0,
+        "exposed_communication_ns": 10,
+        "exposed_copy_ns": 0,
+    }
+    use = DeviceUse(
+        rank=0,
+        device=0,
+        name="",
+        emulated=True,
+        is_cpu=False,
+        wall_ns=100,
+        busy_ns=40,
+        idle_ns=60,
+        streams=1,
+        gap_causes=[gap],
+        largest_gaps=[],
+        **parts,
+    )
+    rows = [
+        SimpleNamespace(self_ns=0, device_self_ns=30),
+        SimpleNamespace(self_ns=9, device_self_ns=10),
+    ]
+    figures = figures_of(
+        SimpleNamespace(
+            range_shares={"data": 0.55, "forward": 0.3},
+            devices=[use, use],
+            operators=rows,
+            findings=[
+                SimpleNamespace(expected_gain_ratio=2.5),
+                SimpleNamespace(expected_gain_ratio=1.2),
+            ],
+            cpu_only=False,
+            memory=[SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9)],
+            serving=SimpleNamespace(unpaused_images_per_s=200.0),
+        )
+    )
+    expected = {
+        "data_share": 0.55,
+        "data_wait_share": 0.55,
+        "busy_share": 0.4,
+        "idle_share": 0.6,
+        "idle_input_share": 0.6,
+        "exposed_communication_share": 0.1,
+        "overlap_share": 0.5,
+        "top_operator_share": 0.75,
+        "largest_gain_ratio": 2.5,
+        "memory_growth_ratio": 5.0,
+        "unpaused_images_per_s": 200.0,
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+
+
+def test_an_empty_capture_has_no_figures():
+    empty = SimpleNamespace(
+        range_shares={},
+        devices=[],
+        operators=[],
+        findings=[],
+        cpu_only=False,
+        memory=[],
+        serving=None,
+    )
+    assert figures_of(empty) == {}
+
+
+def test_a_lab_that_judges_the_diagnosis_itself_gets_no_second_opinion():
+    results, _ = grade_diagnosis([CAUSE], {"cause": "input"}, {}, None)
+    own = CriterionSpec("top-operators", "diagnosis", "The three are right")
+    other = CriterionSpec("speedup", "target", "Faster", target=2.0)
+    assert for_check([other], results) == results
+    assert for_check([other, own], results) == []
+
+
+def test_the_example_in_the_help_answers_a_question_of_the_first_lab():
+    key, _, value = EXAMPLE.split()[-1].partition("=")
+    questions = {question.id: question for question in find_lab("idle-gpu").spec.questions}
+    assert problem(questions[key], float(value)) is None

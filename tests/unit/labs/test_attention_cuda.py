@@ -1,0 +1,334 @@
+"""The CUDA kernels of the attention lab, run on the CPU thread by thread: indexing, masks,
+rounding, barriers and asynchronous copies.
+
+It shows that the source computes attention with its own tiling, order and precision. It shows
+nothing of speed, and is no run on a GPU.
+"""
+
+import ctypes
+import itertools
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ...modules import load_file
+
+ROOT = Path(__file__).resolve().parents[3]
+LAB = ROOT / "labs" / "fused-attention"
+SOLUTION = ROOT / "solutions" / "fused-attention" / "attention.cu"
+KERNELS = {
+    "shipped": (LAB / "attention.cu", 8),
+    "solution with mma.sync": (SOLUTION, 8),
+    "solution with wgmma": (SOLUTION, 9),
+    "variant with mma.sync": (
+        ROOT / "tests" / "variants" / "fused-attention" / "mma-sync" / "attention.cu",
+        9,
+    ),
+}
+"""Each kernel's source, and the major compute capability of the GPU that it runs on here."""
+EMULATOR = Path(__file__).with_name("attention_gpu_on_cpu.cpp")
+COMPILER = ["g++", "-O1", "-std=c++17", "-fno-strict-aliasing", "-w", "-fPIC"]
+
+MISTAKES = {
+    "patterns of 8 rows half as far apart": (9, "next_rows >> 4", "next_rows >> 5"),
+    "panels as near as patterns": (9, "next_panel >> 4", "next_rows >> 4"),
+    "a descriptor without its swizzle": (9, "return swizzle_128", "return 0 * swizzle_128"),
+    "tiles without their swizzle": (9, "((chunk % 8) ^ (row % 8))", "(chunk % 8)"),
+    "steps twice as wide within a panel": (9, "i % 4 * 32", "i % 4 * 64"),
+    "values that are read twice": (9, "i * 2 * kPattern", "i * kPattern"),
+    "two registers of an operand exchanged": (9, "p[e] =", "p[e % 2 * 2 + e / 2] ="),
+    "copies that wgmma cannot see": (9, "publish();", ""),
+    "copies that nobody waited for": (9, "copy_wait<0>();", ""),
+    "scores that nobody waited for": (9, "products_wait<1>();", ""),
+    "sums that nobody waited for": (9, "products_wait<0>();  // here", "// here"),
+    "no barrier between the tiles": (9, "__syncthreads();  // this tile's", "// this tile's"),
+    "registers that are not ordered": (9, "products_begin();", ""),
+    "values taken for K-major": (9, "1, 1, 1, 1;", "1, 1, 1, 0;"),
+    "rows of a tile half as far apart": (8, "i * step * kRowBytes", "i * step / 2 * kRowBytes"),
+    "the first strip's queries for both": (8, "local + m * 16 + eight", "local + eight"),
+    "the mask of the first strip for both": (8, "w.first + local + m * 16", "w.first + local"),
+    "weights of one strip with the other's": (8, "pack<T>(p[m], i)", "pack<T>(p[1 - m], i)"),
+    "keys and values that nobody waited for": (8, "copy_wait<0>();", ""),
+    "no barrier before the scores": (8, "__syncthreads();  // this tile's", "// this tile's"),
+    "no barrier before the sums": (8, "__syncthreads();  // the same for", "// the same for"),
+}
+"""What may be wrong with the solution on a GPU of a major compute capability: text of its source,
+and what stands there then.
+"""
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to build the emulation"),
+]
+
+
+JUDGE = load_file(LAB / "judge.py", "attention_judge")
+
+
+def statements(source: str) -> Iterator[tuple[int, int, list[str]]]:
+    """Where each asm statement of a source begins and ends, and its parts: the text, outputs,
+    inputs, clobbers.
+    """
+    for match in re.finditer(r"\basm(?: volatile)?\(", source):
+        parts, depth, quoted, end = [""], 1, False, match.end()
+        while depth:
+            letter = source[end]
+            quoted ^= letter == '"'
+            depth += 0 if quoted else {"(": 1, ")": -1}.get(letter, 0)
+            if letter == ":" and depth == 1 and not quoted:
+                parts.append("")
+            elif depth:
+                parts[-1] += letter
+            end += 1
+        yield match.start(), end, parts
+
+
+def emulated(source: str) -> str:
+    """The kernel's source with the emulator in place of CUDA's headers, its launch, its shared
+    memory and its asm statements.
+    """
+    for begin, end, (text, *operands) in reversed(list(statements(source))):
+        registers = "".join(f"{part}," for part in operands[:2] if part.strip())
+        call = (
+            f"{{ static const auto ptx = emulator::decode({text}); emulator::Operand given[] ="
+            f" {{{registers} {{}}}}; ptx(given); }}"
+        )
+        source = source[:begin] + call + source[end:]
+    for constraint, name in (("[+][fr]", "both"), ("=[fr]", "out"), ("[frln]", "in")):
+        source = re.sub(rf'"{constraint}"\(', f"emulator::{name}(", source)
+    source = re.sub(r"#include <cuda_\w+\.h>\n", "", source)
+    source = re.sub(
+        r"extern __shared__ __align__\(128\) (\w+) shared\[\];",
+        r"\1* const shared = emulator::shared<\1>();",
+        source,
+    )
+    source = re.sub(
+        r"(attention_kernel<T, dim>)<<<(.+?)>>>\((.*?)\);",
+        r"emulator::launch([=] { \1(\3); }, \2);",
+        source,
+    )
+    return f'#include "{EMULATOR.with_suffix(".hpp")}"\n{source}'
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory) -> Path:
+    """The emulator, compiled once for all kernels."""
+    target = tmp_path_factory.mktemp("emulator") / "emulator.o"
+    subprocess.run([*COMPILER, "-c", EMULATOR, "-o", target], check=True, timeout=120)
+    return target
+
+
+def compiled(source: str, major: int, emulator: Path, folder: Path, *options: str) -> ctypes.CDLL:
+    """A kernel's source as a library that runs on this machine's CPU, for a GPU of this major
+    compute capability.
+    """
+    options = ("-D__CUDA_ARCH_FEAT_SM90_ALL", *options) if major == 9 else options
+    (folder / "kernel.cpp").write_text(emulated(source))
+    command = [
+        *COMPILER,
+        *options,
+        "-shared",
+        folder / "kernel.cpp",
+        emulator,
+        "-o",
+        folder / "kernel.so",
+    ]
+    subprocess.run(command, check=True, timeout=120)
+    library = ctypes.CDLL(str(folder / "kernel.so"))
+    library.emulator_conflicts.restype, library.emulator_fault.restype = (
+        ctypes.c_long,
+        ctypes.c_char_p,
+    )
+    library.major = major
+    return library
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernel(request, emulator, tmp_path_factory):
+    source, major = KERNELS[request.param]
+    return request.param, compiled(
+        source.read_text(), major, emulator, tmp_path_factory.mktemp("kernel")
+    )
+
+
+def bits(array: np.ndarray, bf16: bool) -> np.ndarray:
+    """The array as the kernel's 16-bit format, to nearest even."""
+    if not bf16:
+        return np.ascontiguousarray(array.astype(np.float16)).view(np.uint16)
+    return JUDGE._coded(array, "bf16")
+
+
+def values(array: np.ndarray, bf16: bool) -> np.ndarray:
+    return (
+        (array.astype(np.uint32) << 16).view(np.float32)
+        if bf16
+        else array.view(np.float16).astype(np.float32)
+    )
+
+
+def launch(library, q, k, v, *, causal, bf16, eager=0, backwards=0, entry="attention_forward"):
+    """The kernel's answer, and what it did that no kernel may do (empty: nothing)."""
+    heads, seq, dim = q.shape
+    guarded = np.full(q.size + 512, 0x7FFF, np.uint16)
+    out = guarded[256:-256]
+    inputs = [q, k, v]
+    starts = (ctypes.c_void_p * 3)(*(array.ctypes.data for array in inputs))
+    sizes = (ctypes.c_long * 3)(*(array.nbytes for array in inputs))
+    library.emulator_set(library.major, eager, backwards, starts, sizes, 3)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, out)]
+    assert library[entry](*pointers, heads, seq, dim, int(causal), int(bf16), None) == 0
+    outside = (guarded[:256] != 0x7FFF).any() or (guarded[-256:] != 0x7FFF).any()
+    return out.reshape(q.shape).copy(), (
+        "it writes outside of its output" if outside else library.emulator_fault().decode()
+    )
+
+
+def run(library, q, k, v, **how):
+    """The answer of a kernel that does nothing forbidden."""
+    answer, fault = launch(library, q, k, v, **how)
+    assert fault == ""
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("seq", "dim", "causal", "bf16"),
+    [
+        (1, 64, True, False),
+        (65, 64, False, True),
+        (129, 128, True, False),
+        (200, 64, True, True),
+        (150, 128, False, True),
+    ],
+)
+def test_answers_are_as_exact_as_the_format_allows(kernel, seq, dim, causal, bf16):
+    rng = np.random.default_rng(seq)
+    q, k, v = (bits(rng.standard_normal((2, seq, dim), dtype=np.float32), bf16) for _ in range(3))
+    got = values(run(kernel[1], q, k, v, causal=causal, bf16=bf16), bf16)
+    truth = JUDGE.exact(*(values(x, bf16) for x in (q, k, v)), causal)
+    assert np.isfinite(got).all()
+    assert (
+        np.abs(got - truth).max()
+        <= JUDGE.ERROR_FLOOR["bf16" if bf16 else "fp16"] * np.abs(values(v, bf16)).max() / 2
+    )
+
+
+@pytest.mark.parametrize("kind", JUDGE._KINDS)
+def test_extreme_inputs(kernel, kind):
+    shape = JUDGE.Shape(1, 1, 97, 64, True, 1, "fp16", 1)
+    q, k, v = (
+        bits(x.reshape(-1, 97, 64), False)
+        for x in JUDGE._extreme(np.random.default_rng(5), kind, shape)
+    )
+    got = values(run(kernel[1], q, k, v, causal=True, bf16=False), False)
+    truth = JUDGE.exact(*(values(x, False) for x in (q, k, v)), True)
+    assert np.abs(got - truth).max() <= JUDGE.ERROR_FLOOR["fp16"] * np.abs(values(v, False)).max()
+
+
+def test_no_barrier_and_no_wait_is_missing(kernel):
+    """The order of threads and the moment of what is asynchronous change nothing, to the bit. Three
+    tiles of keys: both buffers are used again.
+    """
+    name, library = kernel
+    seq, modes = (
+        (257, ((0, 0), (0, 1), (3, 0), (1, 1), (2, 1)))
+        if name == "solution with wgmma"
+        else (161, ((0, 0), (0, 1), (1, 0), (1, 1)))
+    )
+    rng = np.random.default_rng(7)
+    q, k, v = (bits(rng.standard_normal((1, seq, 64), dtype=np.float32), False) for _ in range(3))
+    answers = [
+        run(library, q, k, v, causal=True, bf16=False, eager=e, backwards=b).tobytes()
+        for e, b in modes
+    ]
+    assert len(set(answers)) == 1
+
+
+def test_shared_memory_conflicts_are_gone_in_the_solution(kernel):
+    rng = np.random.default_rng(9)
+    q, k, v = (bits(rng.standard_normal((1, 64, 128), dtype=np.float32), False) for _ in range(3))
+    run(kernel[1], q, k, v, causal=False, bf16=False)
+    name, library = kernel
+    assert (library.emulator_conflicts() > 0) == (name == "shipped")
+
+
+@pytest.fixture(scope="module")
+def mistaken(emulator, tmp_path_factory):
+    """The solution for float16 and 128 columns, on a GPU of each kind: once with each mistake, and
+    last as it is, in one library.
+    """
+    return {
+        major: _mistaken(major, emulator, tmp_path_factory.mktemp("mistaken")) for major in (8, 9)
+    }
+
+
+def _mistaken(major: int, emulator: Path, folder: Path) -> ctypes.CDLL:
+    source = SOLUTION.read_text()
+    way = "true" if major == 9 else "false"
+    only = (
+        f"    return launch<__half, 128, {way}>(q, k, v, out, heads, seq, causal,"
+        " static_cast<cudaStream_t>(stream));\n}\n"
+    )
+    source = source[: source.index("    int device = 0")] + only
+    copies = []
+    for number, right, wrong in [*_mistakes(major), (len(MISTAKES), "", "")]:
+        assert right in source
+        copy = source.replace(right, wrong) if right else source
+        copies.append(
+            f"namespace n{number}"
+            f" {{\n{copy.replace('attention_forward', f'attention_forward_{number}')}}}\n"
+        )
+    return compiled("".join(copies), major, emulator, folder, "-O0")
+
+
+def _mistakes(major: int) -> list[tuple[int, str, str]]:
+    """(number, right text, wrong text) of the mistakes for such a GPU."""
+    return [
+        (number, right, wrong)
+        for number, (of, right, wrong) in enumerate(MISTAKES.values())
+        if of == major
+    ]
+
+
+@pytest.mark.parametrize(
+    ("major", "number"),
+    [
+        *((major, number) for number, (major, *_) in enumerate(MISTAKES.values())),
+        (8, len(MISTAKES)),
+        (9, len(MISTAKES)),
+    ],
+    ids=[*MISTAKES, "none with mma.sync", "none with wgmma"],
+)
+def test_a_mistake_in_the_solution_is_noticed(mistaken, major, number):
+    """It shows as a wrong answer, or as something that no kernel may do, in some order of threads
+    and at some moment of what is asynchronous.
+    """
+    rng = np.random.default_rng(3)
+    q, k, v = (bits(rng.standard_normal((1, 200, 128), dtype=np.float32), False) for _ in range(3))
+    truth = JUDGE.exact(*(values(x, False) for x in (q, k, v)), True)
+
+    def wrong(eager: int, backwards: int) -> bool:
+        entry = f"attention_forward_{number}"
+        answer, fault = launch(
+            mistaken[major],
+            q,
+            k,
+            v,
+            causal=True,
+            bf16=False,
+            eager=eager,
+            backwards=backwards,
+            entry=entry,
+        )
+        return (
+            bool(fault)
+            or not np.abs(values(answer, False) - truth).max() < JUDGE.ERROR_FLOOR["fp16"]
+        )
+
+    assert any(wrong(e, b) for e, b in itertools.product((0, 3), range(2))) == (
+        number < len(MISTAKES)
+    )

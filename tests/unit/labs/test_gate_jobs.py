@@ -1,0 +1,174 @@
+"""`perf-gate` on real work, with a stand-in for the device: the same judge and harness, and a clock
+that only the test moves.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.kinds.benchmark.gpu import Gpu
+from bottleneck_lab.measure.kinds.benchmark.trials import Open
+from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
+
+from ...modules import load_file
+from ...streams import Stream
+
+pytestmark = pytest.mark.long
+LAB = find_lab("perf-gate")
+
+
+class StoodInBench:
+    """A core on a clock of the test's. `stretch`: how many times as long as it should a piece of
+    work takes.
+    """
+
+    device, rehearsed = "cpu", False
+
+    def __init__(self):
+        self.stretch, self.now_s, self.notes = 1.0, 1.0, []
+
+    def work(self, seconds):
+        begin, self.now_s = self.now_s, self.now_s + seconds * self.stretch
+        self.notes.append((seconds, begin, self.now_s))
+
+    def report(self):
+        notes, self.notes = self.notes, []
+        return np.array(notes, dtype=float).reshape(-1, 3)
+
+
+class GpuBench:
+    """The GPU that does real work, on a stream that is stood in for."""
+
+    device, rehearsed = "cuda", False
+
+    def __init__(self):
+        stream = Stream()
+        self.gpu = Gpu(stream.spin, stream.event, stream.clock)
+
+    def work(self, seconds):
+        self.gpu.work(seconds, False)
+
+    def report(self):
+        self.gpu.wait()
+        return np.array(self.gpu.take_notes(), dtype=float).reshape(-1, 3)
+
+
+def check(folder, bench, histories=1, seed=1):
+    """What the judge says of a gate with `bench` as its device, after fewer jobs than a check has."""
+    judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
+    settings = {
+        **LAB.spec.devices[bench.device].settings["judge"],
+        "histories": histories,
+        "bench": bench,
+    }
+    harness = load_file(LAB.path / "runner.py", "harness of perf-gate")
+    learners, done = load_file(folder / LAB.spec.entry, "entry of perf-gate"), []
+    random.seed(seed)
+    for trial in judge.trials(np.random.default_rng(seed), settings):
+        try:
+            trial.finish(
+                list(harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments))
+            )
+        except RuntimeError:
+            assert trial.late
+        done.append(trial)
+        if trial.late:
+            break
+    return judge.judge(done, settings)
+
+
+def failed(found):
+    return {id_ for id_, (problem, _, _) in found.items() if problem}
+
+
+@pytest.fixture(params=[StoodInBench, GpuBench], ids=["cpu", "cuda"])
+def bench(request):
+    """One of each device."""
+    return request.param()
+
+
+def test_the_solution_passes(bench):
+    found = check(LAB.solution, bench)
+    assert not failed(found), found
+    assert set(found) == {criterion.id for criterion in LAB.spec.devices[bench.device].criteria}
+
+
+def test_the_starter_is_wrong(bench):
+    kinds = {criterion.id: criterion.kind for criterion in LAB.spec.devices[bench.device].criteria}
+    assert "correctness" in {kinds[id_] for id_ in failed(check(LAB.path, bench))}
+
+
+EVERY_TIME = {"out-of-time", "looser-threshold", "sequential-blocks"}
+"""Mutants of which each breaks something else; `make slow` has them all."""
+
+
+def wrong():
+    for mutant in load_mutants(LAB, "cpu"):
+        marks = () if mutant.id in EVERY_TIME else pytest.mark.slow
+        yield pytest.param(mutant, id=mutant.id, marks=marks)
+
+
+@pytest.mark.parametrize("mutant", list(wrong()))
+def test_a_wrong_answer_fails_its_own_criterion(mutant, bench, tmp_path):
+    write_mutant(LAB, mutant, tmp_path)
+    assert mutant.criterion in failed(check(tmp_path, bench, histories=2))
+
+
+@pytest.fixture
+def job():
+    """A job of `perf-gate` whose device is stood in for."""
+    judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
+    history = judge.emulator().History(np.random.default_rng(0))
+    history.first()
+    return judge.real_job()(history, np.random.default_rng(0), 900.0, StoodInBench(), 5e-4)
+
+
+def test_a_pause_of_this_machine_costs_the_job_none_of_its_time(job):
+    commit = job.history.passed
+    _, usual = job.run(commit, "sort")
+    before, job.bench.stretch = job.used_s, 100.0
+    _, paused = job.run(commit, "sort")
+    assert paused > 50 * usual
+    assert job.used_s - before < 5 * usual
+
+
+def test_a_job_with_more_than_one_run_in_twenty_off_its_time_does_not_count(job):
+    for number in range(40):
+        job.bench.stretch = 2.0 if number < 2 else 1.0
+        job.run(job.history.passed, "sort")
+    assert not job.disturbed
+    job.bench.stretch = 2.0
+    job.run(job.history.passed, "sort")
+    assert job.disturbed == "5% of the work missed its time by at least 100.0%"
+    job.bench.rehearsed = True
+    assert not job.disturbed
+
+
+def test_a_machine_that_does_not_keep_still_ends_the_check_early():
+    bench = StoodInBench()
+    bench.stretch = 1.5
+    with pytest.raises(BusyMachineError, match="of 20 jobs"):
+        check(LAB.solution, bench)
+
+
+def test_more_alarms_than_allowed_that_may_be_chance_leave_it_open():
+    judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
+    settings = LAB.spec.devices["cpu"].settings["judge"] | {"bench": StoodInBench()}
+
+    def said(alarms):
+        jobs = [
+            SimpleNamespace(answered=True, slower=set(), alarm=number < alarms)
+            for number in range(100)
+        ]
+        return judge._alarms(jobs, settings)[0]
+
+    assert said(1) is None
+    assert isinstance(said(3), Open)
+    assert not isinstance(said(6), Open)
+    assert "6 jobs named" in said(6)

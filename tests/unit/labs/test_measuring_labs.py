@@ -1,0 +1,302 @@
+"""`timing-pitfalls` and `perf-gate`, in this process: harness, learner's code and emulator, no
+worker and no clock but the emulated one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
+
+from ...modules import load_file
+
+LABS = ["timing-pitfalls", "perf-gate"]
+pytestmark = pytest.mark.long
+FASTER = {
+    "timing-pitfalls": {"quiet": 30, "noisy": 30},
+    "perf-gate": {"histories": 2, "most_clean": 40},
+}
+"""Fewer trials than a check has, where they are enough to tell these apart."""
+
+
+def judge_of(slug: str):
+    return load_file(find_lab(slug).path / "judge.py", f"judge of {slug}")
+
+
+def settings_of(slug: str) -> dict:
+    return find_lab(slug).spec.devices["virtual"].settings["judge"] | FASTER[slug]
+
+
+def check(slug: str, folder: Path, seed: int = 1) -> dict:
+    """What the judge says of an entry file: problem, number of trials and figure, for each
+    criterion that was reached.
+    """
+    lab, judge, settings, done = find_lab(slug), judge_of(slug), settings_of(slug), []
+    harness = load_file(
+        lab.path / lab.spec.devices["virtual"].settings["harness"], f"harness of {slug}"
+    )
+    learners = load_file(folder / lab.spec.entry, f"entry of {slug}")
+    random.seed(seed)
+    for trial in judge.trials(np.random.default_rng(seed), settings):
+        try:
+            answer = harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments)
+        except RuntimeError:
+            assert trial.late
+        else:
+            trial.finish(list(answer))
+        done.append(trial)
+        if trial.late:
+            break
+    return judge.judge(done, settings)
+
+
+def failed(found: dict) -> set[str]:
+    return {id_ for id_, (problem, _, _) in found.items() if problem}
+
+
+def right():
+    return [
+        (slug, folder)
+        for slug in LABS
+        for folder in (find_lab(slug).solution, *variants(find_lab(slug)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slug", "folder"), right(), ids=[f"{slug}-{folder.name}" for slug, folder in right()]
+)
+def test_right_answers_pass(slug, folder):
+    found = check(slug, folder)
+    assert not failed(found), found
+    assert set(found) == {
+        criterion.id for criterion in find_lab(slug).spec.devices["virtual"].criteria
+    }
+
+
+@pytest.mark.parametrize("slug", LABS)
+def test_the_starter_gives_wrong_answers(slug):
+    kinds = {
+        criterion.id: criterion.kind
+        for criterion in find_lab(slug).spec.devices["virtual"].criteria
+    }
+    assert "correctness" in {kinds[id_] for id_ in failed(check(slug, find_lab(slug).path))}
+
+
+def wrong():
+    return [(slug, mutant) for slug in LABS for mutant in load_mutants(find_lab(slug))]
+
+
+@pytest.mark.parametrize(
+    ("slug", "mutant"), wrong(), ids=[f"{slug}-{mutant.id}" for slug, mutant in wrong()]
+)
+def test_a_wrong_answer_fails_its_own_criterion(slug, mutant, tmp_path):
+    write_mutant(find_lab(slug), mutant, tmp_path)
+    assert mutant.criterion in failed(check(slug, tmp_path))
+
+
+@pytest.mark.parametrize("slug", LABS)
+def test_every_criterion_is_failed_alone_by_some_mutant(slug, tmp_path):
+    alone = {
+        "timing-pitfalls": ["zeros", "five-percent-by-decree", "smallest-to-largest", "out-of-time"]
+    }
+    alone["perf-gate"] = ["in-memory-baseline", "looser-threshold", "whole-suite", "out-of-time"]
+    chosen = {mutant.id: mutant for mutant in load_mutants(find_lab(slug))}
+    found = set()
+    for id_ in alone[slug]:
+        write_mutant(find_lab(slug), chosen[id_], tmp_path)
+        # Estimates that are all wrong cannot have intervals that are right.
+        found.add(
+            frozenset(failed(check(slug, tmp_path)) - ({"coverage"} if id_ == "zeros" else set()))
+        )
+    assert found == {frozenset({c.id}) for c in find_lab(slug).spec.devices["virtual"].criteria}
+
+
+def test_a_gate_that_stops_everything_is_judged_too(tmp_path):
+    (tmp_path / "gate.py").write_text(
+        "def gate(runner, commit, file):\n    file.write_text(commit)\n    return"
+        " runner.benchmarks\n"
+    )
+    assert failed(check("perf-gate", tmp_path)) == {"false-alarms"}
+
+
+@pytest.mark.parametrize("slug", LABS)
+def test_practice_is_the_same_every_time_and_prints_a_line(slug):
+    judge = judge_of(slug)
+    first, second = (
+        [trial.arguments for trial in judge.practice(settings_of(slug))] for _ in range(2)
+    )
+    assert first == second
+    trial = next(iter(judge.practice(settings_of(slug))))
+    trial.finish([1e-4, 1e-4, 1e-4] if slug == "timing-pitfalls" else ["{}"])
+    assert trial.name in judge.practice_line(trial)
+
+
+@pytest.mark.parametrize(
+    ("slug", "values"),
+    [("timing-pitfalls", ["what"]), ("perf-gate", ["rm", "-rf"]), ("perf-gate", [3])],
+)
+def test_what_no_harness_asks_is_refused(slug, values):
+    trial = next(iter(judge_of(slug).practice(settings_of(slug))))
+    with pytest.raises(ValueError, match=r"expected|there is no"):
+        trial.serve(values)
+
+
+# ------------------------------------------------------------------------------------------ the
+# emulated accelerator
+
+
+@pytest.fixture
+def device():
+    """A machine with a function of 100 µs, 8 MB an input, and nothing else to pay for; `benchmark`
+    runs on it.
+    """
+    emulator = judge_of("timing-pitfalls").emulator()
+    function = emulator.Function(1e-4, 0.0, 4e-6, 0.0, (), 8 << 20, 0.5, 0.1, False)
+    machine = load_file(
+        find_lab("timing-pitfalls").path / "machine.py", "machine of timing-pitfalls"
+    )
+    made = emulator.Device(function, np.random.default_rng(0), 5.0)
+    made._until_stall_s = made._next_step_s = 1e9
+    made.awake_since_s, made.worked_until_s = -1.0, 0.0
+    return made, machine.Machine(lambda commands: made.serve(commands.tolist()))
+
+
+def timed(machine, *inputs):
+    """Seconds of the calls on these inputs, one after another, by events."""
+    marks = [machine.event() for _ in range(len(inputs) + 1)]
+    machine.flush_cache()
+    for mark, x in zip(marks, inputs, strict=False):
+        mark.record()
+        machine.function(x)
+    marks[-1].record()
+    machine.synchronize()
+    return [round(a.elapsed_s(b), 6) for a, b in itertools.pairwise(marks)]
+
+
+def test_a_launch_returns_at_once_and_synchronize_waits(device):
+    _, machine = device
+    x = machine.make_input()
+    begin = machine.perf_counter()
+    machine.function(x)
+    assert machine.perf_counter() - begin < 1e-5
+    machine.synchronize()
+    assert machine.perf_counter() - begin > 1e-4
+
+
+def test_an_input_is_cached_until_others_have_pushed_it_out(device):
+    _, machine = device
+    few, many = ([machine.make_input() for _ in range(n)] for n in (6, 7))
+    assert timed(machine, *few, *few)[6:] == pytest.approx([5e-5] * 6, abs=1e-6)
+    assert timed(machine, *many, *many)[7:] == pytest.approx([1e-4] * 7, abs=1e-6)
+
+
+def test_constant_data_is_quicker(device):
+    _, machine = device
+    machine.function(machine.make_input())
+    assert timed(machine, machine.make_input(), machine.make_input(fill=0.0)) == pytest.approx(
+        [1e-4, 9e-5], abs=1e-6
+    )
+
+
+def test_with_an_empty_queue_the_launch_is_in_the_window(device):
+    _, machine = device
+    x, start, end = machine.make_input(), machine.event(), machine.event()
+    start.record()
+    machine.function(x)
+    end.record()
+    machine.synchronize()
+    assert start.elapsed_s(end) == pytest.approx(1.04e-4, abs=1e-6)
+
+
+def test_an_event_that_the_device_has_not_reached_cannot_be_read(device):
+    _, machine = device
+    start, end = machine.event(), machine.event()
+    start.record()
+    machine.function(machine.make_input())
+    end.record()
+    with pytest.raises(RuntimeError, match="synchronize first"):
+        start.elapsed_s(end)
+
+
+def test_memory_and_time_end(device):
+    made, machine = device
+    kept = [machine.make_input() for _ in range(1024)]
+    machine.synchronize()
+    kept.append(machine.make_input())
+    with pytest.raises(MemoryError):
+        machine.perf_counter()
+    made.host_s = 5.1
+    with pytest.raises(RuntimeError, match="used up its time"):
+        machine.perf_counter()
+
+
+def test_more_misses_than_honest_intervals_have_are_too_many():
+    judge = judge_of("timing-pitfalls")
+    assert [judge.most_misses(n) for n in (20, 50, 100)] == [5, 8, 13]
+
+
+# ------------------------------------------------------------------------------------------ a real
+# repository
+
+
+def test_the_job_gates_a_real_repository(tmp_path):
+    """The lab's own CI job around the solution: a slower commit is named, with exit status 1, and
+    the repository is left as it was.
+    """
+    lab, repository = find_lab("perf-gate"), tmp_path / "repository"
+
+    def git(*words):
+        return subprocess.run(
+            ["git", "-C", repository, *words], check=True, capture_output=True, text=True
+        ).stdout
+
+    repository.mkdir()
+    git("init", "-q")
+    for seconds in ("0.0", "0.0", "0.3"):
+        (repository / "work.py").write_text(
+            f"import time; time.sleep({seconds})  # {len(git('for-each-ref'))}\n"
+        )
+        git("add", "-A")
+        git(
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "change",
+        )
+    for name in ("runner.py", "ci.py"):
+        (tmp_path / name).write_bytes((lab.path / name).read_bytes())
+    (tmp_path / "gate.py").write_text(
+        (lab.solution / "gate.py").read_text().replace("ROUNDS = 60", "ROUNDS = 8")
+    )
+
+    def gate(commit):
+        command = [
+            sys.executable,
+            "ci.py",
+            commit,
+            "--repository",
+            str(repository),
+            "--benchmark",
+            f"work={sys.executable} -S work.py",
+        ]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert gate("HEAD~2").returncode == 0
+    slower = gate("HEAD")
+    assert slower.returncode == 1, slower.stderr
+    assert "work is slower" in slower.stdout
+    assert git("worktree", "list").count("\n") == 1

@@ -1,0 +1,144 @@
+"""The lab `roofline` in this process: what its judge accepts and refuses, and what its yardstick
+moves.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[3]
+LAB, SOLUTION = ROOT / "labs" / "roofline", ROOT / "solutions" / "roofline"
+RIGHT = [
+    LAB,
+    SOLUTION,
+    *(ROOT / "tests" / "variants" / "roofline" / name for name in ("fused", "lists", "optimizer")),
+]
+SETTINGS = {"parameters": [40_000, 50_000], "pushed": [3, 5], "rounds": 2}
+
+
+def load_file(path: Path):
+    spec = importlib.util.spec_from_file_location(f"roofline_{path.parent.name}_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return load_file(LAB / "judge.py")
+
+
+def answer(module, inputs):
+    return [np.asarray(part) for part in module.load("cpu")(*inputs)]
+
+
+def complaint(judge, module, inputs):
+    return judge.judge("update", inputs, answer(module, inputs), [], SETTINGS)
+
+
+@pytest.mark.parametrize("folder", RIGHT, ids=lambda folder: folder.parent.name + "/" + folder.name)
+def test_right_updates_are_right_and_leave_their_inputs_alone(judge, folder):
+    module, rng = load_file(folder / "step.py"), np.random.default_rng(1)
+    calls = [
+        judge.make_inputs(rng, "update", None, SETTINGS),
+        *(call for _, call in judge.adversarial(rng, SETTINGS)),
+    ]
+    for inputs in calls:
+        before = [np.array(part) for part in inputs[:5]]
+        assert complaint(judge, module, inputs) is None
+        assert all(np.array_equal(*pair) for pair in zip(before, inputs, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda p, m, v, ema: (p, m, v), "shapes"),
+        (lambda p, m, v, ema: (p, m, v, ema[:-1]), "shapes"),
+        (lambda p, m, v, ema: (p.bfloat16().float(), m, v, ema), "`p` is off"),
+        (lambda p, m, v, ema: (p, m, v.half().float(), ema), "`v` is off"),
+        (lambda p, m, v, ema: (p, m, v, torch.cat([ema[:-1], ema[-1:] + 1e-4])), "`ema` is off"),
+        (lambda p, m, v, ema: (p, torch.full_like(m, torch.nan), v, ema), "`m` is not finite"),
+    ],
+)
+def test_wrong_answers_are_told_by_name(judge, spoil, said):
+    inputs = judge.make_inputs(np.random.default_rng(2), "update", None, SETTINGS)
+    right = load_file(SOLUTION / "step.py").load("cpu")(*inputs)
+    wrong = [np.asarray(part) for part in spoil(*(torch.as_tensor(part) for part in right))]
+    assert said in judge.judge("update", inputs, wrong, [], SETTINGS)
+
+
+WRONG = [
+    mutant for mutant in load_mutants(find_lab("roofline")) if mutant.criterion == "right-answers"
+]
+
+
+@pytest.mark.parametrize("mutant", WRONG, ids=lambda mutant: mutant.id)
+def test_wrong_updates_are_told(judge, mutant, tmp_path):
+    write_mutant(find_lab("roofline"), mutant, tmp_path)
+    module, complaints = load_file(tmp_path / "step.py"), []
+    for _, inputs in judge.adversarial(np.random.default_rng(3), SETTINGS):
+        answered = [
+            np.asarray(torch.as_tensor(part).float()) for part in module.load("cpu")(*inputs)
+        ]
+        complaints.append(judge.judge("update", inputs, answered, [], SETTINGS) or "")
+    assert any(complaints)
+
+
+def test_the_yardstick_moves_nine_arrays_a_step(monkeypatch):
+    module = load_file(LAB / "ceilings.py")
+    moved = []
+    add = torch.Tensor.add_
+    monkeypatch.setattr(
+        torch.Tensor, "add_", lambda to, other: moved.append(3 * to.numel()) or add(to, other)
+    )
+    state, gradients = [np.ones(100, np.float32)] * 4, np.ones((3, 100), np.float32)
+    module.load("cpu")(*state, gradients, np.ones(8), 1)
+    assert sum(moved) == 8 * 100 * module.ARRAYS_MOVED
+
+
+def test_the_answers_are_what_the_shapes_say():
+    module, answers = load_file(LAB / "tick.py"), load_answers(SOLUTION)
+    n, (rows, columns) = module.FEATURES, module.TABLE
+    assert answers["project_intensity"] == pytest.approx(2 * n**3 / (12 * n**2), rel=0.01)
+    assert answers["score_intensity"] == pytest.approx(
+        2 * rows * columns / (4 * (rows * columns + rows + columns)), rel=0.01
+    )
+    operations, arrays = counted_work(LAB / "step.py")
+    assert answers["update_intensity"] == pytest.approx(operations / (4 * arrays), rel=0.01)
+    assert answers["needed_intensity"] == pytest.approx(operations / (4 * 9), rel=0.01)
+
+
+def counted_work(path: Path) -> tuple[int, int]:
+    """Operations a parameter of a shipped step, and arrays read and written, as torch dispatches
+    them.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    size, found = 10, []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if re.match(r"aten\.(add|sub|mul|div|pow|sqrt)\.", str(function)):
+                found.append(
+                    1 + sum(isinstance(arg, torch.Tensor) and arg.numel() == size for arg in args)
+                )
+            return out
+
+    state, gradients = [torch.ones(size) for _ in range(4)], torch.ones(1, size)
+    with Count():
+        load_file(path).apply_gradients(*state, gradients, [1e-3], 1)
+    return len(found), sum(found)

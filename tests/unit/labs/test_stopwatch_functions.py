@@ -1,0 +1,295 @@
+"""`timing-pitfalls` on real work, with a stand-in for the device: the same judge and harness, and a
+clock that only host and device move.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import count
+
+import numpy as np
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.kinds.benchmark.gpu import Gpu
+from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
+
+from ...modules import load_file
+from ...streams import Stream
+
+pytestmark = pytest.mark.long
+LAB = find_lab("timing-pitfalls")
+READING_S = 5e-7
+"""By how much the stood-in clock goes on whenever it is read."""
+
+
+class StoodInBench:
+    """A core on a clock of the test's. `stretch`: how many times as long as it should a piece of
+    work takes.
+    """
+
+    device, rehearsed = "cpu", False
+
+    def __init__(self):
+        self.stretch, self.now_s, self.free_s, self.notes = 1.0, 1.0, 1.0, []
+
+    def clock(self):
+        self.now_s += READING_S
+        return self.now_s
+
+    def work(self, seconds):
+        begin = max(self.free_s, self.now_s)
+        self.free_s = begin + seconds * self.stretch
+        self.notes.append((seconds, begin, self.free_s))
+
+    def report(self):
+        self.done_s = self.now_s = max(self.now_s, self.free_s)
+        notes, self.notes = self.notes, []
+        return np.array(notes, dtype=float).reshape(-1, 3)
+
+
+class GpuBench:
+    """The GPU that does real work, on a stream that is stood in for."""
+
+    device, rehearsed = "cuda", False
+
+    def __init__(self):
+        self.stream = Stream()
+        self.clock = self.stream.clock
+        self.gpu = Gpu(self.stream.spin, self.stream.event, self.clock)
+
+    def work(self, seconds):
+        self.gpu.work(seconds, False)
+
+    def report(self):
+        self.gpu.wait()
+        self.done_s = self.stream.now_s
+        return np.array(self.gpu.take_notes(), dtype=float).reshape(-1, 3)
+
+
+@pytest.fixture
+def bench():
+    return StoodInBench()
+
+
+@pytest.fixture(params=[StoodInBench, GpuBench], ids=["cpu", "cuda"])
+def either(request):
+    """A bench of each device."""
+    return request.param()
+
+
+@pytest.fixture
+def judge():
+    """The lab's judge, whose real devices read the clock of their bench."""
+    found = load_file(LAB.path / "judge.py", "judge of timing-pitfalls")
+    real = found.beside("hardware").device_class(found.emulator())
+
+    def device(function, rng, budget_s, bench):
+        return real(function, rng, budget_s, bench, clock=bench.clock, computed=bench.clock)
+
+    found.real_device = lambda: device
+    return found
+
+
+def settings_of(bench):
+    return {**LAB.spec.devices[bench.device].settings["judge"], "bench": bench}
+
+
+def check(judge, folder, bench, seed=1):
+    """What the judge says of an entry file with `bench` as its device."""
+    settings, harness = (
+        settings_of(bench),
+        load_file(LAB.path / "machine.py", "harness of timing-pitfalls"),
+    )
+    learners, done = load_file(folder / LAB.spec.entry, "entry of timing-pitfalls"), []
+    random.seed(seed)
+    for trial in judge.trials(np.random.default_rng(seed), settings):
+        try:
+            trial.finish(
+                list(harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments))
+            )
+        except RuntimeError:
+            assert trial.late
+        done.append(trial)
+        if trial.late:
+            break
+    return judge.judge(done, settings)
+
+
+def failed(found):
+    return {id_ for id_, (problem, _, _) in found.items() if problem}
+
+
+@pytest.mark.parametrize(
+    "folder", [LAB.solution, *variants(LAB, "cpu")], ids=lambda folder: folder.name
+)
+def test_right_benchmarks_pass(folder, judge, either):
+    found = check(judge, folder, either)
+    assert not failed(found), found
+    assert set(found) == {criterion.id for criterion in LAB.spec.devices[either.device].criteria}
+
+
+def test_the_starter_is_wrong(judge, either):
+    kinds = {criterion.id: criterion.kind for criterion in LAB.spec.devices[either.device].criteria}
+    assert "correctness" in {kinds[id_] for id_ in failed(check(judge, LAB.path, either))}
+
+
+@pytest.mark.parametrize("mutant", load_mutants(LAB, "cpu"), ids=lambda mutant: mutant.id)
+def test_a_wrong_answer_fails_its_own_criterion(mutant, judge, either, tmp_path):
+    write_mutant(LAB, mutant, tmp_path)
+    assert mutant.criterion in failed(check(judge, tmp_path, either))
+
+
+@pytest.fixture
+def machine(judge, bench):
+    """What a benchmark is called with: a function of 1 ms on a device that is stood in for; and the
+    trial.
+    """
+    function = judge.emulator().Function(
+        1e-3, 0.0, 1e-5, 0.02, (1.0,), 2 << 20, 0.5, 0.1, lazy=False
+    )
+    device = judge.device_for(function, np.random.default_rng(0), settings_of(bench))
+    device._until_stall_s = 1e9
+    trial = judge.Trial("one", function, device)
+    harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")
+    return harness.Machine(lambda *values: trial.serve(list(values))), trial
+
+
+def test_what_a_benchmark_computes_while_the_device_is_idle_takes_none_of_the_hosts_time(
+    machine, bench
+):
+    machine, _ = machine
+    before = machine.perf_counter()
+    bench.now_s += 0.5
+    assert machine.perf_counter() - before < 1e-4
+
+
+def test_the_hosts_time_goes_on_while_the_device_has_work(machine, bench):
+    machine, _ = machine
+    x = machine.make_input()
+    for _ in range(100):
+        machine.use(machine.function(x))
+    before = machine.perf_counter()
+    bench.now_s += 0.02
+    assert 0.02 < machine.perf_counter() - before < 0.021
+
+
+def test_an_event_has_a_time_when_the_host_has_waited_for_it(machine):
+    machine, _ = machine
+    x, start, end = machine.make_input(), machine.event(), machine.event()
+    for _ in range(40):
+        machine.use(machine.function(x))  # until the clocks are up
+    start.record()
+    machine.use(machine.function(x))
+    end.record()
+    with pytest.raises(RuntimeError, match="synchronize first"):
+        start.elapsed_s(end)
+    machine.synchronize()
+    assert start.elapsed_s(end) == pytest.approx(
+        5e-4, rel=0.01
+    )  # half of the cost: the input lies in the cache
+
+
+def test_a_function_with_more_than_one_piece_in_twenty_off_its_time_does_not_count(machine, bench):
+    machine, trial = machine
+
+    def flush(stretch):
+        bench.stretch = stretch
+        machine.flush_cache()
+        machine.synchronize()
+        machine.perf_counter()
+
+    for number in range(40):
+        flush(2.0 if number < 2 else 1.0)
+    assert not trial.device.disturbed
+    flush(2.0)
+    assert trial.device.disturbed == "5% of the work missed its time by at least 100.0%"
+
+
+def test_a_function_with_more_than_one_wait_in_twenty_lengthened_does_not_count(machine, bench):
+    machine, trial = machine
+    report = bench.report
+
+    def wait(held_up_s):
+        def late():
+            found = report()
+            bench.now_s += held_up_s
+            bench.done_s = bench.now_s
+            return found
+
+        bench.report = late
+        machine.flush_cache()
+        machine.synchronize()
+        machine.perf_counter()
+
+    for number in range(20):
+        wait(1e-3 if number < 1 else 0.0)
+    assert not trial.device.disturbed
+    wait(1e-3)
+    assert trial.device.disturbed == "other programs lengthened 2 of 21 waits for the device"
+
+
+def test_pauses_that_few_calls_meet_but_every_batch_does_lengthen_the_waits(machine, bench):
+    machine, trial = machine
+    x, run = machine.make_input(), bench.work
+
+    def work(seconds):
+        bench.stretch = 2.0 if next(number) % 25 == 0 else 1.0
+        run(seconds)
+
+    bench.work, number = work, count()
+    for _ in range(20):
+        for _ in range(100):
+            machine.use(machine.function(x))
+        machine.synchronize()
+    assert re.fullmatch(
+        r"other programs lengthened \d+ of \d+ waits for the device", trial.device.disturbed
+    )
+
+
+def test_in_a_rehearsal_nothing_disturbs_a_function(machine, bench):
+    _, trial = machine
+    bench.stretch, bench.rehearsed = 2.0, True
+    trial.device._run(1e-3)
+    trial.device._wait()
+    assert not trial.device.disturbed
+    bench.rehearsed = False
+    assert trial.device.disturbed
+
+
+def test_what_it_takes_to_hand_over_and_to_write_down_the_devices_notes_is_in_no_window(
+    machine, bench
+):
+    machine, trial = machine
+    report = bench.report
+
+    def slow():
+        found = report()
+        bench.now_s += 0.5
+        return found
+
+    class SlowList(list):
+        def append(self, found):
+            bench.now_s += 0.5
+            super().append(found)
+
+    bench.report, trial.device._reports = slow, SlowList()
+    before = machine.perf_counter()
+    machine.flush_cache()
+    machine.synchronize()
+    assert machine.perf_counter() - before < 1e-2
+
+
+def test_a_benchmark_that_a_disturbed_machine_made_late_does_not_fail(judge, bench):
+    bench.stretch = 10.0
+    with pytest.raises(BusyMachineError, match="ran out of time while this machine disturbed it"):
+        check(judge, LAB.solution, bench)
+
+
+def test_a_machine_that_does_not_keep_still_ends_the_check_early(judge, bench):
+    bench.stretch = 1.5
+    with pytest.raises(BusyMachineError, match="of 20 functions"):
+        check(judge, LAB.solution, bench)

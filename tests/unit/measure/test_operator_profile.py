@@ -1,0 +1,835 @@
+"""The `operator_profile` kind: reading a capture, knowing the shares, and telling right answers
+from each kind of wrong one.
+"""
+
+import gzip
+import json
+import re
+import shutil
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from bottleneck_lab.analysis.host.operators import OperatorRow
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import proving
+from bottleneck_lab.commands.check import quote_own_figures
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.measure.kinds.operator_profile import capture as finding_capture
+from bottleneck_lab.measure.kinds.operator_profile import check as finding
+from bottleneck_lab.measure.kinds.operator_profile.answers import (
+    COMPUTE,
+    FAR,
+    MARK,
+    MEMORY,
+    TimingComplaint,
+    measured_answers,
+    not_genuine,
+    other_times,
+    wrong_bounds,
+    wrong_ceiling,
+    wrong_operators,
+    wrong_shares,
+)
+from bottleneck_lab.measure.kinds.operator_profile.capture import (
+    OperatorCall,
+    OperatorCapture,
+    read_capture,
+)
+from bottleneck_lab.measure.kinds.operator_profile.shares import (
+    PLACES,
+    Share,
+    Truth,
+    estimate_shares,
+    reached_shares,
+    uncertainty,
+    undisturbed_shares,
+)
+from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.workspace.commitments import note_solution_taken
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.start import start_workspace, take_solution
+
+PASSES = 4
+CONV, NORM, POOL, ADD, OUTER = (
+    "aten::conv",
+    "aten::norm",
+    "aten::pool",
+    "aten::add_",
+    "aten::conv2d",
+)
+LAYER_CALLS = [OperatorCall(OUTER, ((4, 3, 8, 8), (8, 3, 3, 3)), ())] * 2 + [
+    OperatorCall("aten::linear", ((4, 8), (10, 8)), ())
+]
+RIGHT = {
+    "first": CONV, "first_share": 0.60, "first_bound": "compute-bound",
+    "second": NORM, "second_share": 0.20, "second_bound": "memory-bound",
+    "third": "pool", "third_share": 0.12, "third_bound": "memory-bound",
+    "ceiling": 2.5,
+}  # fmt: skip
+
+
+def row(name, share, calls=1, total=None):
+    return OperatorRow(name, calls, int(1000 * share), int(1000 * (total or share)), 0, 0, share)
+
+
+def made_up(shares, *, passes=PASSES, calls=None, begin_s=100.0, device=False, slowed=()):
+    """A capture; in the passes `slowed` every call takes longer, as when another program runs, and
+    those of NORM the longest.
+    """
+    rows = {name: row(name, share, 2) for name, share in shares.items()}
+    rows[OUTER] = row(OUTER, 0.002, 50, total=0.70)
+    rows["aten::empty"] = row("aten::empty", 0.001, 900)
+    rows["aten::linear"] = row("aten::linear", 0.003, passes, total=0.01)
+    slower = np.array([[2.0 if number in slowed else 1.0] for number in range(passes)])
+    times = {
+        name: (
+            (
+                (1e6 * each.share + 20 * np.arange(passes)[:, None])
+                * slower ** (5 if name == NORM else 1)
+                * [0.25, 0.75]
+            )
+            .round()
+            .astype(np.int64)
+            .ravel()
+        )
+        for name, each in rows.items()
+    }
+    return OperatorCapture(
+        rows, (calls or LAYER_CALLS) * passes, begin_s, begin_s + 1, device, times
+    )
+
+
+SHARES = {CONV: 0.60, NORM: 0.20, POOL: 0.12, ADD: 0.074}
+COLD = {CONV: 0.30, ADD: 0.50, NORM: 0.12, POOL: 0.074}
+
+
+@pytest.fixture
+def truth():
+    warm = made_up(SHARES)
+    shares = {name: Share(name, r.share, 0.005) for name, r in warm.operators.items()}
+    intensity = {CONV: 60.0, NORM: 0.25, POOL: 0.3, ADD: 0.1, OUTER: 60.0}
+    return Truth(shares, warm, made_up(COLD), 8.0, intensity, {*warm.operators, MARK})
+
+
+def problems(answers, truth):
+    judges = (wrong_operators, wrong_shares, wrong_bounds, wrong_ceiling)
+    return {judge.__name__: found for judge in judges if (found := judge(answers, truth))}
+
+
+def test_right_answers_pass(truth):
+    assert problems(RIGHT, truth) == {}
+
+
+def test_what_a_check_measured_answers_its_questions(truth):
+    assert problems(measured_answers(finding._details(truth, 4)), truth) == {}
+    assert measured_answers({}) == {}
+
+
+def a_failed_check(truth):
+    return Verdict(
+        outcome=Outcome.FAIL,
+        reason="wrong diagnosis",
+        summary="",
+        lab="resnet-top-ops",
+        lab_hash="",
+        submission_hash="",
+        device="cpu",
+        criteria=[],
+        environment={},
+        isolation={},
+        started_at="",
+        duration_s=0.0,
+        measurement=finding._details(truth, 4),
+    )
+
+
+def test_a_check_of_the_copied_solution_quotes_this_machine_since_another_has_other_operators(
+    truth, tmp_path
+):
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    note_solution_taken(workspace)
+    take_solution(workspace)
+    quote_own_figures(workspace, a_failed_check(truth))
+    assert problems(load_answers(workspace.root), truth) == {}
+
+
+def test_a_check_never_tells_a_learner_the_figures_that_it_asks_for(truth, tmp_path):
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
+    quote_own_figures(workspace, a_failed_check(truth))
+    note_solution_taken(workspace)
+    quote_own_figures(workspace, a_failed_check(truth))
+    assert len(problems(load_answers(workspace.root), truth)) == 4
+
+
+def test_a_check_never_asks_for_as_many_passes_as_the_lab_names():
+    context = SimpleNamespace(settings=SimpleNamespace(passes=PASSES, judge={}), data=None)
+    reference = SimpleNamespace(call=lambda _: (0.0, [np.zeros(1, np.int64)]))
+    judge = SimpleNamespace(make_inputs=lambda *_: np.zeros(1))
+    drawn = {
+        finding._draw(context, reference, judge, np.random.default_rng(seed)).passes
+        for seed in range(100)
+    }
+    assert drawn == {3, 5, 6}
+
+
+def test_nothing_answered_fails_everywhere(truth):
+    assert len(problems({}, truth)) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "judge", "says"),
+    [
+        (
+            {"second": POOL, "third": NORM, "second_share": 0.12, "third_share": 0.20},
+            "wrong_operators",
+            "self time",
+        ),
+        ({"first_share": 0.70}, "wrong_shares", "`first_share` is off"),
+        ({"first_bound": "memory-bound"}, "wrong_bounds", "does not fit"),
+        ({"second_bound": "compute-bound"}, "wrong_bounds", "does not fit"),
+        ({"second_bound": "slow"}, "wrong_bounds", "neither"),
+        ({"ceiling": 1.67}, "wrong_ceiling", "1 / share"),
+        ({"ceiling": 3.0}, "wrong_ceiling", "Amdahl"),
+    ],
+)
+def test_each_criterion_fails_alone(truth, change, judge, says):
+    found = problems(RIGHT | change, truth)
+    assert list(found) == [judge]
+    assert says in found[judge]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ((OUTER, CONV, NORM), "by total time"),
+        (("aten::empty", OUTER, "aten::linear"), "by number of calls"),
+        ((ADD, CONV, NORM), "cold passes"),
+        ((CONV, CONV, NORM), "three different"),
+        ((CONV, NORM, "aten::nonsense"), "not in the captures"),
+    ],
+)
+def test_a_wrong_order_is_told_by_its_kind(truth, names, says):
+    assert says in wrong_operators(dict(zip(PLACES, names, strict=True)), truth)
+
+
+def test_an_operator_that_computes_nothing_itself_is_a_wrong_answer_on_a_busy_machine_too(truth):
+    answers = {"first": OUTER, "second": CONV, "third": NORM}
+    assert isinstance(wrong_operators(answers, truth), TimingComplaint)
+    del truth.intensity[OUTER]
+    assert not isinstance(wrong_operators(answers, truth), TimingComplaint)
+
+
+def test_cpu_time_on_a_gpu_is_told(truth):
+    rows = dict(truth.capture.operators)
+    rows["aten::launch"] = msgspec.structs.replace(row("aten::launch", 0.0), self_ns=9_000)
+    gpu = replace(truth, capture=replace(truth.capture, operators=rows, has_device=True))
+    assert "by CPU time" in wrong_operators({"first": "launch", "second": CONV, "third": NORM}, gpu)
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [(0.35, "summed total times"), (0.30, "cold passes"), (0.45, "")],
+)
+def test_a_wrong_share_is_told_by_its_kind(truth, share, says):
+    assert says in wrong_shares(RIGHT | {"first_share": share}, truth)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": NORM, "second": CONV},
+        {"first_share": 0.9},
+        {"second_share": 0.9},
+        {"first_bound": "memory-bound"},
+        {"ceiling": 9.0},
+    ],
+    ids=str,
+)
+def test_no_sentence_tells_the_right_answer(truth, wrong):
+    """What was not answered so is not in it: neither a share in any form, nor a name, nor the
+    ceiling.
+    """
+    told = " ".join(problems(RIGHT | wrong, truth).values())
+    assert told
+    assert not re.search(r"60(\.0)?%|0\.6\b|20(\.0)?%|0\.2\b|2\.50?\b", told)
+
+
+def test_a_first_pass_that_was_not_warmed_up_is_told(truth):
+    slow_first = 13 * np.arange(2 * PASSES) ** 2 + np.where(
+        np.arange(2 * PASSES) < 2, 900_000, 300_000
+    )
+    cold = replace(truth, cold=replace(truth.capture, times={CONV: slow_first}))
+    raw = replace(made_up(SHARES), times={CONV: slow_first + 7})
+    assert "without recording first" in genuine(raw, cold)
+    assert genuine(raw, truth) is None, (
+        "where a cold pass takes no longer, there is nothing to tell"
+    )
+    assert genuine(made_up(SHARES), cold) is None
+
+
+def test_near_ties_may_stand_in_either_order(truth):
+    tied = dict(truth.shares) | {POOL: Share(POOL, 0.19, 0.004)}
+    swapped = RIGHT | {"second": POOL, "third": NORM, "second_share": 0.19, "third_share": 0.2}
+    assert problems(swapped, replace(truth, shares=tied)) == {}
+
+
+def test_near_the_balance_either_bound_is_right(truth):
+    grey = replace(truth, intensity=truth.intensity | {CONV: 12.0})
+    assert problems(RIGHT | {"first_bound": "memory-bound"}, grey) == {}
+
+
+@pytest.mark.parametrize(
+    ("reached", "right"),
+    [
+        (None, {"memory-bound", "compute-bound"}),
+        (0.12, {"far below both"}),
+        (0.30, {"memory-bound", "compute-bound", "far below both"}),
+        (0.60, {"memory-bound", "compute-bound"}),
+    ],
+    ids=["on a CPU", "far", "between", "near"],
+)
+def test_near_a_gpus_balance_the_distance_to_its_roof_tells_operators_apart(truth, reached, right):
+    """As FLOP per byte of ResNet-50's convolutions: within a factor of two of the balance of an
+    A100, an H100 and an H200.
+    """
+    shares = {} if reached is None else {CONV: reached, NORM: 0.8, POOL: 0.7}
+    grey = replace(truth, intensity=truth.intensity | {CONV: 12.0}, reached=shares)
+    told = {
+        answer: problems(RIGHT | {"first_bound": answer}, grey) for answer in (MEMORY, COMPUTE, FAR)
+    }
+    assert {answer for answer, problem in told.items() if not problem} == right
+    sentences = [problem["wrong_bounds"] for problem in told.values() if problem]
+    assert all(
+        ("below 33%, neither" in sentence) == (reached is not None) for sentence in sentences
+    )
+    assert problems(measured_answers(finding._details(grey, 4)), grey) == {}
+
+
+def test_the_distance_to_the_roof_is_the_least_time_that_the_ceilings_allow_over_the_time_taken():
+    capture = made_up(
+        {CONV: 0.5, NORM: 0.25},
+        calls=[OperatorCall(CONV, ((8,),), ()), OperatorCall(NORM, ((8,),), ())],
+    )
+    work = {CONV: (4e6, 1e3), NORM: (1e3, 1e6)}
+    reached = reached_shares(
+        capture, lambda name, _dims, _concrete: work[name], bytes_per_s=1e10, flops_per_s=2e10
+    )
+    seconds = {name: capture.times[name].sum() / 1e9 for name in work}
+    assert reached == pytest.approx(
+        {CONV: PASSES * 2e-4 / seconds[CONV], NORM: PASSES * 1e-4 / seconds[NORM]}
+    )
+
+
+def genuine(capture, truth, passes=PASSES):
+    return not_genuine(capture, truth, passes, 99.0, 102.0)
+
+
+def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
+    assert genuine(made_up(SHARES), truth) is None
+    assert genuine(made_up(SHARES, passes=6), truth, 6) is None
+
+
+@pytest.mark.parametrize(
+    ("capture", "says"),
+    [
+        (made_up(SHARES, passes=7), "warm-up passes"),
+        (made_up(SHARES, passes=2), "stopped too early"),
+        (made_up(SHARES, begin_s=40.0), "an old one"),
+        (made_up(SHARES, calls=[OperatorCall(OUTER, (), ())]), "record_shapes"),
+        (
+            made_up(SHARES, calls=[OperatorCall(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]),
+            "not those of this model",
+        ),
+        (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "incomplete passes"),
+        (
+            replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}),
+            "a copy of the other",
+        ),
+        (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),
+        (made_up(SHARES | {"aten::softmax": 0.001}), "more than the passes: aten::softmax."),
+    ],
+)
+def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says):
+    assert says in genuine(capture, truth)
+
+
+def test_times_of_another_machine_are_refused(truth):
+    assert other_times(made_up(SHARES, slowed=[1]), truth, PASSES) is None
+    other = made_up({CONV: 0.2, NORM: 0.5, POOL: 0.2, ADD: 0.09})
+    assert "not recorded as they run" in other_times(other, truth, PASSES)
+
+
+def test_a_gpu_capture_without_gpu_work_is_refused(truth):
+    gpu = replace(truth, capture=replace(truth.capture, has_device=True))
+    assert "ProfilerActivity.CUDA" in genuine(made_up(SHARES), gpu)
+
+
+# ------------------------------------------------------------------------------------------ files
+# and statistics
+
+
+def event(name, ts, dur, dims=None):
+    args = {} if dims is None else {"Input Dims": dims, "Concrete Inputs": [""]}
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
+
+
+def trace_bytes(events):
+    return json.dumps(
+        {"schemaVersion": 1, "baseTimeNanoseconds": 5_000_000_000, "traceEvents": events}
+    ).encode()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_trace_is_read_with_self_times_shapes_and_clock(pack):
+    events = [
+        event("aten::conv2d", 1e6, 100.0, [[4, 3], [8]]),
+        event("aten::inner", 1e6 + 10, 80.0),
+    ]
+    capture = read_capture(pack(trace_bytes(events)))
+    assert capture.operators["aten::inner"].share == pytest.approx(0.8)
+    assert {name: times.tolist() for name, times in capture.times.items()} == {
+        "aten::conv2d": [20_000],
+        "aten::inner": [80_000],
+    }
+    assert capture.calls[0].dims == ((4, 3), (8,))
+    assert (capture.begin_s, capture.end_s) == pytest.approx((6.0, 6.0001))
+
+
+def test_a_trace_of_too_many_calls_or_of_calls_too_deep_is_refused_before_they_are_added_up(
+    monkeypatch,
+):
+    def nested(depth):
+        return trace_bytes([event(f"aten::{i}", 1e6 + i, 1e4 - 2 * i) for i in range(depth + 1)])
+
+    monkeypatch.setattr(finding_capture, "MAX_CALLS", finding_capture.MAX_NESTED + 2)
+    assert read_capture(nested(finding_capture.MAX_NESTED)).count("aten::0") == 1
+    monkeypatch.setattr(finding_capture, "find_operators", None)
+    with pytest.raises(CaptureError, match="more than 200 deep"):
+        read_capture(nested(finding_capture.MAX_NESTED + 1))
+    monkeypatch.setattr(finding_capture, "build_calls", None)
+    with pytest.raises(CaptureError, match="more than 202 calls"):
+        read_capture(nested(finding_capture.MAX_NESTED + 2))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"nonsense", gzip.compress(b"{}")[:-4], b"\x1f\x8bxx", trace_bytes([]), b'{"traceEvents": 3}',
+     gzip.compress(b"[" * (8 << 20)), b'{"traceEvents":[' + b'{"a":' * 1_000_000, gzip.compress(bytes(65 << 20)),
+     trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"5000000000", b"5" * 400),
+     trace_bytes([event("aten::mm", 1.0, 1.0, 5)]), trace_bytes([event("aten::mm", 1.0, 1.0, [[1 << 80]])]),
+     trace_bytes([event("aten::mm", 1.0, 1.0, [])]).replace(b'Dims": []', b'Dims": ' + b"[" * 600 + b"]" * 600),
+     trace_bytes([event("aten::mm", 1.0, 1.0, [])]).replace(b'Inputs": [', b'Inputs": [' + b"[" * 600 + b"]" * 600 + b",")],
+    ids=range(15),
+)  # fmt: skip
+def test_what_is_no_trace_is_an_error_with_a_remedy(data):
+    with pytest.raises(CaptureError) as error:
+        read_capture(data)
+    assert error.value.remedy
+
+
+def known(captures):
+    shares = estimate_shares(captures, PASSES)
+    return shares, uncertainty(shares)
+
+
+def test_alike_captures_are_known_well():
+    shares, error = known(
+        [made_up(SHARES | {CONV: 0.60 + wobble}) for wobble in (0.001, -0.001, 0.0, 0.002)]
+    )
+    assert shares[CONV].share == pytest.approx(0.60, abs=0.003)
+    assert error < 0.01
+
+
+def test_some_disturbed_passes_do_not_move_the_shares():
+    quiet, disturbed = made_up(SHARES), made_up(SHARES, slowed=[0, 2])
+    assert sum(disturbed.times[NORM]) > 4 * sum(quiet.times[NORM])
+    shares, error = known([disturbed] * 4)
+    assert shares[NORM].share == pytest.approx(0.20, abs=0.003)
+    assert error < 0.01
+    assert known([*[quiet] * 4, made_up(SHARES, slowed=range(PASSES))])[1] < 0.01
+
+
+def test_too_many_disturbed_passes_are_told_as_uncertainty():
+    assert known([made_up(SHARES, slowed=[0, 1, 2])] * 4)[1] > 0.04
+
+
+def test_shares_that_scatter_or_are_too_few_are_not_known():
+    scattered = [made_up(SHARES | {CONV: share}) for share in (0.3, 0.6, 0.5, 0.7, 0.4)]
+    assert known(scattered)[1] > 0.04
+    assert known(scattered[:2])[1] == 1.0
+
+
+def test_calls_that_differ_from_pass_to_pass_count_as_a_mean():
+    odd = replace(
+        made_up(SHARES), times={CONV: np.array([6, 7, 8, 9, 10]), NORM: np.array([10, 10, 10, 10])}
+    )
+    assert undisturbed_shares([odd], PASSES)[CONV] == pytest.approx(0.5)
+
+
+# ------------------------------------------------------------------------------------------ whole
+# checks, on made-up traces
+
+PASS = [
+    (
+        "aten::conv2d",
+        "aten::mkldnn_convolution",
+        7000,
+        [[4, 3, 224, 224], [64, 3, 7, 7], [], [], [], [], []],
+    ),
+    ("aten::batch_norm", "aten::native_batch_norm", 1000, [[4, 64, 112, 112], [64]]),
+    (
+        "aten::max_pool2d",
+        "aten::max_pool2d_with_indices",
+        800,
+        [[4, 64, 112, 112], [], [], [], [], []],
+    ),
+    ("aten::linear", "aten::addmm", 300, [[1000], [4, 2048], [2048, 1000], [], []]),
+]
+"""Of one pass: an operator, the one that it calls, its microseconds and the shapes of both."""
+VALUES = {
+    "aten::mkldnn_convolution": ["", "", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"],
+    "aten::max_pool2d_with_indices": ["", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"],
+}
+ANSWERS = {
+    "first": "aten::mkldnn_convolution", "first_share": 0.767, "first_bound": "compute-bound",
+    "second": "aten::native_batch_norm", "second_share": 0.11, "second_bound": "memory-bound",
+    "third": "aten::max_pool2d_with_indices", "third_share": 0.088, "third_bound": "memory-bound",
+    "ceiling": 4.3, "kernels": "none on a CPU",
+}  # fmt: skip
+
+
+CPU_ONLY = {
+    "aten::addmm": 9000,
+    "aten::max_pool2d_with_indices": 5000,
+    "aten::native_batch_norm": 700,
+}
+"""Microseconds that launching takes on a GPU's host, where it takes others than the kernel."""
+
+
+CLASSES = [3, 950, 7, 7]
+"""Of the four pictures, as the model classifies them."""
+
+
+def recorded(passes, rng, begin_s, device="cpu", cold=(), marks=CLASSES):
+    """The bytes of a trace of so many passes: no two take the same time. Operators in `cold` take
+    twelve times as long.
+    """
+    events, now = [], 0.0
+    for number, (outer, inner, micros, dims) in enumerate(PASS * passes):
+        taken = micros * (1 + 0.002 * rng.random()) * (12 if inner in cold else 1)
+        host = taken if device == "cpu" else CPU_ONLY.get(inner, 50)
+        events += [event("aten::empty", now + each, 1) for each in (0, 2)]
+        events += [event(outer, now + 4, host + 10, dims), event(inner, now + 9, host, dims)]
+        events[-1]["args"]["Concrete Inputs"] = VALUES.get(inner, [""])
+        if device == "cuda":
+            events += launch(number, now + 10, 30_000.0 * number, taken)
+        now += host + 20
+        if outer == PASS[-1][0]:
+            events += [
+                event(MARK, now + each, 1, [[index + 1]]) for each, index in enumerate(marks)
+            ]
+            now += 10
+    trace = {"schemaVersion": 1, "baseTimeNanoseconds": int(begin_s * 1e9), "traceEvents": events}
+    return np.frombuffer(json.dumps(trace).encode(), dtype=np.uint8)
+
+
+def launch(number, ts, kernel_ts, dur):
+    """A kernel, and the runtime call that launches it."""
+    linked = {"correlation": number + 1}
+    call = event("cudaLaunchKernel", ts, 3) | {"cat": "cuda_runtime", "args": linked}
+    kernel = {"cat": "kernel", "pid": 0, "tid": 7, "args": linked | {"device": 0, "stream": 7}}
+    return [call, event("some_kernel", kernel_ts, dur) | kernel]
+
+
+class Recorder:
+    """Stands where a worker stands: the reference's answers, or a learner's that records as many
+    passes more as it is told.
+    """
+
+    extra_passes = 0
+    writes = True
+    seconds = 60.0
+    marks = CLASSES
+
+    def __init__(self, role, device):
+        self.role, self.device, self.worker, self.rng = (
+            role,
+            device,
+            self,
+            np.random.default_rng(len(role)),
+        )
+
+    @classmethod
+    def start(cls, context, role, folder, entry, limits):
+        return cls(role, context.device)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def cpu_s(self):
+        return 0.0
+
+    def call(self, inputs):
+        if len(inputs) == 3 and inputs[0] == "probe":
+            return 0.0, [np.array([25e9, 160e9]), "cpu"]
+        if len(inputs) == 3 and inputs[0] == "classes":
+            return 0.0, [np.array(CLASSES)]
+        if self.role == "learner" and not self.writes:
+            return 0.0, [np.zeros(0, np.uint8)]
+        passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
+        cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
+        marked = self.role == "learner" or inputs[0] == "marked"
+        return self.seconds, [
+            recorded(passes, self.rng, time.time(), self.device, cold, self.marks if marked else ())
+        ]
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch):
+    """The verdict on a workspace with the solution's script and these answers, by `check_lab`; only
+    the workers are stood in for.
+    """
+    monkeypatch.setattr(finding, "CallSession", Recorder)
+    monkeypatch.setattr(
+        finding.LoadMeter, "cores", lambda _: 0.0
+    )  # stand-ins are done within a tick of its clock
+    (tmp_path / "photos" / "small").mkdir(parents=True)
+    Image.new("RGB", (300, 300)).save(tmp_path / "photos" / "small" / "0.jpg")
+    lab = find_lab("resnet-top-ops")
+
+    def check(answers, device="cpu"):
+        lay_out_answers(tmp_path / "work", answers)
+        return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos", home=tmp_path)
+
+    return check
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(
+    checked, tmp_path, monkeypatch, device
+):
+    monkeypatch.setattr(
+        "bottleneck_lab.commands.proving.data_folder", lambda _: tmp_path / "photos"
+    )
+    lab = find_lab("resnet-top-ops")
+    assert checked(load_answers(lab.solution), device).reason == "wrong diagnosis"
+    assert proving.check(lab, lab.solution, device).outcome == "PASS"
+    assert proving.check(lab, lab.path, device).reason == "wrong diagnosis"
+    monkeypatch.setattr(Recorder, "writes", False)
+    assert failed(proving.check(lab, lab.solution, device)) == ["genuine-capture"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "checks"), [(ANSWERS, 1), (ANSWERS | {"second_share": 0.5}, 2)]
+)
+def test_a_mutant_that_fails_for_its_own_criterion_alone_is_checked_once(
+    checked, tmp_path, monkeypatch, answers, checks
+):
+    monkeypatch.setattr(proving, "data_folder", lambda _: tmp_path / "photos")
+    monkeypatch.setattr(
+        proving, "lay_out", lambda _lab, _folder, workspace: lay_out_answers(workspace, answers)
+    )
+    monkeypatch.setattr(Recorder, "writes", False)
+    made, check_there = [], proving._check_there
+    monkeypatch.setattr(
+        proving, "_check_there", lambda *arguments: made.append(1) or check_there(*arguments)
+    )
+    (tmp_path / "mutant").mkdir()
+    verdict = proving.check(
+        find_lab("resnet-top-ops"), tmp_path / "mutant", "cpu", breaks="genuine-capture"
+    )
+    assert "genuine-capture" in failed(verdict)
+    assert len(made) == checks
+
+
+def lay_out_answers(workspace, answers):
+    shutil.copytree(find_lab("resnet-top-ops").solution, workspace, dirs_exist_ok=True)
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in answers.items())
+    (workspace / "diagnosis.toml").write_text(text)
+
+
+def failed(verdict):
+    return [result.id for result in verdict.criteria if result.holds is False]
+
+
+EXACT = [
+    {"first": ""},
+    {"first": "aten::nonsense"},
+    {"second_share": "much"},
+    {"first_bound": "foo"},
+    {"ceiling": "high"},
+]
+BY_TIME = [
+    {"first": ANSWERS["second"], "second": ANSWERS["first"]},
+    {"second_share": 0.20},
+    {"first_bound": "memory-bound"},
+    {"ceiling": 1.3},
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "outcome"),
+    [*((one, "FAIL") for one in EXACT), *((one, "INCONCLUSIVE") for one in BY_TIME)],
+)
+def test_beside_other_programs_only_what_hangs_on_times_is_spared(
+    checked, monkeypatch, wrong, outcome
+):
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    assert checked(ANSWERS | wrong).outcome == outcome
+
+
+def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, monkeypatch):
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    monkeypatch.setattr(Recorder, "writes", False)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "wrote no trace" in verdict.summary
+
+
+def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_no_answer(
+    checked, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(
+        finding.LoadMeter, "cores", lambda _: seen.append(1) or (0.0 if len(seen) % 2 else 0.9)
+    )
+    monkeypatch.setattr(finding, "other_times", lambda *_: TimingComplaint("It was slow."))
+    verdict = checked(ANSWERS)
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "cores busy" in verdict.summary
+    assert checked(ANSWERS | {"ceiling": 1.3}).outcome == "FAIL"
+
+
+def test_beside_other_programs_a_miss_is_not_held_against_an_answer(checked, monkeypatch):
+    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    verdict = checked(ANSWERS | {"ceiling": 1.3})
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "cores busy" in verdict.summary
+    assert checked(ANSWERS).outcome == "PASS"
+    assert checked({}).outcome == "FAIL"
+
+
+@pytest.mark.parametrize("by_s", [-3600, 3600])
+def test_a_wall_clock_that_is_set_while_the_script_records_is_allowed_for(
+    checked, monkeypatch, by_s
+):
+    honest, call = time.time, Recorder.call
+
+    def set_before(recorder, inputs):
+        if recorder.role == "learner":
+            monkeypatch.setattr(time, "time", lambda: honest() + by_s)
+        return call(recorder, inputs)
+
+    monkeypatch.setattr(Recorder, "call", set_before)
+    verdict = checked(ANSWERS)
+    assert verdict.outcome == "PASS", verdict.summary
+
+
+def test_a_capture_of_other_pictures_or_of_no_run_is_not_genuine(checked, monkeypatch):
+    monkeypatch.setattr(Recorder, "marks", [])
+    assert "pictures that `record` was given" in checked(ANSWERS).summary
+    monkeypatch.setattr(Recorder, "marks", [950, 7, 8, 9])
+    assert failed(checked(ANSWERS)) == ["genuine-capture"]
+    monkeypatch.setattr(Recorder, "marks", [3, 950, 7, 8])  # rounding may decide one of four
+    assert checked(ANSWERS).outcome == "PASS"
+
+
+def test_a_capture_that_lasts_longer_than_the_script_ran_is_not_of_this_run(checked, monkeypatch):
+    monkeypatch.setattr(Recorder, "seconds", 0.01)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "longer than your script ran" in verdict.summary
+
+
+def test_right_answers_and_a_genuine_capture_pass(checked):
+    verdict = checked(ANSWERS)
+    assert verdict.outcome == "PASS", (verdict.summary, verdict.measurement)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "wrong"),
+    [
+        (
+            "top-operators",
+            {
+                "second": ANSWERS["third"],
+                "second_share": 0.088,
+                "third": "aten::addmm",
+                "third_share": 0.033,
+                "third_bound": "memory-bound",
+            },
+        ),
+        ("shares", {"second_share": 0.20}),
+        ("bounds", {"first_bound": "memory-bound"}),
+        ("ceiling", {"ceiling": 1.3}),
+    ],
+)
+def test_each_criterion_fails_for_its_own_reason_where_all_else_is_right(checked, criterion, wrong):
+    verdict = checked(ANSWERS | wrong)
+    assert (verdict.outcome, verdict.reason) == ("FAIL", "wrong diagnosis")
+    assert failed(verdict) == [criterion], verdict.summary
+
+
+def test_the_capture_fails_alone_where_the_answers_are_right(checked, monkeypatch):
+    monkeypatch.setattr(Recorder, "extra_passes", 3)
+    verdict = checked(ANSWERS)
+    assert failed(verdict) == ["genuine-capture"]
+    assert "warm-up passes" in verdict.summary
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("aten::conv2d", "aten::mkldnn_convolution", "aten::batch_norm"), "order by total time"),
+        (("aten::empty", "aten::addmm", "aten::native_batch_norm"), "by number of calls"),
+        (("aten::mkldnn_convolution", "aten::addmm", "aten::native_batch_norm"), "cold passes"),
+    ],
+)
+def test_a_wrong_order_is_told_apart_in_a_recorded_trace(checked, names, says, device):
+    verdict = checked(ANSWERS | dict(zip(PLACES, names, strict=True)), device)
+    assert says in next(
+        result.sentence for result in verdict.criteria if result.id == "top-operators"
+    )
+
+
+def test_times_on_the_host_are_told_apart_from_the_gpus(checked):
+    assert checked(ANSWERS, "cuda").outcome == "PASS"
+    names = ("aten::addmm", "aten::max_pool2d_with_indices", "aten::native_batch_norm")
+    sentences = {
+        r.id: r.sentence
+        for r in checked(ANSWERS | dict(zip(PLACES, names, strict=True)), "cuda").criteria
+    }
+    assert "by CPU time" in sentences["top-operators"]
+    by_host = ANSWERS | {"third_share": 0.34}
+    assert (
+        "share of the CPU's time"
+        in {r.id: r.sentence for r in checked(by_host, "cuda").criteria}["shares"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [(0.38, "summed total times"), (0.06, "share of the calls"), (0.56, "cold passes")],
+)
+def test_a_wrong_share_is_told_apart_in_a_recorded_trace(checked, share, says):
+    sentences = {r.id: r.sentence for r in checked(ANSWERS | {"first_share": share}).criteria}
+    assert says in sentences["shares"]
