@@ -83,7 +83,7 @@ class Bench(ABC, Generic[S]):
     def wrong_answers(
         self,
         level: Level,
-        batches: Sequence[Ran],  # noqa: ARG002 - there is no device
+        batches: Sequence[Ran],
         all_of: Array | None,
     ) -> str | None:
         """What is wrong with the answers of a level. `all_of`: those that must have been answered."""

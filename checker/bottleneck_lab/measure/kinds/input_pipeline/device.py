@@ -63,7 +63,7 @@ class Engine(Protocol):
     def start(
         self,
         samples: np.ndarray[Any, Any],
-        labels: np.ndarray[Any, Any],  # noqa: ARG002 - an engine's signature
+        labels: np.ndarray[Any, Any],
         arrived_ns: int,
     ) -> int:
         """Starts a step and returns when it started, in ns of the monotonic clock."""
@@ -95,8 +95,8 @@ class EmulatedEngine:
     def start(
         self,
         samples: np.ndarray[Any, Any],
-        labels: np.ndarray[Any, Any],
-        arrived_ns: int,  # noqa: ARG002 - an engine's signature
+        labels: np.ndarray[Any, Any],  # noqa: ARG002 - an engine's signature
+        arrived_ns: int,
     ) -> int:
         started_ns = max(arrived_ns, self._end_ns)
         self._end_ns = started_ns + round(self._sample_ns * len(samples))
@@ -131,7 +131,10 @@ class CudaEngine:
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch publishes no types for it
 
     def start(
-        self, samples: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], arrived_ns: int
+        self,
+        samples: np.ndarray[Any, Any],
+        labels: np.ndarray[Any, Any],
+        arrived_ns: int,  # noqa: ARG002 - an engine's signature
     ) -> int:
         torch, started_ns = self._torch, time.monotonic_ns()
         batch = torch.from_numpy(np.array(samples)).pin_memory().cuda(non_blocking=True)
