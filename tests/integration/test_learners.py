@@ -60,7 +60,7 @@ class Learner:
         monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(folder / "home"))
         monkeypatch.chdir(folder)
         device = next(device for device in ("virtual", "cpu", "cuda") if device in lab.spec.devices)
-        assert self.lab("start", lab.name, "work", "--no-data", "--device", device).exit_code == 0
+        assert self.lab("start", lab.slug, "work", "--no-data", "--device", device).exit_code == 0
         self.place = folder / "work"
         monkeypatch.chdir(self.place)
         monkeypatch.setattr(check_command, "check_lab", self._measure)
@@ -431,7 +431,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
         assert done.returncode == status, f"{words}: {done.stdout}{done.stderr}"
         return " ".join((done.stdout + done.stderr).split())
 
-    assert "lab profile" in run("start", lab.name, "work", "--device", "virtual")
+    assert "lab profile" in run("start", lab.slug, "work", "--device", "virtual")
     shown = run("profile") + run("report", "--json")
     assert not WORDS.search(shown), WORDS.search(shown)
     assert "lab diagnose" in run("check", status=2), "nothing is measured before a diagnosis"

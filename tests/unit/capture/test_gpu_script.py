@@ -93,16 +93,16 @@ def test_every_starter_solution_and_variant_is_planned(gpu):
         "data",
         "tests",
         "exploits",
-        "grade:dataloader:starter",
-        "grade:dataloader:solution",
+        "grade:idle-gpu:starter",
+        "grade:idle-gpu:solution",
     } <= set(steps)
     variants = [
         path.name
         for path in (ROOT / "tests/variants/idle-gpu").iterdir()
         if path.is_dir() and path.name[0] not in "._"
     ]
-    assert {f"grade:dataloader:variant {name}" for name in variants} <= set(steps)
-    assert "capture:dataloader:solution:ncu" in steps
+    assert {f"grade:idle-gpu:variant {name}" for name in variants} <= set(steps)
+    assert "capture:idle-gpu:solution:ncu" in steps
 
 
 def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all(gpu):
@@ -116,10 +116,10 @@ def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all
 
 def test_a_server_is_recorded_with_the_tools_that_record_it_under_load(gpu):
     steps = gpu.plan(gpu.gpu_labs(), ["torch", "nsys", "ncu", "sanitizer", "memory"], gpu_count=8)
-    found = [step for step in steps if step.startswith("capture:inference-server:starter")]
+    found = [step for step in steps if step.startswith("capture:past-the-plateau:starter")]
     assert found == [
-        "capture:inference-server:starter:torch",
-        "capture:inference-server:starter:nsys",
+        "capture:past-the-plateau:starter:torch",
+        "capture:past-the-plateau:starter:nsys",
     ]
 
 
@@ -131,8 +131,8 @@ def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(
     assert gpu.main([], runner=lambda *_: gpu.Ran(0, said("")), root=tree) == gpu.OK
     record = json.loads((tree / "docs/measured/h200.json").read_text())
     assert record["cannot"]["grade:ddp-scaling:solution"] == "needs 2 GPUs"
-    assert record["cannot"]["grade:dataloader:variant dali"] == "needs nvidia-dali-cuda130"
-    on_triton = record["cannot"]["grade:inference-server:variant triton_dali"]
+    assert record["cannot"]["grade:idle-gpu:variant dali"] == "needs nvidia-dali-cuda130"
+    on_triton = record["cannot"]["grade:past-the-plateau:variant triton_dali"]
     assert on_triton == "needs a Triton Inference Server (lab data tritonserver)"
     assert not record["cannot"].keys() & record["steps"].keys()
     assert record["left"] == []
@@ -142,11 +142,11 @@ def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(
     assert gpu.main(["--list"], root=tree) == gpu.OK
     listed = capsys.readouterr().out
     assert "     grade:ddp-scaling:solution needs 2 GPUs\n" in listed
-    assert "done grade:dataloader:solution\n" in listed
+    assert "done grade:idle-gpu:solution\n" in listed
 
 
 def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
-    ran, now, chosen = [], [0.0], ["--only", "grade:dataloader"]
+    ran, now, chosen = [], [0.0], ["--only", "grade:idle-gpu"]
 
     def runner(command, limit_s):
         ran.append(command[command.index("--do") + 1] if "--do" in command else command[-1])
@@ -154,7 +154,7 @@ def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
         return gpu.Ran(None, "not done") if now[0] == 80 else gpu.Ran(0, f"progress\n{said('x')}")
 
     steps = [
-        step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:dataloader")
+        step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:idle-gpu")
     ]
     state = gpu.State(tree / "build" / "gpu" / "h200")
     assert gpu.work(steps, state, runner, budget_s=100, clock=lambda: now[0]) == steps[1:]
@@ -262,7 +262,7 @@ def test_nothing_of_a_step_outlives_it_and_one_that_is_stopped_tidies_up(tmp_pat
 def test_what_goes_wrong_is_recorded_and_the_next_step_runs_and_it_is_tried_again(
     gpu, tree, status, output, words
 ):
-    arguments, ran = ["--only", "grade:dataloader", "--budget-s", "1e6"], []
+    arguments, ran = ["--only", "grade:idle-gpu", "--budget-s", "1e6"], []
     codes = iter([gpu.Ran(0, said("data")), gpu.Ran(status, output)])
     done = gpu.main(arguments, runner=lambda *_: next(codes, gpu.Ran(0, said(""))), root=tree)
     assert done == gpu.WRONG

@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab import catalog
 from bottleneck_lab.errors import LabError, UsageError
 
-MINI = Path(__file__).parent.parent / "integration" / "mini"
+MINI = Path(__file__).parents[2] / "integration" / "mini"
 
 
 @pytest.fixture

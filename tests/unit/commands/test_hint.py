@@ -19,7 +19,7 @@ def opened(tmp_path, monkeypatch):
     """A workspace of a lab, and how many of its hints are open: set it to what the server says."""
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert run("start", LAB.name, "work", "--no-data", "--device", "virtual").exit_code == 0
+    assert run("start", LAB.slug, "work", "--no-data", "--device", "virtual").exit_code == 0
     monkeypatch.chdir(tmp_path / "work")
 
     def says(count):

@@ -77,7 +77,7 @@ def test_a_signed_verdict_verifies_and_says_by_whom():
     assert result.verdict == SIGNED
     assert (
         result.sentence
-        == f"Verified: PASS for dataloader, signed with key {attest.fingerprint(PUBLIC)}."
+        == f"Verified: PASS for idle-gpu, signed with key {attest.fingerprint(PUBLIC)}."
     )
     assert SIGNED.attestation == "verified"
 

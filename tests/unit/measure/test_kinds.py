@@ -102,7 +102,7 @@ def test_an_unknown_kind_is_an_error_that_names_the_known(lab, workspace, tmp_pa
     unknown = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, measure="riddle"))
     verdict = check_lab(unknown, workspace, "cpu", data=tmp_path, home=tmp_path)
     assert verdict.outcome is Outcome.ERROR
-    assert "finding, odd, quiz, ranks" in verdict.advice[0]
+    assert "input_pipeline, odd, operator_profile, quiz" in verdict.advice[0]
 
 
 @pytest.mark.parametrize("lab", load_labs().values(), ids=lambda lab: lab.slug)

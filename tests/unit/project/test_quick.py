@@ -38,7 +38,7 @@ def test_modules_are_as_far_from_a_change_as_imports_lie_between():
     assert distances(set()) == {}
 
 
-def item(name: str, *marks: str, at: str = "tests/unit/test_quick.py") -> SimpleNamespace:
+def item(name: str, *marks: str, at: str = "tests/unit/project/test_quick.py") -> SimpleNamespace:
     return SimpleNamespace(
         name=name,
         nodeid=name,
@@ -75,7 +75,7 @@ def test_long_tests_are_run_for_what_changed_only(chosen):
         item("far", "long", at=ELSEWHERE),
     ]
     assert chosen([*tests], set(), 100) == ["fast"]
-    assert chosen([*tests], {"tests/unit/test_quick.py"}, 100) == ["fast", "long", "timed"]
+    assert chosen([*tests], {"tests/unit/project/test_quick.py"}, 100) == ["fast", "long", "timed"]
     assert chosen([*tests], {"checker/bottleneck_lab/measure/channel/wire.py"}, 100) == [
         "fast",
         "far",
@@ -84,16 +84,16 @@ def test_long_tests_are_run_for_what_changed_only(chosen):
 
 def test_a_lab_s_tests_are_known_by_its_name(chosen):
     tests = [
-        item("check[dataloader-starter]", "timed", at=ELSEWHERE),
+        item("check[idle-gpu-starter]", "timed", at=ELSEWHERE),
         item("check[other]", "timed", at=ELSEWHERE),
     ]
-    assert chosen(tests, {"solutions/idle-gpu/train.py"}, 100) == ["check[dataloader-starter]"]
+    assert chosen(tests, {"solutions/idle-gpu/train.py"}, 100) == ["check[idle-gpu-starter]"]
 
 
 def test_what_changed_comes_first_then_what_is_fast_until_the_time_is_used_up(chosen):
     tests = [item("slower", at=ELSEWHERE), item("faster", at=ELSEWHERE), item("near", "long")]
     took = {"slower": 2.0, "faster": 1.0, "near": 6.0}
-    changed = {"tests/unit/test_quick.py"}
+    changed = {"tests/unit/project/test_quick.py"}
     assert chosen([*tests], changed, 9, took) == ["slower", "faster", "near"]
     assert chosen([*tests], changed, 7, took) == ["faster", "near"]
     assert chosen([*tests], changed, 6, took) == ["near"]

@@ -17,7 +17,7 @@ SAMPLES = CriterionResult(
 
 
 def utilisation(value: float, low: float, high: float, *, holds: bool | None) -> CriterionResult:
-    """The dataloader lab's main criterion with the given figures."""
+    """The idle-gpu lab's main criterion with the given figures."""
     return CriterionResult(
         id="useful-utilisation",
         kind="target",

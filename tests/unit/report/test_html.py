@@ -66,7 +66,7 @@ def whole(timeline, verdict):
 def test_the_page_says_what_matters():
     text = Page(whole(made_up_capture.capture(emulated=True), made_up.passed())).text
     for words in (
-        "dataloader PASS",
+        "idle-gpu PASS",
         "Emulated device: its times are modelled",
         "between 90% and 92%, 12 samples",
         "idle: input",

@@ -16,8 +16,8 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks
 from bottleneck_lab.trace.fast import sqlite_pages
 from bottleneck_lab.trace.fast.sqlite_pages import UnusualFileError
-from bottleneck_lab.trace.nsys.reader import claims as nsys_claims
-from bottleneck_lab.trace.nsys.reader import reader as nsys
+from bottleneck_lab.trace.nsys import claims as nsys_claims
+from bottleneck_lab.trace.nsys import reader as nsys
 from bottleneck_lab.trace.nsys.rows import TableQuery
 from bottleneck_lab.trace.timeline import make_table
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.trace.fast import sqlite_pages
 from bottleneck_lab.trace.fast.sqlite_pages import DamagedTreeError, Database, UnusualFileError
-from bottleneck_lab.trace.nsys.reader import reader as nsys
-from bottleneck_lab.trace.nsys.reader import rows as nsys_rows
+from bottleneck_lab.trace.nsys import reader as nsys
+from bottleneck_lab.trace.nsys import rows as nsys_rows
 from bottleneck_lab.trace.nsys.rows import TableQuery
 
 COLUMNS = (

@@ -32,7 +32,7 @@ from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
 from bottleneck_lab.workspace.start import reset_workspace, start_workspace, take_solution
 
-MINI = Path(__file__).parent.parent / "integration" / "mini"
+MINI = Path(__file__).parents[2] / "integration" / "mini"
 KILLED = """
 import os, sys
 from pathlib import Path

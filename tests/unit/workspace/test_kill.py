@@ -21,7 +21,7 @@ from bottleneck_lab.workspace.hints import load_hints
 from bottleneck_lab.workspace.progress import load_progress, note_hint
 from bottleneck_lab.workspace.start import edited
 
-MINI = Path(__file__).parent.parent / "integration" / "mini"
+MINI = Path(__file__).parents[2] / "integration" / "mini"
 ROUNDS = 14
 LINES = 5
 """That a writer says in its first turn: it is killed in the middle of each kind of work, however
