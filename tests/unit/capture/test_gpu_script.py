@@ -153,9 +153,7 @@ def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
         now[0] += 40
         return gpu.Ran(None, "not done") if now[0] == 80 else gpu.Ran(0, f"progress\n{said('x')}")
 
-    steps = [
-        step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:idle-gpu")
-    ]
+    steps = [step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:idle-gpu")]
     state = gpu.State(tree / "build" / "gpu" / "h200")
     assert gpu.work(steps, state, runner, budget_s=100, clock=lambda: now[0]) == steps[1:]
     assert gpu.main([*chosen, "--budget-s", "0"], runner=runner, root=tree) == gpu.LEFT

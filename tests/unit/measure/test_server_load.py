@@ -19,8 +19,8 @@ from PIL import Image
 
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.measure.kinds.http_server import figures
-from bottleneck_lab.measure.kinds.http_server.load.generator import LOST, Generator, Plan, go_first
 from bottleneck_lab.measure.kinds.http_server.load import stolen as measured
+from bottleneck_lab.measure.kinds.http_server.load.generator import LOST, Generator, Plan, go_first
 from bottleneck_lab.measure.kinds.http_server.load.level import Level, Load
 from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
 from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, message
