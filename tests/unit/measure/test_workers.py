@@ -467,6 +467,25 @@ def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path
     assert processes < 10
 
 
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
+def test_the_sandbox_knows_its_own_user_and_no_other_of_the_machine(context):
+    code = """
+        import getpass, grp, os, pwd
+        def load(device):
+            names = lambda: [pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name]
+            users = lambda: [entry.pw_name for entry in pwd.getpwall()]
+            return lambda: (*names(), getpass.getuser(), *users())
+    """
+    with start(context, code) as session:
+        assert session.call([])[1] == ["worker"] * 4 + ["nobody"]
+
+
+def test_a_worker_that_no_sandbox_holds_has_a_user_name_too(tmp_path):
+    # getpass.getuser() then needs no entry in /etc/passwd, which a container's user may lack
+    environment = visible.worker_environment(Paths(tmp_path), 1)
+    assert environment["USER"] == environment["LOGNAME"] == "worker"
+
+
 def test_a_worker_on_a_gpu_has_the_verifier_s_choice_of_gpu_its_driver_and_its_compiler(
     tmp_path, monkeypatch
 ):

@@ -25,7 +25,12 @@ from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, words
 from bottleneck_lab.measure.sandbox.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.sandbox.limits import Limits, Watch, set_limits
 from bottleneck_lab.measure.sandbox.seccomp import refuse_calls
-from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment
+from bottleneck_lab.measure.sandbox.visible import (
+    Paths,
+    sandboxed,
+    worker_environment,
+    write_accounts,
+)
 from bottleneck_lab.measure.sandbox.waiting import Waiting
 
 LOG_TAIL_BYTES = 64 << 10
@@ -129,7 +134,8 @@ class Worker:
         if self._cgroup is not None:
             janitor.follow_group(self._cgroup.path)
         self._janitor = janitor
-        command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu)
+        accounts = write_accounts(janitor.folder / "accounts")
+        command = sandboxed(command, paths, limits.memory_bytes, gpu=gpu, accounts=accounts)
         environment = worker_environment(paths, threads, bound=bound, gpu=gpu)
         confine = _confinement(limits, self._cgroup, cores, network=network)
         self.process = self._launch(command, environment, confine, pass_fds)

@@ -16,6 +16,10 @@ from bottleneck_lab.measure.sandbox.bubblewrap import MAY_MOUNT, SYSTEM, bubblew
 from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, visible_nodes
 from bottleneck_lab.programs import find_program
 
+ACCOUNT = "worker"
+"""The user name of a worker's process, the same on every machine."""
+_NOBODY = 65534
+"""The user and group as which a user namespace shows whoever it does not map (proc(5))."""
 _GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", REHEARSAL)
 """Which of the machine's GPUs is meant, or one that is not there."""
 
@@ -69,7 +73,23 @@ def readable_folders(shown: list[Path]) -> list[str]:
     return [*python_folders(), *map(str, [*shown, *([weights] if weights else [])])]
 
 
-def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
+def write_accounts(folder: Path) -> Path:
+    """Write `passwd` and `group` files that know only this process's user, and return `folder`.
+
+    Libraries look up the user they run as: since 2.11 torch does when an optimizer is made, and
+    dies with "getpwuid(): uid not found" where there is no entry. The machine's own files would
+    tell a worker who else has an account.
+    """
+    folder.mkdir(exist_ok=True)
+    users = {os.getuid(): ACCOUNT, _NOBODY: "nobody"}
+    groups = {os.getgid(): ACCOUNT, _NOBODY: "nogroup"}
+    passwd = [f"{name}:x:{uid}:{os.getgid()}::/tmp:/bin/sh\n" for uid, name in users.items()]
+    (folder / "passwd").write_text("".join(passwd))
+    (folder / "group").write_text("".join(f"{name}:x:{gid}:\n" for gid, name in groups.items()))
+    return folder
+
+
+def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) -> list[str]:
     command = [
         *namespaces(),
         *(MAY_MOUNT if paths.may_mount else ()),
@@ -79,6 +99,9 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     shown = [*paths.readable, *(_gpu_folders() if gpu else [])]
     for folder in [*SYSTEM, *readable_folders(shown)]:
         command += ["--ro-bind-try", folder, folder]
+    if accounts is not None:
+        for name in ("passwd", "group"):
+            command += ["--ro-bind", str(accounts / name), f"/etc/{name}"]
     # An installed package holds the labs with their solutions: nothing that runs here needs them.
     for hidden in filter(
         Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]
@@ -98,9 +121,21 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool) -> list[str]:
     return [*command, "--remount-ro", "/", "--chdir", str(paths.scratch), "--"]
 
 
-def sandboxed(command: list[str], paths: Paths, memory_bytes: int, *, gpu: bool) -> list[str]:
-    """A command line with bubblewrap around it, where there is one."""
-    return [*_sandbox(paths, memory_bytes, gpu), *command] if bubblewrap() else command
+def sandboxed(
+    command: list[str],
+    paths: Paths,
+    memory_bytes: int,
+    *,
+    gpu: bool,
+    accounts: Path | None = None,
+) -> list[str]:
+    """Return the command line with bubblewrap around it, or as it is where there is none.
+
+    `accounts`: a folder of `write_accounts`, for a program that asks who it runs as.
+    """
+    if not bubblewrap():
+        return command
+    return [*_sandbox(paths, memory_bytes, gpu, accounts), *command]
 
 
 def is_visible(path: Path, readable: list[Path]) -> bool:
@@ -170,6 +205,8 @@ def worker_environment(
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(paths.scratch),
+        "USER": ACCOUNT,
+        "LOGNAME": ACCOUNT,
         "TMPDIR": str(temporary),
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
