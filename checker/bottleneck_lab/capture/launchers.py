@@ -40,7 +40,15 @@ def split(program: tuple[str, ...], python: str) -> Launch:
     name = Path(program[0]).name
     if name in _MPI:
         first = next(
-            (index for index, word in enumerate(program) if index and _is_program(word)),
+            (
+                index
+                for index, word in enumerate(program)
+                if index
+                and (
+                    not word.startswith("-")
+                    and (shutil.which(word) is not None or word.endswith(".py"))
+                )
+            ),
             len(program),
         )
         return Launch(program[:first], program[first:], "OMPI_COMM_WORLD_RANK", mpi=True)
@@ -76,10 +84,6 @@ def is_python(word: str) -> bool:
 
 def _is_torch_module(words: tuple[str, ...]) -> bool:
     return len(words) == 2 and words[0] == "-m" and words[1] in _TORCH_MODULES
-
-
-def _is_program(word: str) -> bool:
-    return not word.startswith("-") and (shutil.which(word) is not None or word.endswith(".py"))
 
 
 def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[str]] | None:

@@ -154,24 +154,19 @@ def steps(ends_ns: list[int], base_ns: int) -> Iterator[dict[str, Any]]:
 
 def compress(trace: Path, target: Path, lines: Lines | None, ends_ns: list[int]) -> None:
     """The trace, gzipped quickly, with the track of lines and the steps among its events."""
-    base = _base_ns(trace)
-    with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
-        _add(
-            source, out, itertools.chain(steps(ends_ns, base), lines.events(base) if lines else ())
-        )
-        shutil.copyfileobj(source, out, 4 << 20)
-
-
-def _base_ns(trace: Path) -> int:
-    """The time since 1970 that the trace's own times are after. It stands before or after the
-    events.
-    """
+    # The time since 1970 that the trace's own times are after. It stands before or after the
+    # events.
     with trace.open("rb") as file:
         ends = file.read(1 << 16)
         file.seek(max(0, trace.stat().st_size - (1 << 16)))
         ends += file.read()
     found = re.search(rb'"baseTimeNanoseconds": (\d+)', ends)
-    return int(found[1]) if found else 0
+    base = int(found[1]) if found else 0
+    with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
+        _add(
+            source, out, itertools.chain(steps(ends_ns, base), lines.events(base) if lines else ())
+        )
+        shutil.copyfileobj(source, out, 4 << 20)
 
 
 def _add(source: IO[bytes], out: gzip.GzipFile, events: Iterator[dict[str, Any]]) -> None:

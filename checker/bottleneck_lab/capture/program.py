@@ -71,10 +71,29 @@ def record(request: Request) -> Captured:
     if not any(_holds_work(request.out / name) for name in files):
         raise _idle(ended)
     if request.options.tensorboard:
-        _for_tensorboard(request.out, files)
+        # The same traces under the names that TensorBoard's profiler plugin looks for.
+        folder = request.out / "tensorboard"
+        folder.mkdir()
+        for worker, trace in enumerate(files):
+            os.link(
+                request.out / trace,
+                folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz",
+            )
     extra = sorted(path.name for path in request.out.glob("*.pickle"))
     version = str(outcomes[0].get("torch", "")) if outcomes else ""
-    return Captured(files, typed(line, request), ended, version, extra, _notes(request, outcomes))
+    notes = [
+        f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome
+    ]
+    if request.options.memory and not any(request.out.glob("*.pickle")):
+        notes.append(
+            "No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's"
+            " allocator."
+        )
+    elif request.options.memory:
+        notes.append(
+            f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory."
+        )
+    return Captured(files, typed(line, request), ended, version, extra, notes)
 
 
 def explain(
@@ -120,29 +139,3 @@ def _idle(ended: CommandEnd) -> CaptureError:
         "If it starts other processes that do the work, profile those; `--tool nsys` follows every"
         " process.",
     )
-
-
-def _notes(request: Request, outcomes: list[dict[str, Any]]) -> list[str]:
-    notes = [
-        f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome
-    ]
-    if request.options.memory and not any(request.out.glob("*.pickle")):
-        notes.append(
-            "No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's"
-            " allocator."
-        )
-    elif request.options.memory:
-        notes.append(
-            f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory."
-        )
-    return notes
-
-
-def _for_tensorboard(out: Path, files: list[str]) -> None:
-    """The same traces under the names that TensorBoard's profiler plugin looks for."""
-    folder = out / "tensorboard"
-    folder.mkdir()
-    for worker, name in enumerate(files):
-        os.link(
-            out / name, folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
-        )

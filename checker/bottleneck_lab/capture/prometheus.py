@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bottleneck_lab.capture.monitor import Gpu, Sample
+from bottleneck_lab.capture.monitor import Sample
 from bottleneck_lab.errors import MachineError
 
 _HERE = "127.0.0.1"
@@ -38,8 +38,26 @@ class LatestSample(Collector):
         sample = self.sample  # one, even if another is taken meanwhile
         if sample is None:
             return
-        yield from _gpu_metrics(sample.gpus)
-        yield from _host_metrics(sample)
+        yield _gauge("gpus", "GPUs that this process can see.", len(sample.gpus))
+        for name, text in _GPU_GAUGES.items():
+            family = GaugeMetricFamily(f"{_PREFIX}_gpu_{name}", text, labels=["gpu", "name"])
+            for gpu in sample.gpus:
+                if (value := getattr(gpu, name)) is not None:
+                    family.add_metric([str(gpu.index), gpu.name], value)
+            if family.samples:
+                yield family
+        host = sample.host
+        yield _gauge("cpu_share", "Share of all cores that is busy.", host.cpu_share)
+        yield _gauge("memory_used_bytes", "Main memory in use.", host.memory_used_bytes)
+        yield _gauge("memory_total_bytes", "Size of the main memory.", host.memory_total_bytes)
+        waits = GaugeMetricFamily(
+            f"{_PREFIX}_pressure_share",
+            "Share of the last 10 s in which a task waited.",
+            labels=["resource"],
+        )
+        for resource, share in host.pressure.items():
+            waits.add_metric([resource], share)
+        yield waits
         if sample.steps is not None:
             yield CounterMetricFamily(
                 f"{_PREFIX}_steps", "Steps that the workload has made.", sample.steps
@@ -50,32 +68,6 @@ class LatestSample(Collector):
                 "Steps per second since the previous sample.",
                 sample.steps_per_s,
             )
-
-
-def _gpu_metrics(gpus: list[Gpu]) -> Iterator[Metric]:
-    yield _gauge("gpus", "GPUs that this process can see.", len(gpus))
-    for name, text in _GPU_GAUGES.items():
-        family = GaugeMetricFamily(f"{_PREFIX}_gpu_{name}", text, labels=["gpu", "name"])
-        for gpu in gpus:
-            if (value := getattr(gpu, name)) is not None:
-                family.add_metric([str(gpu.index), gpu.name], value)
-        if family.samples:
-            yield family
-
-
-def _host_metrics(sample: Sample) -> Iterator[Metric]:
-    host = sample.host
-    yield _gauge("cpu_share", "Share of all cores that is busy.", host.cpu_share)
-    yield _gauge("memory_used_bytes", "Main memory in use.", host.memory_used_bytes)
-    yield _gauge("memory_total_bytes", "Size of the main memory.", host.memory_total_bytes)
-    waits = GaugeMetricFamily(
-        f"{_PREFIX}_pressure_share",
-        "Share of the last 10 s in which a task waited.",
-        labels=["resource"],
-    )
-    for resource, share in host.pressure.items():
-        waits.add_metric([resource], share)
-    yield waits
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

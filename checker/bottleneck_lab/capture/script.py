@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 NO_TORCH = "no torch"
 
@@ -180,15 +180,11 @@ def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]
         finally:
             outcome["steps"] = steps.count
         if os.getpid() != process:
-            _end_copy(status)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(status)
     return status
-
-
-def _end_copy(status: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)
 
 
 def _show(error: BaseException) -> None:

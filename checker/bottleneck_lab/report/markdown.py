@@ -13,6 +13,8 @@ _MARKS = {True: "✅", False: "❌", None: "❔"}
 
 def render_verdict(verdict: Verdict) -> str:
     """The verdict as GitHub-flavoured Markdown. No text of a lab or a learner becomes markup."""
+    lines = [words.EMULATED] if verdict.device == "virtual" else []
+    lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
     parts = [
         f"## {verdict.outcome}: {_plain(words.headline(verdict))}",
         (
@@ -23,7 +25,16 @@ def render_verdict(verdict: Verdict) -> str:
         words.describe_prediction(verdict),
         _list("What to do next", verdict.advice),
         _list("Worth knowing", verdict.notes),
-        _list("How this was measured", _circumstances(verdict)),
+        _list(
+            "How this was measured",
+            (
+                [
+                    *lines,
+                    f"{words.format_moment(verdict.started_at)}, {verdict.duration_s:.0f} s",
+                    words.ATTESTATION_MEANS[verdict.attestation],
+                ]
+            ),
+        ),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -41,16 +52,6 @@ def _criteria_table(criteria: list[CriterionResult]) -> str:
         ]
         rows.append(f"| {_MARKS[criterion.holds]} | {' | '.join(map(_plain, cells))} |")
     return "\n".join(rows)
-
-
-def _circumstances(verdict: Verdict) -> list[str]:
-    lines = [words.EMULATED] if verdict.device == "virtual" else []
-    lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
-    return [
-        *lines,
-        f"{words.format_moment(verdict.started_at)}, {verdict.duration_s:.0f} s",
-        words.ATTESTATION_MEANS[verdict.attestation],
-    ]
 
 
 def _list(title: str, items: list[str]) -> str:

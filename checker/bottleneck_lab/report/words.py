@@ -62,12 +62,11 @@ def format_duration(ns: float) -> str:
     """Nanoseconds in the unit that leaves one to three digits before the point."""
     for size, unit in _DURATIONS:
         if abs(ns) >= size:
-            return f"{ns / size:,.{_decimals(ns / size)}f} {unit}"
+            value = ns / size
+            return (
+                f"{ns / size:,.{(2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)}f} {unit}"
+            )
     return f"{ns:.0f} ns"
-
-
-def _decimals(value: float) -> int:
-    return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
 
 
 def format_serving(use: ServingUse) -> str:

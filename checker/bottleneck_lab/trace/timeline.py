@@ -331,7 +331,12 @@ def sort_table(table: Table) -> Table:
         return type(table)(
             **{column.name: _alone(getattr(table, column.name)) for column in fields(table)}
         )
-    rows = _out_of_place(start)
+    # Rows that do not start later than all before them and earlier than all behind them. The
+    # others stand where any sort leaves them.
+    stay = np.ones(len(start), dtype=bool)
+    stay[1:] = start[1:] > np.maximum.accumulate(start[:-1])
+    stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
+    rows = np.flatnonzero(~stay)
     if FEW_SHARE * len(rows) > len(start):
         return take(
             table, np.argsort(start, kind="stable") if end is None else order_of(start, end)
@@ -363,16 +368,6 @@ def _exchanged(
     values = values.copy()
     values[rows] = new
     return values
-
-
-def _out_of_place(start: Ints) -> NDArray[np.intp]:
-    """Rows that do not start later than all before them and earlier than all behind them. The
-    others stand where any sort leaves them.
-    """
-    stay = np.ones(len(start), dtype=bool)
-    stay[1:] = start[1:] > np.maximum.accumulate(start[:-1])
-    stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
-    return np.flatnonzero(~stay)
 
 
 def _in_order(start: Ints, end: Ints | None) -> bool:

@@ -31,7 +31,12 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     sheet.rule(style)
     sheet.line(describe_speedup(comparison), style=f"bold {style}".strip(), indent=1)
     sheet.rule(style)
-    _print_doubts(sheet, comparison)
+    if comparison.emulated:
+        sheet.line(words.EMULATED, indent=1, style="yellow")
+    for reason in comparison.reasons:
+        sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
+    for line in describe_samples(comparison):
+        sheet.line(line, indent=1, style="dim")
     for group, title in GROUPS.items():
         changes = shown_changes(comparison, group)
         if changes:
@@ -46,15 +51,6 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             sheet.heading(title)
             for name in found.values():
                 sheet.line(f"{name}.", indent=1)
-
-
-def _print_doubts(sheet: Sheet, comparison: Comparison) -> None:
-    if comparison.emulated:
-        sheet.line(words.EMULATED, indent=1, style="yellow")
-    for reason in comparison.reasons:
-        sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
-    for line in describe_samples(comparison):
-        sheet.line(line, indent=1, style="dim")
 
 
 def _print_change(sheet: Sheet, change: FigureChange) -> None:

@@ -112,12 +112,15 @@ def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> Non
         table.add_column("needs at least", justify="right")
     for access in accesses:
         style = "" if blind else "red" if access.wasteful else "green"
-        table.add_row(_line(access), _what(access), *_costs(access, blind=blind), style=style)
+        each, least = access.cost / access.requests, access.least / access.requests
+        told = f"{each:.3g} {_UNITS[access.space]}"
+        table.add_row(
+            f"{access.line}, from {access.caller}" if access.caller else str(access.line),
+            _what(access),
+            *((told,) if blind else (told, f"{least:.3g}")),
+            style=style,
+        )
     sheet.console.print(table)
-
-
-def _line(access: Access) -> str:
-    return f"{access.line}, from {access.caller}" if access.caller else str(access.line)
 
 
 def _what(access: Access) -> str:
@@ -127,9 +130,3 @@ def _what(access: Access) -> str:
         access.what
     ]
     return f"{access.bytes}-byte {access.what} {way} {access.space} memory"
-
-
-def _costs(access: Access, *, blind: bool) -> tuple[str, ...]:
-    each, least = access.cost / access.requests, access.least / access.requests
-    told = f"{each:.3g} {_UNITS[access.space]}"
-    return (told,) if blind else (told, f"{least:.3g}")

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from bottleneck_lab.analysis.counters.kernel_counters import (
     Figure,
-    KernelFigures,
     Pair,
     furthest_behind,
 )
@@ -35,19 +34,8 @@ def render_counters(
     for note in notes:
         sheet.line(note, indent=1, style="yellow")
     worst = furthest_behind(list(pairs))
-    _print_launches(sheet, pairs)
-    _print_figures(sheet, worst)
-    _print_stalls(sheet, worst.own)
-    if blind:
-        sheet.blank()
-        sheet.line(words.BLIND, indent=1)
-    else:
-        _print_targets(sheet, worst)
-
-
-def _print_launches(sheet: Sheet, pairs: Sequence[Pair]) -> None:
     sheet.heading("1  How long each launch took")
-    for number, pair in enumerate(pairs, start=1):
+    for nth, pair in enumerate(pairs, start=1):
         against = ""
         if pair.library is not None and pair.ratio is not None:
             against = (
@@ -58,8 +46,26 @@ def _print_launches(sheet: Sheet, pairs: Sequence[Pair]) -> None:
             f"{words.format_duration(pair.own.duration_ns)}"
             f" {sheet.fit(pair.own.name, 36)}{against}",
             indent=1,
-            lead=f"{number} ",
+            lead=f"{nth} ",
         )
+    _print_figures(sheet, worst)
+    if worst.own.stalls:
+        sheet.heading("3  What its warps wait for")
+    for name, share in worst.own.stalls.items():
+        if share >= 0.005:
+            bar = sheet.bar(low=share, high=share, end=1.0, width=max(8, sheet.width - 40))
+            sheet.path(f"{name:{_LABEL}} {bar} {words.format_share_column(share):>6}", indent=2)
+    if blind:
+        sheet.blank()
+        sheet.line(words.BLIND, indent=1)
+    else:
+        sheet.heading("What to attack, most urgent first")
+        if not worst.targets:
+            sheet.line("Nothing stands out: no cause accounts for much of the waiting.", indent=1)
+        for number, target in enumerate(worst.targets, start=1):
+            sheet.line(target.title, indent=1, lead=f"{number} ", style="bold")
+            sheet.line(target.evidence, indent=3)
+            sheet.line(target.advice, indent=3, lead=sheet.safe("→ "))
 
 
 def _print_figures(sheet: Sheet, pair: Pair) -> None:
@@ -79,22 +85,3 @@ def _value(figure: Figure | None) -> str:
     if figure is None:
         return "not recorded"
     return f"{figure.value:.3g}{figure.unit}{f' {figure.grade}' if figure.grade == 'poor' else ''}"
-
-
-def _print_stalls(sheet: Sheet, kernel: KernelFigures) -> None:
-    if kernel.stalls:
-        sheet.heading("3  What its warps wait for")
-    for name, share in kernel.stalls.items():
-        if share >= 0.005:
-            bar = sheet.bar(low=share, high=share, end=1.0, width=max(8, sheet.width - 40))
-            sheet.path(f"{name:{_LABEL}} {bar} {words.format_share_column(share):>6}", indent=2)
-
-
-def _print_targets(sheet: Sheet, pair: Pair) -> None:
-    sheet.heading("What to attack, most urgent first")
-    if not pair.targets:
-        sheet.line("Nothing stands out: no cause accounts for much of the waiting.", indent=1)
-    for number, target in enumerate(pair.targets, start=1):
-        sheet.line(target.title, indent=1, lead=f"{number} ", style="bold")
-        sheet.line(target.evidence, indent=3)
-        sheet.line(target.advice, indent=3, lead=sheet.safe("→ "))

@@ -26,7 +26,21 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
             indent=1,
         )
         sheet.rule()
-        _print_levels(sheet, memory)
+        sheet.heading("1  How much, and how it changed")
+        for sentence in describe_levels(memory):
+            sheet.line(sentence, indent=1)
+        for refusal in memory.refusals:
+            sheet.line(describe_refusal(refusal), indent=1, style="red")
+        top = max(memory.peak_reserved_bytes, 1)
+        if memory.events:
+            for name, levels in (
+                ("allocated", memory.levels_bytes),
+                ("reserved", memory.reserved_levels_bytes),
+            ):
+                strip = sheet.strip(
+                    [level / top for level in levels], max(10, min(len(levels), sheet.width - 14))
+                )
+                sheet.path(f"{name:10} {strip}", indent=1)
         print_holders(
             sheet, "2  Which lines of the program allocated the memory held", memory.holders, ROWS
         )
@@ -34,24 +48,6 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
         sheet.line(
             "The snapshot holds no memory and no events: was anything recorded before it was taken?"
         )
-
-
-def _print_levels(sheet: Sheet, memory: DeviceMemory) -> None:
-    sheet.heading("1  How much, and how it changed")
-    for sentence in describe_levels(memory):
-        sheet.line(sentence, indent=1)
-    for refusal in memory.refusals:
-        sheet.line(describe_refusal(refusal), indent=1, style="red")
-    top = max(memory.peak_reserved_bytes, 1)
-    if memory.events:
-        for name, levels in (
-            ("allocated", memory.levels_bytes),
-            ("reserved", memory.reserved_levels_bytes),
-        ):
-            strip = sheet.strip(
-                [level / top for level in levels], max(10, min(len(levels), sheet.width - 14))
-            )
-            sheet.path(f"{name:10} {strip}", indent=1)
 
 
 def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:

@@ -48,27 +48,24 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
                 put(intensity, level, ".")
     for letter, row in reversed(list(zip(LETTERS, rows, strict=False))):
         put(row.intensity, row.flops_per_s, letter)
-    return [*_with_scale(grid, top, bottom), _intensities(low, high, columns)]
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Decades from a little below the smallest to a little above the largest."""
-    return log10(min(values)) - 0.3, log10(max(values)) + 0.3
-
-
-def _with_scale(grid: list[list[str]], top: float, bottom: float) -> list[str]:
     marks = {0: top, HEIGHT - 1: bottom}
-    return [
-        f"{words.format_flops(10 ** marks[line]) if line in marks else '':>{MARGIN - 2}}"
-        f" |{''.join(cells)}".rstrip()
-        for line, cells in enumerate(grid)
-    ]
-
-
-def _intensities(low: float, high: float, columns: int) -> str:
     left, right, middle = (
         f"{10**low:.2g}",
         f"{10**high:.2g}",
         "FLOP/byte; lines: memory, caches, arithmetic",
     )
-    return f"{'':{MARGIN}}{left}{middle:^{max(columns - len(left) - len(right), 0)}}{right}"
+    return [
+        *(
+            [
+                f"{words.format_flops(10 ** marks[line]) if line in marks else '':>{MARGIN - 2}}"
+                f" |{''.join(cells)}".rstrip()
+                for line, cells in enumerate(grid)
+            ]
+        ),
+        f"{'':{MARGIN}}{left}{middle:^{max(columns - len(left) - len(right), 0)}}{right}",
+    ]
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Decades from a little below the smallest to a little above the largest."""
+    return log10(min(values)) - 0.3, log10(max(values)) + 0.3

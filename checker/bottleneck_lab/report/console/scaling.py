@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.ranks.scaling import Point, Sweep, assumptions
+from bottleneck_lab.analysis.ranks.scaling import Sweep, assumptions
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
 
@@ -31,7 +31,21 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
             style="dim",
         )
         for point in curve.points:
-            sheet.write(Text(_row(sheet, point)))
+            width = max(10, min(36, sheet.width - 42))
+            bar = sheet.bar(
+                low=point.efficiency,
+                high=point.efficiency,
+                end=1.0,
+                width=width,
+                target=point.hidden_efficiency,
+            )
+            mark = "*" if point.source == "reducer" else " "
+            share = words.format_share_column(point.efficiency)
+            sheet.write(
+                Text(
+                    f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f} {share:>8}  {bar}"
+                )
+            )
         if any(point.source == "reducer" for point in curve.points):
             sheet.line(
                 "* from the real reducer in real processes; the others are replayed",
@@ -43,39 +57,18 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
             style="dim",
             indent=1,
         )
-        _tell_amdahl(sheet, curve)
+        # What hiding communication can gain, at the largest size that really ran and at the end
+        # of the curve.
+        real = [point for point in curve.points if point.source == "reducer"]
+        for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
+            sheet.line(
+                f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step is"
+                f" lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with all of"
+                f" it hidden: {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
+                indent=1,
+            )
+        if told := curve.points[-1].told_broadcast:
+            sheet.line(told, indent=1)
     sheet.heading("What these figures are based on")
     for line in assumptions(curves):
         sheet.line(line, indent=1, lead=f"{sheet.signs.bullet} ")
-
-
-def _row(sheet: Sheet, point: Point) -> str:
-    width = max(10, min(36, sheet.width - 42))
-    bar = sheet.bar(
-        low=point.efficiency,
-        high=point.efficiency,
-        end=1.0,
-        width=width,
-        target=point.hidden_efficiency,
-    )
-    mark = "*" if point.source == "reducer" else " "
-    share = words.format_share_column(point.efficiency)
-    return (
-        f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f} {share:>8}  {bar}"
-    )
-
-
-def _tell_amdahl(sheet: Sheet, curve: Sweep) -> None:
-    """What hiding communication can gain, at the largest size that really ran and at the end of the
-    curve.
-    """
-    real = [point for point in curve.points if point.source == "reducer"]
-    for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
-        sheet.line(
-            f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step is"
-            f" lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with all of"
-            f" it hidden: {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
-            indent=1,
-        )
-    if told := curve.points[-1].told_broadcast:
-        sheet.line(told, indent=1)

@@ -47,13 +47,36 @@ def render_summary(summary: Summary, console: Console) -> None:
     if summary.blind:
         _print_evidence(sheet, summary)
     elif parts:
-        lead = _lead(parts)
+        # The part to look at first: the largest that is not work, if it is 10% or more.
+        lead = next(
+            (part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0]
+        )
         _print_biggest(sheet, summary, lead)
-        _print_inside(sheet, summary, lead)
+        sheet.heading("3  What is inside it")
+        for row in _inside(summary, lead):
+            _print_named(sheet, *row)
+        if lead.cause:
+            gaps = [
+                gap
+                for use in summary.devices
+                for gap in use.largest_gaps
+                if gap.cause == lead.cause
+            ]
+            if gaps:
+                sheet.line("The longest of these gaps:", indent=2)
+            for gap in sorted(gaps, key=_gap_order)[:3]:
+                _print_gap(sheet, summary, gap)
+        if lead.cause == "launch":
+            _print_launches(sheet, summary)
     _print_memory(sheet, summary)
     _print_workers(sheet, summary)
     _print_serving(sheet, summary)
-    _print_operators(sheet, summary)
+    rows, on_device = costly_operators(summary)
+    if rows:
+        sheet.heading(f"Top operators, by share of {'device' if on_device else 'CPU'} self time")
+    for operator in rows[:TOP]:
+        own = operator.device_self_ns if on_device else operator.self_ns
+        _print_named(sheet, operator.name, operator.share, words.format_duration(own))
     _print_roofline(sheet, summary)
     _print_lines(sheet, summary)
     if summary.blind:
@@ -198,11 +221,6 @@ def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
 _LOST = 0.1
 
 
-def _lead(parts: Sequence[Part]) -> Part:
-    """The part to look at first: the largest that is not work, if it is 10% or more."""
-    return next((part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0])
-
-
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     title = "The biggest block" if biggest.key == "compute" else "Where most time is lost"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
@@ -222,16 +240,6 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
             f" {ceiling(share):.2f}x as fast (Amdahl).",
             indent=3,
         )
-
-
-def _print_inside(sheet: Sheet, summary: Summary, biggest: Part) -> None:
-    sheet.heading("3  What is inside it")
-    for row in _inside(summary, biggest):
-        _print_named(sheet, *row)
-    if biggest.cause:
-        _print_gaps(sheet, summary, biggest)
-    if biggest.cause == "launch":
-        _print_launches(sheet, summary)
 
 
 Row = tuple[str, float, str]
@@ -262,16 +270,6 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
     else:
         return [(name, share, "host") for name, share in list(summary.range_shares.items())[:TOP]]
     return [(name, ns / wall, words.format_duration(ns)) for name, ns in list(rows)[:TOP]]
-
-
-def _print_gaps(sheet: Sheet, summary: Summary, biggest: Part) -> None:
-    gaps = [
-        gap for use in summary.devices for gap in use.largest_gaps if gap.cause == biggest.cause
-    ]
-    if gaps:
-        sheet.line("The longest of these gaps:", indent=2)
-    for gap in sorted(gaps, key=_gap_order)[:3]:
-        _print_gap(sheet, summary, gap)
 
 
 def _print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> None:
@@ -353,15 +351,6 @@ def _print_serving(sheet: Sheet, summary: Summary) -> None:
             f"{part.name:<12} {words.format_duration(part.batch_ns):>9} per batch, {beside}",
             indent=2,
         )
-
-
-def _print_operators(sheet: Sheet, summary: Summary) -> None:
-    rows, on_device = costly_operators(summary)
-    if rows:
-        sheet.heading(f"Top operators, by share of {'device' if on_device else 'CPU'} self time")
-    for row in rows[:TOP]:
-        own = row.device_self_ns if on_device else row.self_ns
-        _print_named(sheet, row.name, row.share, words.format_duration(own))
 
 
 def _print_roofline(sheet: Sheet, summary: Summary) -> None:

@@ -31,10 +31,21 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
         _print_criterion(sheet, criterion)
     if any(criterion.holds is None for criterion in verdict.criteria):
         sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
-    _print_diagnosis(sheet, verdict)
+    # Predicted and measured gain, and what the first diagnosis is worth.
+    said = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
+    if any(said):
+        sheet.heading("Your diagnosis")
+    for sentence in filter(None, said):
+        sheet.line(sentence[:1].upper() + sentence[1:].rstrip(".") + ".", indent=1)
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes)
-    _print_circumstances(sheet, verdict)
+    # When it was checked and who vouches for it; machine and isolation are on the page and in
+    # --json.
+    sheet.blank()
+    if verdict.device == "virtual":
+        sheet.line(words.EMULATED, indent=1, style="dim")
+    checked = f"Checked {words.format_moment(verdict.started_at)} in {verdict.duration_s:.0f} s."
+    sheet.line(f"{checked} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")
     if html:
         sheet.heading("Report")
         sheet.path(str(html), indent=1)
@@ -53,18 +64,14 @@ def _print_outcome(sheet: Sheet, verdict: Verdict) -> None:
     sheet.rule(style)
     sheet.sides(title, sheet.safe(f"{words.lab_name(verdict.lab)} on {verdict.device} "))
     sheet.rule(style)
-    summary = _unsaid(verdict)
+    # What the summary says beyond the criteria, which follow it.
+    unsaid = verdict.summary
+    for criterion in verdict.criteria:
+        unsaid = unsaid.replace(criterion.sentence, "")
+    summary = "" if verdict.outcome is Outcome.PASS else unsaid.strip()
     if summary:
         sheet.line(summary, indent=1)
         sheet.blank()
-
-
-def _unsaid(verdict: Verdict) -> str:
-    """What the summary says beyond the criteria, which follow it."""
-    summary = verdict.summary
-    for criterion in verdict.criteria:
-        summary = summary.replace(criterion.sentence, "")
-    return "" if verdict.outcome is Outcome.PASS else summary.strip()
 
 
 def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
@@ -82,8 +89,23 @@ def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
     sheet.line(criterion.sentence, indent=1, lead=f"{sign} ", lead_style=f"bold {style}")
     gauge = words.gauge(criterion)
     if gauge:
+        width = max(12, min(36, sheet.width - 40))
         sheet.line(
-            Text.assemble((_gauge_bar(sheet, gauge), style), sheet.safe(f"  {_figure(criterion)}")),
+            Text.assemble(
+                (
+                    (
+                        sheet.bar(
+                            low=gauge.low,
+                            high=gauge.high,
+                            end=gauge.end,
+                            width=width,
+                            target=gauge.target,
+                        )
+                    ),
+                    style,
+                ),
+                sheet.safe(f"  {_figure(criterion)}"),
+            ),
             indent=3,
         )
 
@@ -93,26 +115,10 @@ def _figure(criterion: CriterionResult) -> str:
     return f"{measured}, wanted {target}" if measured and target else ""
 
 
-def _print_diagnosis(sheet: Sheet, verdict: Verdict) -> None:
-    """Predicted and measured gain, and what the first diagnosis is worth."""
-    said = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
-    if any(said):
-        sheet.heading("Your diagnosis")
-    for sentence in filter(None, said):
-        sheet.line(sentence[:1].upper() + sentence[1:].rstrip(".") + ".", indent=1)
-
-
 def _mark(sheet: Sheet, holds: bool | None) -> tuple[str, str]:
     if holds is None:
         return "?", "yellow"
     return (sheet.signs.right, "green") if holds else (sheet.signs.wrong, "red")
-
-
-def _gauge_bar(sheet: Sheet, gauge: words.Gauge) -> str:
-    width = max(12, min(36, sheet.width - 40))
-    return sheet.bar(
-        low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
-    )
 
 
 def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:
@@ -120,14 +126,3 @@ def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:
         sheet.heading(title)
     for item in items:
         sheet.line(item, indent=1, lead=f"{sheet.signs.bullet} ")
-
-
-def _print_circumstances(sheet: Sheet, verdict: Verdict) -> None:
-    """When it was checked and who vouches for it; machine and isolation are on the page and in
-    --json.
-    """
-    sheet.blank()
-    if verdict.device == "virtual":
-        sheet.line(words.EMULATED, indent=1, style="dim")
-    checked = f"Checked {words.format_moment(verdict.started_at)} in {verdict.duration_s:.0f} s."
-    sheet.line(f"{checked} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")

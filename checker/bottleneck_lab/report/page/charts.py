@@ -207,7 +207,10 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
         start = max(10**low, 10**bottom / rate)
         if start < highest / rate:
             left = at(start, start * rate)
-            drawn += [_roof(left, at(highest / rate, highest)), _slope_name(name, left)]
+            drawn += [
+                _roof(left, at(highest / rate, highest)),
+                tag("text", name, x=_percent(left[0]), y=max(10.0, left[1] - 6), class_="soft"),
+            ]
     for row in rows:
         x, y = at(row.intensity, row.flops_per_s)
         said = (
@@ -238,17 +241,18 @@ def _roof(left: tuple[float, float], right: tuple[float, float]) -> Markup:
     )
 
 
-def _slope_name(name: str, left: tuple[float, float]) -> Markup:
-    return tag("text", name, x=_percent(left[0]), y=max(10.0, left[1] - 6), class_="soft")
-
-
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     """The main criterion over the attempts, with its target; None if no attempt measured one.
 
     The main criterion is the first of kind `target` in the newest attempt that has one.
     """
     main = next(
-        (each for verdict in reversed(attempts) for each in verdict.criteria if _is_figure(each)),
+        (
+            each
+            for verdict in reversed(attempts)
+            for each in verdict.criteria
+            if (each.kind == "target" and words.gauge(each) is not None)
+        ),
         None,
     )
     if main is None:
@@ -267,30 +271,40 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
         if gauge and not open_[place]
     ]
     spans = [(across[place], gauge) for place, gauge in enumerate(gauges) if gauge and open_[place]]
+    drawn = [tag("line", x1="8%", x2="94%", y1=130, y2=130, class_="axis")]
+    if main.target is not None:
+        y = 130 - 110 * main.target / end
+        drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
+        drawn.append(
+            tag("text", format_figure(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
+        )
     return tag(
         "svg",
         tag("title", f"{main.id} over {len(attempts)} attempts"),
-        _axis(main, end),
-        [_step(left, right) for left, right in pairwise(points)],
+        drawn,
+        [
+            tag(
+                "line",
+                x1=_percent(left[0]),
+                y1=left[1],
+                x2=_percent(right[0]),
+                y2=right[1],
+                class_="axis",
+            )
+            for left, right in pairwise(points)
+        ],
         [_dot(point, main.unit) for point in points],
         [_span(x, gauge, end, main.unit) for x, gauge in spans],
-        [_number(place + 1, x) for place, x in enumerate(across)],
+        [
+            tag("text", str(place + 1), x=_percent(x), y=150, class_="soft", text_anchor="middle")
+            for place, x in enumerate(across)
+        ],
         role="img",
         height=156,
     )
 
 
 Point = tuple[float, float, float, Verdict]
-
-
-def _number(number: int, x: float) -> Markup:
-    return tag("text", str(number), x=_percent(x), y=150, class_="soft", text_anchor="middle")
-
-
-def _step(left: Point, right: Point) -> Markup:
-    return tag(
-        "line", x1=_percent(left[0]), y1=left[1], x2=_percent(right[0]), y2=right[1], class_="axis"
-    )
 
 
 def _dot(point: Point, unit: str) -> Markup:
@@ -311,21 +325,6 @@ def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
     said = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
     line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
     return tag("g", line, tag("title", said))
-
-
-def _axis(main: CriterionResult, end: float) -> list[Markup]:
-    drawn = [tag("line", x1="8%", x2="94%", y1=130, y2=130, class_="axis")]
-    if main.target is not None:
-        y = 130 - 110 * main.target / end
-        drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
-        drawn.append(
-            tag("text", format_figure(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
-        )
-    return drawn
-
-
-def _is_figure(criterion: CriterionResult) -> bool:
-    return criterion.kind == "target" and words.gauge(criterion) is not None
 
 
 def _percent(share: float) -> str:

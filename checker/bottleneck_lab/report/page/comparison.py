@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bottleneck_lab.analysis.compare import Comparison, FigureChange
+from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_samples,
@@ -41,7 +41,19 @@ def comparison_section(comparison: Comparison) -> Section:
 
 
 def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
-    rows = [_row(change) for change in shown_changes(comparison, group)]
+    rows = []
+    for change in shown_changes(comparison, group):
+        outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
+        rows.append(
+            [
+                label_change(change),
+                format_change_time(change.before),
+                format_change_time(change.after),
+                format_ratio(change),
+                format_interval(change.low, change.high),
+                outcome,
+            ]
+        )
     return (
         table(
             ["", "before", "after", "ratio", "between", ""],
@@ -52,15 +64,3 @@ def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
         if rows
         else None
     )
-
-
-def _row(change: FigureChange) -> list[str]:
-    outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
-    return [
-        label_change(change),
-        format_change_time(change.before),
-        format_change_time(change.after),
-        format_ratio(change),
-        format_interval(change.low, change.high),
-        outcome,
-    ]

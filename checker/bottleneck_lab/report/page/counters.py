@@ -32,6 +32,7 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
         tag("li", tag("b", target.title), tag("p", target.evidence), tag("p", target.advice))
         for target in worst.targets
     ]
+    beside = worst.library.figure if worst.library else lambda _id: None
     return section(
         "counters",
         "Kernel counters",
@@ -44,7 +45,12 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
         ),
         table(
             ["", "yours", "library's", "good is"],
-            _figures(worst),
+            (
+                [
+                    [figure.label, _cell(figure), _cell(beside(figure.id)), figure.wanted]
+                    for figure in worst.own.figures
+                ]
+            ),
             caption="The launch that is furthest behind",
             numeric={1, 2, 3},
         ),
@@ -75,14 +81,6 @@ def _launch(pair: Pair) -> list[str]:
         words.format_duration(pair.own.duration_ns),
         library,
         f"{pair.ratio:.2f}x" if pair.ratio else "",
-    ]
-
-
-def _figures(pair: Pair) -> list[list[str]]:
-    beside = pair.library.figure if pair.library else lambda _id: None
-    return [
-        [figure.label, _cell(figure), _cell(beside(figure.id)), figure.wanted]
-        for figure in pair.own.figures
     ]
 
 

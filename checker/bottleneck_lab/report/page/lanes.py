@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device.gaps import CAUSES, SAID, Cause
+from bottleneck_lab.analysis.device.gaps import CAUSES, SAID
 from bottleneck_lab.analysis.device.use import CPU, DeviceTime
 from bottleneck_lab.report.breakdown import gap_colour, gap_label
-from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, Timeline, take
 
 
 class CategoryStyle(NamedTuple):
@@ -111,7 +110,12 @@ def find_lanes(
     names: tuple[str, ...] = ("idle",) if blind else CAUSES
     find = plain_gap_lanes if blind else gap_lanes
     gaps = find(timeline, times, first_name=len(timeline.strings))
-    lanes = _group([*gaps, *device_lanes(timeline), *host_lanes(timeline)])
+    # Lanes of one group together, groups and lanes in the order they come.
+    drawn = [*gaps, *device_lanes(timeline), *host_lanes(timeline)]
+    groups: dict[str, list[Lane]] = {}
+    for lane in drawn:
+        groups.setdefault(lane.group, []).append(lane)
+    lanes = [lane for group in groups.values() for lane in group]
     return timeline.strings + names, lanes
 
 
@@ -141,25 +145,22 @@ def gap_lanes(
     """
     for time in times:
         group = device_group(timeline, time.rank, time.device)
+        start = np.concatenate([part.start for part in time.causes.values()])
+        end = np.concatenate([part.end for part in time.causes.values()])
+        cause = np.repeat(
+            [CAUSES.index(cause) for cause in time.causes],
+            [len(part.start) for part in time.causes.values()],
+        )
+        order = np.argsort(start, kind="stable")
+        code = (CODES[f"idle-{CAUSES[0]}"] + cause).astype(np.uint8)
         yield Lane(
             group,
             "idle, by cause",
-            _gap_events(time.causes, first_name),
+            Events(start, end, first_name + cause, code).pick(order),
             timeline.emulated,
             True,
             True,
         )
-
-
-def _gap_events(parts: Mapping[Cause, iv.Intervals], first_name: int) -> Events:
-    start = np.concatenate([part.start for part in parts.values()])
-    end = np.concatenate([part.end for part in parts.values()])
-    cause = np.repeat(
-        [CAUSES.index(cause) for cause in parts], [len(part.start) for part in parts.values()]
-    )
-    order = np.argsort(start, kind="stable")
-    code = (CODES[f"idle-{CAUSES[0]}"] + cause).astype(np.uint8)
-    return Events(start, end, first_name + cause, code).pick(order)
 
 
 def device_group(timeline: Timeline, rank: int, device: int) -> str:
@@ -178,15 +179,23 @@ def device_group(timeline: Timeline, rank: int, device: int) -> str:
 def device_lanes(timeline: Timeline) -> Iterator[Lane]:
     """One lane per stream of every device."""
     table = timeline.device
-    for rank, device in _pairs(table.rank, table.device):
+    pairs = (
+        np.unique(np.stack([table.rank, table.device]), axis=1)
+        if len(table.rank)
+        else np.empty((2, 0), dtype=int)
+    )
+    for rank, device in [(int(a), int(b)) for a, b in pairs.T]:
         on_device = take(table, (table.rank == rank) & (table.device == device))
         for stream in np.unique(on_device.stream).tolist():
             rows = take(on_device, on_device.stream == stream)
             group = device_group(timeline, rank, device)
+            codes = np.zeros(max(KIND_CATEGORIES) + 1, dtype=np.uint8)
+            for kind, category in KIND_CATEGORIES.items():
+                codes[kind] = CODES[category]
             yield Lane(
                 group,
                 f"stream {stream}",
-                _device_events(rows),
+                Events(rows.start, rows.end, rows.name, codes[rows.kind]),
                 emulated=timeline.emulated,
                 overview=True,
             )
@@ -213,20 +222,17 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
             if len(rows):
                 label = _HOST_LABELS[category]
                 group = _thread_group(timeline, thread, int(rows.rank[0]))
-                yield Lane(group, label, _host_events(rows, category), overview=False)
-
-
-def _device_events(rows: DeviceTable) -> Events:
-    codes = np.zeros(max(KIND_CATEGORIES) + 1, dtype=np.uint8)
-    for kind, category in KIND_CATEGORIES.items():
-        codes[kind] = CODES[category]
-    return Events(rows.start, rows.end, rows.name, codes[rows.kind])
-
-
-def _host_events(rows: HostTable, category: str) -> Events:
-    return Events(
-        rows.start, rows.end, rows.name, np.full(len(rows), CODES[category], dtype=np.uint8)
-    )
+                yield Lane(
+                    group,
+                    label,
+                    Events(
+                        rows.start,
+                        rows.end,
+                        rows.name,
+                        np.full(len(rows), CODES[category], dtype=np.uint8),
+                    ),
+                    overview=False,
+                )
 
 
 def _thread_group(timeline: Timeline, thread: int, rank: int) -> str:
@@ -240,18 +246,3 @@ def _thread_group(timeline: Timeline, thread: int, rank: int) -> str:
     return " · ".join(
         filter(None, [f"Rank {rank}" if len(timeline.ranks) > 1 else "", process, name])
     )
-
-
-def _pairs(first: Column, second: Column) -> list[tuple[int, int]]:
-    pairs = (
-        np.unique(np.stack([first, second]), axis=1) if len(first) else np.empty((2, 0), dtype=int)
-    )
-    return [(int(a), int(b)) for a, b in pairs.T]
-
-
-def _group(lanes: list[Lane]) -> list[Lane]:
-    """Lanes of one group together, groups and lanes in the order they come."""
-    groups: dict[str, list[Lane]] = {}
-    for lane in lanes:
-        groups.setdefault(lane.group, []).append(lane)
-    return [lane for group in groups.values() for lane in group]

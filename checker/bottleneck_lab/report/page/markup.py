@@ -36,7 +36,16 @@ def tag(
         _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
     )
     if name in PROSE:
-        children = tuple(_coded(child) if isinstance(child, str) else child for child in children)
+        children = tuple(
+            (
+                child
+                if isinstance(child, Markup)
+                else Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(child)))
+            )
+            if isinstance(child, str)
+            else child
+            for child in children
+        )
     if name in VOID:
         return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
@@ -45,14 +54,6 @@ def tag(
 def join(children: Iterable[str | Iterable[str | None] | None]) -> Markup:
     """The children one after the other, escaped where needed."""
     return Markup("".join(_text(child) for child in children))
-
-
-def _coded(text: str) -> Markup:
-    return (
-        text
-        if isinstance(text, Markup)
-        else Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
-    )
 
 
 def _text(child: str | Iterable[str | None] | None) -> str:

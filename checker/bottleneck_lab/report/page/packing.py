@@ -116,7 +116,10 @@ def split_rows(events: Events) -> list[Events]:
     rows: list[Events] = []
     while len(events):
         if len(rows) == MAX_ROWS - 1:
-            return [*rows, _flatten(events)]
+            # All of `events` on one row: each ends where the next one starts.
+            end = events.end.copy()
+            end[:-1] = np.minimum(end[:-1], events.start[1:])
+            return [*rows, Events(events.start, end, events.name, events.category)]
         reached = np.maximum.accumulate(events.end)
         outermost = np.empty(len(events), dtype=bool)
         outermost[0] = True
@@ -124,13 +127,6 @@ def split_rows(events: Events) -> list[Events]:
         rows.append(events.pick(np.flatnonzero(outermost)))
         events = events.pick(np.flatnonzero(~outermost))
     return rows
-
-
-def _flatten(events: Events) -> Events:
-    """All of `events` on one row: each ends where the next one starts."""
-    end = events.end.copy()
-    end[:-1] = np.minimum(end[:-1], events.start[1:])
-    return Events(events.start, end, events.name, events.category)
 
 
 def _steps(timeline: Timeline, origin: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bottleneck_lab.analysis.plateau import Plateau, Point
+from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 
@@ -16,6 +16,11 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
     if plateau is None or not plateau.points:
         return None
     points = plateau.points
+    rows = [
+        [str(each.size), f"{each.images:.1f}", f"{each.rate:.0f}", _ms(each.p50_s), _ms(each.p99_s)]
+        for each in points
+    ]
+    head = ["maximum batch", "images in a batch", "requests/s", "p50, ms", "p99, ms"]
     return section(
         "plateau",
         "Maximum batch size",
@@ -29,7 +34,14 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
             [(each.size, each.p99_s or 0.0, _ms(each.p99_s)) for each in points],
             "p99 by maximum batch size",
         ),
-        _figures(points),
+        (
+            table(
+                head,
+                rows,
+                caption="Throughput and latency by maximum batch size",
+                numeric={*range(len(head))},
+            )
+        ),
         lead=(
             f"The server under load from {plateau.clients} concurrent clients, one maximum batch"
             " size after another."
@@ -54,20 +66,6 @@ def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
             tag("text", str(size), x=middle, y=_ABOVE + _HEIGHT + 15, text_anchor="middle", class_="soft"),
         ]  # fmt: skip
     return tag("svg", tag("title", spoken), drawn, role="img", height=_ABOVE + _HEIGHT + _BELOW)
-
-
-def _figures(points: Sequence[Point]) -> Markup:
-    rows = [
-        [str(each.size), f"{each.images:.1f}", f"{each.rate:.0f}", _ms(each.p50_s), _ms(each.p99_s)]
-        for each in points
-    ]
-    head = ["maximum batch", "images in a batch", "requests/s", "p50, ms", "p99, ms"]
-    return table(
-        head,
-        rows,
-        caption="Throughput and latency by maximum batch size",
-        numeric={*range(len(head))},
-    )
 
 
 def _ms(seconds: float | None) -> str:

@@ -99,8 +99,12 @@ def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
         for name, share in kinds
     ]
     numbers = [
-        _text(
-            f"{curve.speedup(point):.2f}x", point.ranks / end, curve.speedup(point) / end, below=18
+        tag(
+            "text",
+            f"{curve.speedup(point):.2f}x",
+            x=_x(point.ranks / end),
+            y=_y(curve.speedup(point) / end) + 18,
+            text_anchor="middle",
         )
         for point in points
     ]
@@ -179,10 +183,6 @@ def _draw(line: _Line) -> list[Markup]:
         look = f"dot {line.colour}" if ran else f"dot {line.colour} replayed"
         pieces.append(tag("circle", tag("title", title), cx=_x(x), cy=_y(y), r=5, class_=look))
     return pieces
-
-
-def _text(text: str, x: float, y: float, *, below: float) -> Markup:
-    return tag("text", text, x=_x(x), y=_y(y) + below, text_anchor="middle")
 
 
 def _x(share: float) -> str:

@@ -34,6 +34,9 @@ def time_section(summary: Summary) -> Section:
     """Wall time by cause: in figures, as one bar, for every device, and by the ranges that the
     program marked.
     """
+    # How long each step took; one rank's steps, where there are several ranks.
+    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
+    drawn = charts.steps_chart(steps)
     return section(
         "time",
         "Where the time went",
@@ -41,7 +44,7 @@ def time_section(summary: Summary) -> Section:
         _figures(summary),
         _wall_bar(summary),
         _device_bars(summary) if len(summary.devices) > 1 else None,
-        _steps(summary),
+        (tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None),
         _range_bar(summary),
         lead=describe_capture(summary),
     )
@@ -144,13 +147,6 @@ def _device_bars(summary: Summary) -> Markup:
 def _device_bar(use: DeviceUse) -> Markup:
     parts = [(part.label, part.colour, part.share) for part in wall_parts([use])]
     return charts.stacked_bar(parts, label=f"Wall time of {device_label(use, ranks=2)} by cause")
-
-
-def _steps(summary: Summary) -> Markup | None:
-    """How long each step took; one rank's steps, where there are several ranks."""
-    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
-    drawn = charts.steps_chart(steps)
-    return tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None
 
 
 def _range_bar(summary: Summary) -> Markup | None:

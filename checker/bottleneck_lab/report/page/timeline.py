@@ -37,11 +37,6 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
     span = words.format_duration(packed.head["span_ns"])
     hatched = "hatched" if blind else "hatched in the colour of their cause"
     lead = f"All {events:,} recorded events over {span}; gaps in a device's work are {hatched}."
-    body = tag("div", _tools(), _canvases(span), _hint(), _legend(packed), id="timeline")
-    return section("steps", "Timeline", body, _lane_table(packed), _data(packed), lead=lead)
-
-
-def _tools() -> Markup:
     buttons = [tag("button", label, type="button", data_action=action) for action, label in _TOOLS]
     search = tag(
         "input",
@@ -49,43 +44,6 @@ def _tools() -> Markup:
         placeholder="Highlight a name",
         aria_label="Highlight events by name",
     )
-    return tag("div", buttons, search, class_="tools")
-
-
-def _canvases(span: str) -> Markup:
-    spoken = (
-        f"Timeline of {span}. Arrow keys move, plus and minus zoom, g shows the next longest gap. A"
-        " table follows."
-    )
-    lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
-    return join(
-        [
-            tag("canvas", class_="overview", aria_hidden="true"),
-            tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
-            tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
-            tag("p", class_="detail", aria_live="polite"),
-            _sums(),
-        ]
-    )
-
-
-def _sums() -> Markup:
-    """What every lane did in the stretch that is marked; filled by timeline.js."""
-    buttons = [
-        tag("button", label, type="button", data_action=action)
-        for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
-    ]
-    said = tag("p", tag("b"), " marked: ", tag("code"), " ", buttons, aria_live="polite")
-    listed = table(
-        ["where", "lane", "time", "share", "most of it"],
-        [],
-        caption="What happened in it",
-        numeric={2, 3},
-    )
-    return tag("div", said, listed, class_="sums", hidden=True)
-
-
-def _hint() -> Markup:
     keys = [
         join([tag("span", tag("kbd", key), f" {what}", class_="together"), "   "])
         for key, what in _KEYS
@@ -94,18 +52,18 @@ def _hint() -> Markup:
         "Click, then use the wheel to zoom; drag to move; drag along the ruler, or with Shift, to"
         " mark a stretch and see its sums.  "
     )
-    return tag("p", mouse, keys, class_="soft hint")
-
-
-def _legend(packed: PackedTimeline) -> Markup:
     items = [
         tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
         for key in packed.categories
     ]
-    return tag("ul", items, class_="legend", aria_label="Legend")
-
-
-def _lane_table(packed: PackedTimeline) -> Markup:
+    body = tag(
+        "div",
+        tag("div", buttons, search, class_="tools"),
+        _canvases(span),
+        tag("p", mouse, keys, class_="soft hint"),
+        tag("ul", items, class_="legend", aria_label="Legend"),
+        id="timeline",
+    )
     rows = [
         [
             lane["group"],
@@ -118,17 +76,50 @@ def _lane_table(packed: PackedTimeline) -> Markup:
     listed = table(
         ["where", "lane", "events", "busy"], rows, caption="Lanes of the timeline", numeric={2, 3}
     )
-    return tag("details", tag("summary", "The timeline's lanes as a table"), listed)
-
-
-def _data(packed: PackedTimeline) -> Markup:
-    """Head and columns in scripts that are not run. No `<` is left in the head, so that no name can
-    end the script.
-    """
+    # Head and columns in scripts that are not run. No `<` is left in the head, so that no name
+    # can end the script.
     head = msgspec.json.encode(packed.head).decode().translate(_JSON_ESCAPES)
+    return section(
+        "steps",
+        "Timeline",
+        body,
+        tag("details", tag("summary", "The timeline's lanes as a table"), listed),
+        (
+            join(
+                [
+                    tag("script", Markup(head), type="application/json", id="timeline-head"),
+                    tag("script", Markup(packed.data), type="text/plain", id="timeline-data"),
+                ]
+            )
+        ),
+        lead=lead,
+    )
+
+
+def _canvases(span: str) -> Markup:
+    spoken = (
+        f"Timeline of {span}. Arrow keys move, plus and minus zoom, g shows the next longest gap. A"
+        " table follows."
+    )
+    lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
+    # What every lane did in the stretch that is marked; filled by timeline.js.
+    buttons = [
+        tag("button", label, type="button", data_action=action)
+        for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
+    ]
+    said = tag("p", tag("b"), " marked: ", tag("code"), " ", buttons, aria_live="polite")
+    listed = table(
+        ["where", "lane", "time", "share", "most of it"],
+        [],
+        caption="What happened in it",
+        numeric={2, 3},
+    )
     return join(
         [
-            tag("script", Markup(head), type="application/json", id="timeline-head"),
-            tag("script", Markup(packed.data), type="text/plain", id="timeline-data"),
+            tag("canvas", class_="overview", aria_hidden="true"),
+            tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
+            tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
+            tag("p", class_="detail", aria_live="polite"),
+            tag("div", said, listed, class_="sums", hidden=True),
         ]
     )

@@ -101,7 +101,22 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     """The attempts: the main figure plotted, every attempt listed."""
     if not attempts:
         return None
-    rows = [_attempt_row(number, verdict) for number, verdict in enumerate(attempts, start=1)]
+    rows = []
+    for number, verdict in enumerate(attempts, start=1):
+        targets = [
+            each for each in verdict.criteria if each.kind == "target" and each.value is not None
+        ]
+        figures = ", ".join(f"{each.id} {words.format_measured(each)}" for each in targets)
+        outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
+        rows.append(
+            [
+                str(number),
+                outcome,
+                words.headline(verdict),
+                figures,
+                words.format_moment(verdict.started_at),
+            ]
+        )
     head = ["", "outcome", "why", "figures", "checked"]
     drawn = charts.attempts_chart(attempts) if len(attempts) > 1 else None
     return section(
@@ -110,21 +125,6 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
         drawn,
         table(head, rows, caption="Every attempt", numeric={0}),
     )
-
-
-def _attempt_row(number: int, verdict: Verdict) -> list[str]:
-    targets = [
-        each for each in verdict.criteria if each.kind == "target" and each.value is not None
-    ]
-    figures = ", ".join(f"{each.id} {words.format_measured(each)}" for each in targets)
-    outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
-    return [
-        str(number),
-        outcome,
-        words.headline(verdict),
-        figures,
-        words.format_moment(verdict.started_at),
-    ]
 
 
 def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:

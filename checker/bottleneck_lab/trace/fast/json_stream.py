@@ -150,7 +150,15 @@ class EventStream:
         """
         if not piece.strip():
             return []
-        for mended in (piece, _without_bare_numbers(piece), _as_utf8(_without_bare_numbers(piece))):
+        for mended in (
+            piece,
+            _without_bare_numbers(piece),
+            re.sub(
+                rb"[\x00-\x1f]",
+                b" ",
+                _without_bare_numbers(piece).decode("utf-8", "replace").encode(),
+            ),
+        ):
             with suppress(*_NOT_JSON):
                 return self._decode_piece(mended)
         raise self._error("holds events that are not valid JSON")
@@ -237,10 +245,6 @@ def _events_start(buffer: bytes) -> int | None:
 
 def _without_bare_numbers(text: bytes) -> bytes:
     return _BARE_NUMBER.sub(b"null", text)
-
-
-def _as_utf8(text: bytes) -> bytes:
-    return re.sub(rb"[\x00-\x1f]", b" ", text.decode("utf-8", "replace").encode())
 
 
 _OTHERS = {

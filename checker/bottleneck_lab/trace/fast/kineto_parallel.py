@@ -78,18 +78,15 @@ def _start(second: SecondReader, file: IO[bytes], path: Path) -> int | None:
     """
     size = path.stat().st_size
     for start, head_start in ((second.fork, 0), (second.spawn, min(HEAD_START_BYTES, size // 3))):
-        guess = _between_events(file, (size + head_start) // 2)
+        # The offset behind the first comma between events from `middle` on, most likely.
+        middle = (size + head_start) // 2
+        file.seek(middle)
+        at = file.read(CHUNK_BYTES).find(_BETWEEN)
+        file.seek(0)
+        guess = None if at < 0 else middle + at + len(_BETWEEN)
         if guess is None or start(write_half, str(path), guess):
             return guess
     return None
-
-
-def _between_events(file: IO[bytes], middle: int) -> int | None:
-    """The offset behind the first comma between events from `middle` on, most likely."""
-    file.seek(middle)
-    at = file.read(CHUNK_BYTES).find(_BETWEEN)
-    file.seek(0)
-    return None if at < 0 else middle + at + len(_BETWEEN)
 
 
 class _Reader:

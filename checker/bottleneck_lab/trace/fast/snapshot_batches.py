@@ -158,7 +158,8 @@ class Batches:
         stacks = events.stacks[:count]
         stacks[~fresh] = self._lists(events.referred[:count][~fresh])
         for row in np.flatnonzero(stacks == NO_STACK).tolist():
-            stacks[row] = _number(memo_of(int(events.referred[row])))
+            stack = memo_of(int(events.referred[row]))
+            stacks[row] = int(stack) if isinstance(stack, int) else NO_STACK
         actions, which = np.unique(events.values["action"][:count], return_inverse=True)
         known = [ACTIONS.get(memo_of(int(place)), Action.OTHER) for place in actions.tolist()]
         columns = [events.values[name][:count] for name in ("time_us", "addr", "size")]
@@ -189,10 +190,6 @@ class Batches:
             )
             for kind in kinds
         ]
-
-
-def _number(stack: Any) -> int:
-    return int(stack) if isinstance(stack, int) else NO_STACK
 
 
 class _Growing:
@@ -273,20 +270,17 @@ class _Events:
             self._expect(bytes((_PAIR, _MEMOIZE)))
             self.memoized += 1
         elif name == "action":
-            self.values[name] = self._references()
+            # Places of the memo.
+            code = self._data[self._at]
+            self._good &= (code == _H) | (code == _J)
+            masks = np.where(code == _H, np.uint64(0xFF), np.uint64(0xFFFFFFFF))
+            places = ((self._wide[self._at] >> np.uint64(8)) & masks).astype(np.int64)
+            self._move(_WIDTHS[code])
+            self.values[name] = places
         elif name in ("addr", "size", "time_us"):
             self.values[name] = self._integers()
         else:
             self._skip()
-
-    def _references(self) -> Ints:
-        """Places of the memo."""
-        code = self._data[self._at]
-        self._good &= (code == _H) | (code == _J)
-        masks = np.where(code == _H, np.uint64(0xFF), np.uint64(0xFFFFFFFF))
-        places = ((self._wide[self._at] >> np.uint64(8)) & masks).astype(np.int64)
-        self._move(_WIDTHS[code])
-        return places
 
     def _integers(self) -> Ints:
         code = self._data[self._at]
@@ -339,7 +333,13 @@ class _Events:
         )
         sure = len(self._good) if self._good.all() else int(self._good.argmin())
         own = np.flatnonzero(self.fresh[:sure])
-        places = self._references_where(~self.fresh, last)
+        # The places that the rows refer to, whose reference must end where the event does.
+        code = self._data[self._at]
+        masks = np.where(code == _H, np.uint64(0xFF), np.uint64(0xFFFFFFFF))
+        referred = ((self._wide[self._at] >> np.uint64(8)) & masks).astype(np.int64)
+        fits = ((code == _H) | (code == _J)) & (self._at + _WIDTHS[code] == last)
+        self._good &= ~(~self.fresh) | fits
+        places = referred
         buffer = self._buffer
         ends = (last[own] - 1).tolist()
         self.stacks[own] = [
@@ -347,15 +347,6 @@ class _Events:
         ]
         self._good &= ~self.fresh | (self.stacks != NO_STACK)
         self.referred = places
-
-    def _references_where(self, rows: Mask, last: Ints) -> Ints:
-        """The places that the rows refer to, whose reference must end where the event does."""
-        code = self._data[self._at]
-        masks = np.where(code == _H, np.uint64(0xFF), np.uint64(0xFFFFFFFF))
-        places = ((self._wide[self._at] >> np.uint64(8)) & masks).astype(np.int64)
-        fits = ((code == _H) | (code == _J)) & (self._at + _WIDTHS[code] == last)
-        self._good &= ~rows | fits
-        return places
 
 
 def _wide(buffer: bytes) -> Wide:

@@ -157,7 +157,16 @@ class SnapshotReader:
             if self._at >= self._refill_at:
                 self._refill()
             code = self._buffer[self._at]
-            if code == 0x7D and self._in_events() and self._batch():
+            # Whether the machine is inside a list, at an item: where one event follows another.
+            if (
+                code == 0x7D
+                and (
+                    bool(self._marks)
+                    and isinstance(self._stack[self._marks[-1] - 1], _List)
+                    and self._batches.ready
+                )
+                and self._batch()
+            ):
                 continue
             self._at += 1
             if code == _STOP:
@@ -174,10 +183,7 @@ class SnapshotReader:
         self._buffer = self._buffer[self._at :] + piece
         self._at = 0
         self._refill_at = len(self._buffer) - AHEAD_BYTES if piece else len(self._buffer)
-        self._begun_before()
-
-    def _begun_before(self) -> None:
-        """Events that began in what has gone from the buffer cannot be learnt from."""
+        # Events that began in what has gone from the buffer cannot be learnt from.
         for item in self._stack:
             if isinstance(item, _Dict):
                 item.begin = -1
@@ -192,14 +198,6 @@ class SnapshotReader:
             data = self._buffer[self._at : self._at + size]
         self._at += size
         return data
-
-    def _in_events(self) -> bool:
-        """Whether the machine is inside a list, at an item: where one event follows another."""
-        return (
-            bool(self._marks)
-            and isinstance(self._stack[self._marks[-1] - 1], _List)
-            and self._batches.ready
-        )
 
     def _batch(self) -> bool:
         """Takes as many events as it understands at once; whether it took any."""

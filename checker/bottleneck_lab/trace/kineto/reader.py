@@ -51,14 +51,16 @@ def assemble(
     """The timeline of everything that was gathered. Each table's rows are freed as it is made, so
     that nothing is held twice for long.
     """
-    said = [*notes, *_remarks(metadata)]
+    told = metadata.get(NOTES)
+    said = [*notes, *([str(each)[:300] for each in told[:10]] if isinstance(told, list) else [])]
     if columns.malformed:
         said.append(f"{columns.malformed} malformed events were left out")
     if columns.overhead_ns:
         said.append(
             f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
         )
-    distributed = _mapping(metadata.get("distributedInfo"))
+    value = metadata.get("distributedInfo")
+    distributed = value if isinstance(value, dict) else {}
     rank = _small(distributed.get("rank"))
     columns.settle()
     strings = tuple(columns.names.order)
@@ -78,6 +80,24 @@ def assemble(
             f"{sum(bad)} events have impossible times (zero, negative or longer than a day) and"
             " were left out"
         )
+    wanted = (
+        "schemaVersion",
+        "baseTimeNanoseconds",
+        "with_stack",
+        "profile_memory",
+        "record_shapes",
+        "cuda_driver_version",
+    )
+    work = rows["work"]
+    work_columns = {
+        name: np.ascontiguousarray(work[name])
+        for name in ("external", "name", "flop", "moved_bytes", "precision")
+    }
+    memory = rows["memory"]
+    memory_columns = {
+        name: memory[name]
+        for name in ("start", "bytes", "allocated", "reserved", "address", "device", "thread")
+    }
     return Timeline(
         source=str(source),
         format="kineto",
@@ -87,25 +107,22 @@ def assemble(
         operators=tables["operators"],
         ranges=tables["ranges"],
         python=tables["python"],
-        memory=_memory_table(rows["memory"], rank),
-        threads=_threads(columns, rank),
+        memory=make_table(
+            MemoryTable, len(memory), **memory_columns, rank=np.full(len(memory), rank)
+        ),
+        threads=tuple(
+            Thread(rank, pid, tid, columns.thread_names.get((pid, tid), ""))
+            for pid, tid in columns.threads.order
+        ),
         devices=_devices(metadata, device, rank),
         world_size=_small(distributed.get("world_size")),
         emulated=any(
             strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()
         ),
         notes=tuple(said),
-        facts=_facts(metadata),
-        work=_work_table(rows["work"], rank),
+        facts={key: str(metadata[key])[:80] for key in wanted if key in metadata},
+        work=WorkTable(rank=np.full(len(work), rank, dtype=np.int32), **work_columns),
     )
-
-
-def _work_table(rows: NDArray[Any], rank: int) -> WorkTable:
-    columns = {
-        name: np.ascontiguousarray(rows[name])
-        for name in ("external", "name", "flop", "moved_bytes", "precision")
-    }
-    return WorkTable(rank=np.full(len(rows), rank, dtype=np.int32), **columns)
 
 
 def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
@@ -150,13 +167,6 @@ def _host_table(rows: NDArray[Any], rank: int) -> HostTable:
     )
 
 
-def _threads(columns: Columns, rank: int) -> tuple[Thread, ...]:
-    return tuple(
-        Thread(rank, pid, tid, columns.thread_names.get((pid, tid), ""))
-        for pid, tid in columns.threads.order
-    )
-
-
 def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> DeviceTable:
     kind = rows["kind"].copy()
     communicates = np.array([is_communication(name) for name in strings], dtype=bool)
@@ -194,14 +204,6 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
     )
 
 
-def _memory_table(rows: NDArray[Any], rank: int) -> MemoryTable:
-    columns = {
-        name: rows[name]
-        for name in ("start", "bytes", "allocated", "reserved", "address", "device", "thread")
-    }
-    return make_table(MemoryTable, len(rows), **columns, rank=np.full(len(rows), rank))
-
-
 def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[DeviceInfo, ...]:
     """The devices that did something, with what the capture says of them."""
     described = metadata.get("deviceProperties")
@@ -229,27 +231,6 @@ def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[D
             )
         )
     return tuple(found)
-
-
-def _facts(metadata: dict[str, Any]) -> dict[str, str]:
-    wanted = (
-        "schemaVersion",
-        "baseTimeNanoseconds",
-        "with_stack",
-        "profile_memory",
-        "record_shapes",
-        "cuda_driver_version",
-    )
-    return {key: str(metadata[key])[:80] for key in wanted if key in metadata}
-
-
-def _remarks(metadata: dict[str, Any]) -> list[str]:
-    told = metadata.get(NOTES)
-    return [str(each)[:300] for each in told[:10]] if isinstance(told, list) else []
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _small(value: Any) -> int:

@@ -66,12 +66,9 @@ class SharedExport:
         if self._read is None:
             if claim(self._second.shared, place):
                 return None
-            self._read = self._waited_for()
+            fcntl.lockf(self._second.shared, fcntl.LOCK_UN, 1, _AT_WORK)
+            self._read = dict(self._second.handed_over() or ())
         return self._read.pop(place, None)
-
-    def _waited_for(self) -> dict[Place, TablePart]:
-        fcntl.lockf(self._second.shared, fcntl.LOCK_UN, 1, _AT_WORK)
-        return dict(self._second.handed_over() or ())
 
     def close(self) -> None:
         self._second.close()

@@ -125,7 +125,12 @@ class _Report:
             "SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
         )
         found = [row for row in tables.fetchall() if isinstance(row[0], str)]
-        self.columns = {name: self._columns(name) for name, _, _ in found}
+        self.columns = {
+            name: {
+                row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(name)})")
+            }
+            for name, _, _ in found
+        }
         self._roots = {
             name: root for name, kind, root in found if kind == "table" and isinstance(root, int)
         }
@@ -152,9 +157,6 @@ class _Report:
             and (os.cpu_count() or 1) > 1
         ):
             self._shared = SharedExport(read_from_the_end, path)
-
-    def _columns(self, table: str) -> set[str]:
-        return {row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")}
 
     def numbers(self, table: str, asked: TableQuery) -> Rows:
         """The columns asked for, as integers; a column that is missing or a value that is NULL is
@@ -430,7 +432,13 @@ def _read(report: _Report, source: Path) -> Timeline:
     )
     notes: list[str] = []
     ranks = _Ranks()
-    device = _device(report, strings, ranks, notes)
+    device = concatenate(
+        [
+            _kernels(report.table("CUPTI_ACTIVITY_KIND_KERNEL"), strings, ranks, notes),
+            _copies(report.table("CUPTI_ACTIVITY_KIND_MEMCPY"), strings, ranks, notes),
+            *_others(report, strings, ranks, notes),
+        ]
+    )
     threads = _Threads(ranks)
     runtime = _runtime(report.table("CUPTI_ACTIVITY_KIND_RUNTIME"), strings, threads)
     ranges, operators = _nvtx(report, strings, threads)
@@ -533,16 +541,6 @@ TABLES = {
     "ThreadNames": TableQuery({"globalTid": 0, "nameId": -1}),
 }
 """The tables that are read as columns, in the order they are needed."""
-
-
-def _device(report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:
-    return concatenate(
-        [
-            _kernels(report.table("CUPTI_ACTIVITY_KIND_KERNEL"), strings, ranks, notes),
-            _copies(report.table("CUPTI_ACTIVITY_KIND_MEMCPY"), strings, ranks, notes),
-            *_others(report, strings, ranks, notes),
-        ]
-    )
 
 
 def _kernels(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> DeviceTable:

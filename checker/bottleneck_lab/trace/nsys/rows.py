@@ -160,25 +160,7 @@ class TablePart:
 
 def read_part(database: Database, leaves: Leaves, layout: Layout, asked: TableQuery) -> TablePart:
     """The rows of some pages."""
-    return _part(database.cells(leaves), layout, asked)
-
-
-def read_rows(parts: Iterator[TablePart]) -> TablePart:
-    """The whole table from its parts. Raises UnusualFileError when too much of it is unusual."""
-    read, length, unusual = [], 0, 0
-    for part in parts:
-        read.append(replace(part, odd_at=part.odd_at + length))
-        length += len(part.rows)
-        unusual += len(part.odd)
-        if unusual > _MANY + length // _SHARE:
-            raise UnusualFileError("many unusual rows")
-    odd_at, odd = (
-        np.concatenate([getattr(part, name) for part in read]) for name in ("odd_at", "odd")
-    )
-    return TablePart(joined([part.rows for part in read]), odd_at, odd)
-
-
-def _part(cells: Cells, layout: Layout, asked: TableQuery) -> TablePart:
+    cells = database.cells(leaves)
     used = {name: layout.places[name] for name in asked.sources if name in layout.places}
     fields = cells.fields(used.values()) if used else {}
     for index in layout.added & fields.keys():
@@ -194,7 +176,8 @@ def _part(cells: Cells, layout: Layout, asked: TableQuery) -> TablePart:
     for name, among in asked.among.items():
         keep &= np.logical_or.reduce([numbers[name][0] == value for value in among])
     for name in (*asked.among, *asked.there):
-        keep &= _there(numbers[name][1])
+        null = numbers[name][1]
+        keep &= True if null is None else ~null
     names = None
     if asked.text is not None:
         columns["text"], names = _texts(cells, fields[used[asked.text]], keep)
@@ -207,8 +190,19 @@ def _part(cells: Cells, layout: Layout, asked: TableQuery) -> TablePart:
     return TablePart(rows, np.flatnonzero(cells.odd[keep]), cells.rowid[cells.odd])
 
 
-def _there(null: Mask | None) -> Mask | bool:
-    return True if null is None else ~null
+def read_rows(parts: Iterator[TablePart]) -> TablePart:
+    """The whole table from its parts. Raises UnusualFileError when too much of it is unusual."""
+    read, length, unusual = [], 0, 0
+    for part in parts:
+        read.append(replace(part, odd_at=part.odd_at + length))
+        length += len(part.rows)
+        unusual += len(part.odd)
+        if unusual > _MANY + length // _SHARE:
+            raise UnusualFileError("many unusual rows")
+    odd_at, odd = (
+        np.concatenate([getattr(part, name) for part in read]) for name in ("odd_at", "odd")
+    )
+    return TablePart(joined([part.rows for part in read]), odd_at, odd)
 
 
 def _narrow(values: Column) -> Column:
@@ -228,7 +222,13 @@ def _column(
         return np.full(len(cells.rowid), default, dtype=np.int64)
     if name in PRODUCTS:
         factors = [_filled(values, null, default) for values, null in there]
-        if math.prod(_largest(values) for values in factors) >= 2**62:
+        if (
+            math.prod(
+                max(abs(int(values.min(initial=0))), abs(int(values.max(initial=0))))
+                for values in factors
+            )
+            >= 2**62
+        ):
             cells.odd |= (
                 np.abs(np.prod([values.astype(float) for values in factors], axis=0)) >= 2**62
             )
@@ -243,10 +243,6 @@ def _column(
 
 def _filled(values: Ints, null: Mask | None, default: int) -> Ints:
     return values if null is None else np.where(null, default, values)
-
-
-def _largest(values: Ints) -> int:
-    return max(abs(int(values.min(initial=0))), abs(int(values.max(initial=0))))
 
 
 def _texts(cells: Cells, column: Field, keep: Mask) -> tuple[Ints, list[bytes]]:
