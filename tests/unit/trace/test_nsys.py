@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks
 from bottleneck_lab.trace.fast import sqlite_pages
+from bottleneck_lab.trace.fast.second_reader import SecondReader
 from bottleneck_lab.trace.fast.sqlite_pages import UnusualFileError
-from bottleneck_lab.trace.nsys import claims as nsys_claims
 from bottleneck_lab.trace.nsys import reader as nsys
 from bottleneck_lab.trace.nsys.rows import TableQuery
 from bottleneck_lab.trace.timeline import make_table
@@ -247,14 +247,14 @@ def shared_reading(monkeypatch):
     each time.
     """
     read = []
-    real = nsys_claims.SharedExport._waited_for
+    real = SecondReader.handed_over
 
-    def waited_for(shared):
-        found = real(shared)
-        read.append(len(found))
-        return found
+    def counted(second):
+        parts = list(real(second) or ())
+        read.append(len(parts))
+        return iter(parts)
 
-    monkeypatch.setattr(nsys_claims.SharedExport, "_waited_for", waited_for)
+    monkeypatch.setattr(SecondReader, "handed_over", counted)
     monkeypatch.setattr(nsys, "WORTHWHILE_BYTES", 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(sqlite_pages, "CHUNK_BYTES", 4096)
