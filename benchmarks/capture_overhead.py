@@ -20,8 +20,8 @@ from bottleneck_lab.analysis.statistics import median_interval
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.input_pipeline import KIND
-from bottleneck_lab.measure.kinds.input_pipeline.records import FeedRun
-from bottleneck_lab.measure.kinds.input_pipeline.run import PROFILED_BATCHES, run_fed
+from bottleneck_lab.measure.kinds.input_pipeline.records import PipelineRun
+from bottleneck_lab.measure.kinds.input_pipeline.run import PROFILED_BATCHES, run_script
 from bottleneck_lab.measure.kinds.profiling import SCHEDULE
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.workspace.home import dataset_root
@@ -30,7 +30,7 @@ GOAL = 1.10
 CONFIDENCE = 0.95
 
 
-def steps_ms(run: FeedRun) -> list[float]:
+def steps_ms(run: PipelineRun) -> list[float]:
     """Intervals between the arrivals of the timed batches, in ms, the first few left out."""
     arrived = [step.arrived_ns / 1e6 for step in run.timed()][
         SCHEDULE["wait"] + SCHEDULE["warmup"] :
@@ -59,7 +59,7 @@ def measure(photos: Path, pairs: int) -> tuple[list[float], list[float]]:
                     lambda *_: None,
                 )
                 trace = Path(out, "trace.json.gz") if side is profiled else None
-                status, run, step_s = run_fed(
+                status, run, step_s = run_script(
                     context, lambda _: None, PROFILED_BATCHES, trace, step_s
                 )
                 if status:

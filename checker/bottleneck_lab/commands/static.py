@@ -11,9 +11,9 @@ from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import print_json
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.speedup import HostCall
 from bottleneck_lab.measure.kinds.speedup.cuda.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.cuda.static_check import check_source, readable
+from bottleneck_lab.measure.settings import HostCall
 from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace

@@ -9,6 +9,15 @@ from typing import Any
 import msgspec
 
 
+class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a C function that launches kernels: numbers, "array" for the address of one,
+    "null".
+    """
+
+    function: str
+    arguments: tuple[int | float | str, ...]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For every lab.
 

@@ -18,7 +18,7 @@ from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.kinds.input_pipeline import KIND, device_process, run
 
 MS = 1_000_000
-run_fed = run.run_fed
+run_script = run.run_script
 
 
 def test_an_emulated_device_waits_for_its_input(tmp_path):
@@ -117,7 +117,9 @@ def fed(tmp_path, monkeypatch):
             janitor=Mock(),
         )
         seen = []
-        monkeypatch.setattr(run, "run_fed", lambda *given: seen.append(run_fed(*given)) or seen[0])
+        monkeypatch.setattr(
+            run, "run_script", lambda *given: seen.append(run_script(*given)) or seen[0]
+        )
         assert run.profile(context, trace, print) == 0
         return seen[0][2], load(trace), json.loads(gzip.decompress(trace.read_bytes()))
 

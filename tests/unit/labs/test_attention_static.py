@@ -13,11 +13,11 @@ from bottleneck_lab.analysis.machine_code.sass import describe, occupancy, read_
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.speedup import HostCall
 from bottleneck_lab.measure.kinds.speedup.cuda import static_check
 from bottleneck_lab.measure.kinds.speedup.cuda.compilers import compile_cubin, complaint
 from bottleneck_lab.measure.kinds.speedup.cuda.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.cuda.static_check import check_binary, check_source
+from bottleneck_lab.measure.settings import HostCall
 from bottleneck_lab.programs import find_program, require_program
 
 from ...modules import load_file

@@ -13,18 +13,18 @@ from bottleneck_lab.judging import close
 from bottleneck_lab.measure.channel.messages import DeviceReady, Gone, MeasureStep, Trained
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.kinds.input_pipeline import KIND, FeedSettings
+from bottleneck_lab.measure.kinds.input_pipeline import KIND, InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline import check as feed
 from bottleneck_lab.measure.kinds.input_pipeline.device import CudaEngine, EmulatedEngine
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess, _step_s
 from bottleneck_lab.measure.kinds.input_pipeline.records import (
     KEPT_ROWS,
     WARM_UP_BATCHES,
-    FeedRun,
+    PipelineRun,
     plan_epoch,
 )
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
-from bottleneck_lab.measure.kinds.input_pipeline.session import FeedSession
+from bottleneck_lab.measure.kinds.input_pipeline.session import PipelineSession
 
 MS = 1_000_000
 STEP_S = 0.1
@@ -41,17 +41,17 @@ def context():
     return SimpleNamespace(
         lab=lab,
         device="virtual",
-        settings=FeedSettings(samples=ROWS),
+        settings=InputPipelineSettings(samples=ROWS),
         data=None,
         required=found.__getitem__,
     )
 
 
-def run_of(every_ms: list[float], count: int = 2000, step_ms: int = 100) -> FeedRun:
+def run_of(every_ms: list[float], count: int = 2000, step_ms: int = 100) -> PipelineRun:
     """A run in which a batch arrives `every_ms[n]` after the one before, on a device that needs 100
     ms for each, or `step_ms` beside the script.
     """
-    rng, run = np.random.default_rng(0), FeedRun(16)
+    rng, run = np.random.default_rng(0), PipelineRun(16)
     sizes = [WARM_UP_BATCHES, len(every_ms)]
     for _ in sizes:
         plan_epoch(rng, run, count, sizes)
@@ -171,7 +171,7 @@ def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
 
 
 def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
-    run = FeedRun(16)
+    run = PipelineRun(16)
     epoch = plan_epoch(np.random.default_rng(1), run, 640, [32])
     assert len(set(epoch.order.tolist())) == 32 * 16
     assert epoch.rows.shape == (32, KEPT_ROWS)
@@ -193,7 +193,7 @@ def test_kept_rows_are_shown_to_the_judge_as_the_device_was_given_them():
 
 
 def test_the_verdict_says_what_an_emulated_device_stands_for_if_the_lab_says_so():
-    emulated = SimpleNamespace(device="virtual", settings=FeedSettings(samples=ROWS))
+    emulated = SimpleNamespace(device="virtual", settings=InputPipelineSettings(samples=ROWS))
     (plain,) = feed._notes(emulated, 0.4, 0.05)
     assert (
         "emulated, and set so that it outruns one core of this machine (20 shipped rows/s)" in plain
@@ -224,7 +224,9 @@ def test_a_gpu_repeats_its_step_to_take_the_time_that_was_asked_for_and_says_wha
 
 
 def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
-    gpu = SimpleNamespace(device="cuda", settings=FeedSettings(samples=ROWS, device_share=0.5))
+    gpu = SimpleNamespace(
+        device="cuda", settings=InputPipelineSettings(samples=ROWS, device_share=0.5)
+    )
     (note,) = feed._notes(gpu, 0.39, 0.05)
     assert "to take about 400 ms, and 390 ms in practice" in note
 
@@ -288,7 +290,7 @@ def test_who_has_ended_is_to_blame():
         process=Mock(poll=lambda: 3), log_tail=lambda: "", ending=lambda: "exited with status 3"
     )
     with subprocess.Popen(["sleep", "60"]) as device:
-        session = FeedSession(
+        session = PipelineSession(
             worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, device.kill), 1
         )
         assert isinstance(session.script.closed("training"), LearnerFault), "the device lives"

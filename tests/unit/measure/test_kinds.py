@@ -1,4 +1,6 @@
-"""Kinds of labs: found by name, a stranger's too; their settings typed, with defaults in one place."""
+"""Kinds of labs: found by name, another package's too; their settings typed, with defaults in one
+place.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,11 @@ def pack(monkeypatch):
     module = ModuleType("quiz_pack")
     module.KIND, module.OTHER = Quiz(), object()
     monkeypatch.setitem(sys.modules, "quiz_pack", module)
-    found = EntryPoints(
-        EntryPoint(name, f"quiz_pack:{what}", registry.GROUP)
-        for name, what in (("quiz", "KIND"), ("odd", "OTHER"), ("speedup", "KIND"))
+    entries = EntryPoints(
+        EntryPoint(name, f"quiz_pack:{attribute}", registry.GROUP)
+        for name, attribute in (("quiz", "KIND"), ("odd", "OTHER"), ("speedup", "KIND"))
     )
-    monkeypatch.setattr(registry, "entry_points", found.select)
+    monkeypatch.setattr(registry, "entry_points", entries.select)
     registry.find_kind.cache_clear()
     yield module.KIND
     registry.find_kind.cache_clear()
@@ -92,7 +94,7 @@ def test_a_built_in_kind_cannot_be_replaced(pack):
 @pytest.mark.parametrize(
     ("name", "says"), [("odd", "is not a kind of lab"), ("riddle", "no kind of lab called")]
 )
-def test_what_is_no_kind_is_said(pack, name, says):
+def test_an_entry_point_that_is_not_a_kind_is_an_error(pack, name, says):
     with pytest.raises(LabError, match=says):
         registry.find_kind(name)
 
@@ -109,3 +111,31 @@ def test_an_unknown_kind_is_an_error_that_names_the_known(lab, workspace, tmp_pa
 def test_every_lab_s_settings_are_its_kind_s(lab):
     for device in lab.spec.devices:
         registry.kind_of(lab).settings(lab, device)
+
+
+def test_a_kind_without_its_files_names_what_is_missing():
+    class Bare(Kind[Settings]):
+        name = "bare"
+        settings_type = Settings
+
+    for call, file in (
+        (lambda: Bare().measure(None), "check"),
+        (lambda: Bare().run_by_kind(None, print), "run"),
+    ):
+        with pytest.raises(LabError, match=rf"'bare' has no function `\w+` in .*\.{file}\."):
+            call()
+
+
+def test_a_package_that_a_kind_s_module_lacks_is_not_taken_for_its_own(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'triton'", name="triton")
+
+    monkeypatch.setattr("bottleneck_lab.measure.kinds.base.import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match="triton"):
+        Quiz().run_by_kind(None, print)
+
+
+def test_old_names_of_kinds_stay_readable():
+    assert {registry.find_kind(old).name for old in registry.OLD_NAMES} == set(
+        registry.OLD_NAMES.values()
+    )

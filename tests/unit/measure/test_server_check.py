@@ -17,7 +17,12 @@ from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.http_server import check as loading
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
-from bottleneck_lab.measure.kinds.inference_server import KIND, ServerSettings, check, sizing
+from bottleneck_lab.measure.kinds.inference_server import (
+    KIND,
+    InferenceServerSettings,
+    check,
+    sizing,
+)
 from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_model
 
 LAB = find_lab("past-the-plateau")
@@ -150,7 +155,7 @@ def checked(monkeypatch):
         context = SimpleNamespace(
             progress=lambda *_: None,
             submission=None,
-            settings=ServerSettings(),
+            settings=InferenceServerSettings(),
             required=lambda id_: next(spec for spec in SPECS if spec.id == id_),
             criterion=lambda id_: next(spec for spec in SPECS if spec.id == id_),
         )
@@ -271,7 +276,7 @@ def test_a_late_generator_excuses_no_p99_that_it_cannot_have_made(checked):
 
 
 def test_the_device_takes_its_share_of_the_pre_processing():
-    settings = ServerSettings(batch=16, device_share=0.5, fixed_share=0.2)
+    settings = InferenceServerSettings(batch=16, device_share=0.5, fixed_share=0.2)
     found = size_model(SimpleNamespace(device="virtual", settings=settings), 0.010)
     assert found.fixed_s + 16 * found.image_s == pytest.approx(16 * 0.005)
     assert found.fixed_s == pytest.approx(0.2 * 16 * 0.005)
@@ -300,7 +305,7 @@ def gpu(monkeypatch):
         "_launch",
         lambda _, wanted: Gpu(step_s=0.002 + 0.005 * wanted.members, closed=closed),
     )
-    return SimpleNamespace(device="cuda", settings=ServerSettings(), closed=closed)
+    return SimpleNamespace(device="cuda", settings=InferenceServerSettings(), closed=closed)
 
 
 def test_on_a_gpu_the_ensemble_has_as_many_members_as_take_the_device_its_share(gpu):
@@ -328,7 +333,7 @@ def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_t
     ],
 )
 def test_the_verdict_says_what_the_model_ran_on(members, said, not_said):
-    bench = bench_of(SimpleNamespace(settings=ServerSettings()))
+    bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
     bench.sizing, bench.device_s = Sizing(0.02, 0.16, members=members), 0.15
     note = check._on_device(bench)
     assert said in note
@@ -338,7 +343,7 @@ def test_the_verdict_says_what_the_model_ran_on(members, said, not_said):
 
 @pytest.mark.parametrize("apart", [1e-4, 0.2])
 def test_a_model_that_scores_a_picture_otherwise_in_another_batch_can_judge_nothing(apart):
-    bench = bench_of(SimpleNamespace(settings=ServerSettings()))
+    bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
     images, scores = np.zeros((1, 3, 224, 224), np.uint8), np.zeros((1, 10), np.float32)
     batch = Ran(0, 0, 1, scores, np.zeros((1, 588)), np.zeros(1, np.int64), images)
     server = SimpleNamespace(batches=[batch], scores_alone=lambda _: scores + apart)
@@ -351,7 +356,7 @@ def test_a_model_that_scores_a_picture_otherwise_in_another_batch_can_judge_noth
 
 
 def test_a_slow_machine_is_given_the_time_that_a_decision_needs():
-    bench = bench_of(SimpleNamespace(settings=ServerSettings()))
+    bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
     assert loading.long_enough_s(bench, 100.0) == check.CLOSED_S
     assert loading.long_enough_s(bench, 16.0) == pytest.approx(13.0)
     assert loading.long_enough_s(bench, 1.0) == loading.MOST_CLOSED_S

@@ -12,7 +12,7 @@ import pytest
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.http_server import RequestsSettings, session
+from bottleneck_lab.measure.kinds.http_server import HttpServerSettings, session
 from bottleneck_lab.measure.kinds.http_server.judging import refused
 from bottleneck_lab.measure.kinds.http_server.load.level import Load
 from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, head
@@ -64,7 +64,7 @@ def running(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / "serve.py").write_text(SERVER + code)
         with Janitor() as janitor:
-            settings = RequestsSettings(start_s=2.0)
+            settings = HttpServerSettings(start_s=2.0)
             context = Context(
                 find_lab("past-the-plateau"),
                 "virtual",

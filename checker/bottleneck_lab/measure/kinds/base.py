@@ -1,41 +1,42 @@
 """A kind of lab: one object that knows its settings, and how to measure, profile and run labs of
-its kind.
+its kind. README.md beside this file names the files that kinds have in common.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from bottleneck_lab.catalog import CriterionKind, Device, Lab
-from bottleneck_lab.declared import convert, place, unknown
+from bottleneck_lab.declared import convert, unknown
+from bottleneck_lab.declared import place as position
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.rehearsal import python, rehearsing
-from bottleneck_lab.measure.settings import Settings
+from bottleneck_lab.measure.settings import HostCall, Settings
 
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.ranks.scaling import Sweep
     from bottleneck_lab.measure.context import Context, Measured
-    from bottleneck_lab.measure.kinds.speedup import HostCall
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 S = TypeVar("S", bound=Settings)
 Criteria = Mapping[str, CriterionKind]
 """Ids of criteria, and the kind of each."""
-Calls = Mapping[str, int]
-"""Names of functions, and with how many arguments they are called."""
+JudgeFunctions = Mapping[str, int]
+"""Names of functions of a judge.py, and the number of arguments that each is called with."""
 
 
-class Kind(ABC, Generic[S]):
-    """A kind of lab. `name` is what `measure` in lab.toml says; `settings_type` holds every setting
-    that its labs may have, with its default.
+class Kind(Generic[S]):
+    """A kind of lab. `name` is the value of `measure` in lab.toml; `settings_type` holds every
+    setting that its labs may have, with its default.
 
-    Each kind is a package whose `KIND` is its one object. The package's own module is imported by
-    every process of the kind: it imports little, and the methods import what they need.
+    Each kind is a package whose `KIND` is its one object. The package's own `__init__.py` is
+    imported by every process of the kind, so it imports little: `measure`, `profile` and `run` load
+    the package's check.py and run.py when they are called.
     """
 
     name: ClassVar[str]
@@ -44,24 +45,26 @@ class Kind(ABC, Generic[S]):
     """The criteria that the kind can decide. None if the lab's judge names them."""
     required: ClassVar[Collection[str]] = ()
     """Ids of criteria that each of its labs must have."""
-    judge_calls: ClassVar[Calls] = {}
+    judge_functions: ClassVar[JudgeFunctions] = {}
     """The functions that a judge.py must have."""
-    asks: ClassVar[Collection[str]] = ()
+    cuda_judge_function: ClassVar[str] = ""
+    """One more that a lab with a `cuda` device must have; it takes no arguments."""
+    answered_questions: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers the kind judges itself, against its own measurements."""
     records_itself: ClassVar[bool] = False
-    """Whether the learner's own code writes the capture: the shipped code may then write none, and
-    what a lab says is compared with the solution's.
+    """True if the learner's own code writes the capture: the shipped code may then write none, and
+    a capture of the lab is compared with the solution's.
     """
 
     def settings(self, lab: Lab, device: Device) -> S:
-        """The lab's settings on a device. Raises LabError if lab.toml has a wrong one."""
-        found = convert(
+        """Return the lab's settings on a device. Raises LabError if lab.toml has a wrong one."""
+        settings = convert(
             lab.spec.devices[device].settings,
             self.settings_type,
             lab.path / "lab.toml",
             ("devices", device, "settings"),
         )
-        return self.rehearsed(found) if device == "cuda" and rehearsing() else found
+        return self.rehearsed(settings) if device == "cuda" and rehearsing() else settings
 
     def rehearsed(self, settings: S) -> S:
         """The same for a device that is not there: as little work as shows that all of it can be
@@ -69,101 +72,131 @@ class Kind(ABC, Generic[S]):
         """
         return msgspec.structs.replace(settings, judge=settings.judge | settings.rehearsal)
 
-    @abstractmethod
     def measure(self, context: Context[S]) -> Measured:
-        """`lab check`: the whole measurement. Raises LearnerFault or VerifierFault if it ends
-        early.
-        """
+        """Do the whole measurement of `lab check`: `measure` in the kind's check.py.
 
-    @abstractmethod
-    def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:
-        """`lab profile`: runs the workspace's code and writes what torch.profiler saw to `trace`;
-        the exit status.
+        Raises LearnerFault or VerifierFault if it ends early.
         """
+        measured: Measured = self._own("check", "measure")(context)
+        return measured
+
+    def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:
+        """Run the workspace's code under torch.profiler and write its trace to `trace` (`lab
+        profile`): `profile` in the kind's run.py. Returns the exit status.
+        """
+        status: int = self._own("run", "profile")(context, trace, on_line)
+        return status
 
     def run(self, context: Context[S], on_line: OnLine) -> int:
-        """`lab run`: runs the workspace's code as it is, passing its output line by line to
-        `on_line`; returns the exit status.
+        """Run the workspace's code for `lab run`, passing its output line by line to `on_line`:
+        `program` as it stands, unless the kind overrides this. Returns the exit status.
         """
         from bottleneck_lab.measure.sandbox.children import stream
 
         command = list(self.program(context.lab, context.device))
         return stream(command, context.workspace, context.janitor, on_line, context.environment())
 
+    def run_by_kind(self, context: Context[S], on_line: OnLine) -> int:
+        """Run it with `run` in the kind's run.py: a kind whose workload needs more than its program
+        has `run = Kind.run_by_kind`. Returns the exit status.
+        """
+        status: int = self._own("run", "run")(context, on_line)
+        return status
+
+    def _own(self, module: str, function: str) -> Callable[..., Any]:
+        """Load a function from a module of the kind's package. Raises LabError if there is none."""
+        name = f"{type(self).__module__}.{module}"
+        try:
+            loaded = import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:  # a package that the module itself needs
+                raise
+            loaded = None
+        own: Callable[..., Any] | None = getattr(loaded, function, None)
+        if own is None:
+            raise LabError(
+                f"The kind of lab '{self.name}' has no function `{function}` in {name}.",
+                "Its author must write it there, or override the method of Kind that calls it.",
+            )
+        return own
+
     def run_note(self, device: Device) -> str:  # noqa: ARG002 - for kinds to override
-        """What `lab run` should print before it starts, besides the file and the device."""
+        """Return a sentence for `lab run` to print before it starts, after the file and the device."""
         return ""
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
-        """The command line, in the workspace, of the workload alone: for `lab run`, or for an
-        outside profiler (`nsys`, `ncu`, `sanitizer`).
+        """Return the command line, in the workspace, of the workload alone: for `lab run`, or for
+        an outside profiler (`nsys`, `ncu`, `sanitizer`).
         """
         return (*python(device), lab.spec.entry)
 
     def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
-        """Whether `lab run` on this device shows how the workload would scale over ranks."""
+        """Return True if `lab run` on this device shows how the workload scales over ranks."""
         return False
 
     def scale(self, context: Context[S], ranks: list[int]) -> list[Sweep]:  # noqa: ARG002 - for kinds to override
-        """The workload's modelled scaling, carried on to `ranks`. Raises UsageError if there is
-        none, LearnerFault where the code fails.
+        """Model how the workload scales to each number of `ranks`.
+
+        Raises UsageError if the kind has no ranks, LearnerFault if the code fails.
         """
         raise UsageError(f"{context.lab.slug} has no modelled ranks.", "Leave out `--ranks`.")
 
     def problems(self, lab: Lab) -> Iterator[str]:
-        """Problems that a lab's files alone reveal, one sentence each (`lab dev check --static`)."""
+        """Yield the problems that a lab's files alone reveal, one sentence each (`lab dev check
+        --static`).
+        """
+        file = lab.path / "lab.toml"
         for device, spec in lab.spec.devices.items():
             try:
                 self.settings(lab, device)
             except LabError as error:
                 yield error.message
-            yield from self._criteria_problems(lab, device)
-            if self.needs_correctness() and not any(
-                criterion.kind == "correctness" for criterion in spec.criteria
-            ):
+            for number, criterion in enumerate(spec.criteria if self.criteria is not None else ()):
+                assert self.criteria is not None
+                at = position(file, ("devices", device, "criteria", number))
+                kind = self.criteria.get(criterion.id)
+                if kind is None:
+                    yield unknown(
+                        f"{at}: `{self.name}` does not measure `{criterion.id}`",
+                        criterion.id,
+                        self.criteria,
+                    )
+                elif criterion.kind != kind:
+                    yield f"{at}: `{criterion.id}` is a criterion of kind `{kind}`."
+            declared = {criterion.id for criterion in spec.criteria}
+            for id_ in self.required:
+                if id_ not in declared:
+                    at = position(file, ("devices", device))
+                    yield f"{at}: {device} lacks the criterion `{id_}`."
+            kinds = {criterion.kind for criterion in spec.criteria}
+            if self.needs_correctness() and "correctness" not in kinds:
                 yield f"{device} has no criterion of kind `correctness`."
-
-    def _criteria_problems(self, lab: Lab, device: Device) -> Iterator[str]:
-        declared, known = lab.spec.devices[device].criteria, self.criteria
-        for number, criterion in enumerate(declared):
-            at = place(lab.path / "lab.toml", ("devices", device, "criteria", number))
-            if known is None:
-                continue
-            if criterion.id not in known:
-                yield unknown(
-                    f"{at}: `{self.name}` does not measure `{criterion.id}`", criterion.id, known
-                )
-            elif criterion.kind != known[criterion.id]:
-                yield f"{at}: `{criterion.id}` is a criterion of kind `{known[criterion.id]}`."
-        for id_ in self.required:
-            if id_ not in {criterion.id for criterion in declared}:
-                yield (
-                    f"{place(lab.path / 'lab.toml', ('devices', device))}: {device} lacks the"
-                    f" criterion `{id_}`."
-                )
+        judge, name = lab.path / "judge.py", self.cuda_judge_function
+        if not name or "cuda" not in lab.spec.devices or not judge.is_file():
+            return
+        if f"def {name}(" not in judge.read_text(encoding="utf-8"):
+            yield f"{judge}: `{name}` is missing; on cuda it is called without arguments."
 
     def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
-        """Which of `starter` and `solution` a capture with a tool says something about; none where
-        the tool cannot record a workload of this kind.
+        """Return which of `starter` and `solution` a capture with a tool describes; nothing if the
+        tool cannot record a workload of this kind.
         """
         return ("starter", "solution")
 
     def launches(self, lab: Lab) -> tuple[HostCall, ...]:  # noqa: ARG002 - for kinds to override
-        """What `lab check --static` calls to see how the lab's CUDA kernels are launched."""
+        """Return the calls by which `lab check --static` sees how the CUDA kernels are launched."""
         return ()
 
     def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:  # noqa: ARG002 - for kinds to override
-        """What a check's own figures (`Verdict.measurement`) answer of the questions in `asks`;
-        empty where nothing was measured.
+        """Return the answers to `answered_questions` by a check's own figures
+        (`Verdict.measurement`); empty if nothing was measured.
         """
         return {}
 
     def needs_correctness(self) -> bool:
-        """Whether every lab of this kind must have a criterion of correctness."""
+        """Return True if every lab of this kind must have a criterion of correctness."""
         return True
 
     def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - for kinds to override
-        """Files of the lab's folder, besides those that a workspace gets, that it cannot do
-        without.
-        """
+        """Return the files of the lab's folder that it needs besides those a workspace gets."""
         return ["judge.py"]

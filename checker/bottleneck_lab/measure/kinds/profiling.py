@@ -1,8 +1,8 @@
-"""Runs a lab's code under torch.profiler, in the learner's own folder and without a sandbox:
-nothing it reports reaches a verdict.
+"""Run a lab's code under torch.profiler, in the learner's own folder and without a sandbox: nothing
+it reports reaches a verdict.
 
-What a kind's `profile` starts, and what the process that it starts shares with those of other
-kinds.
+The first half is for the parent (`profile` in a kind's run.py), the second for the child
+(child_profiled.py).
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ REHEARSED_SCHEDULE = {"wait": 1, "warmup": 1, "active": 3}
 
 
 def schedule(device: Device) -> dict[str, int]:
-    """Steps of torch.profiler's schedule on a device."""
+    """Return the steps of torch.profiler's schedule on a device."""
     return REHEARSED_SCHEDULE if device == "cuda" and rehearsing() else SCHEDULE
 
 
 def child_command(module: str, context: Context[Any], options: list[str]) -> list[str]:
-    """The command line of the process that runs the learner's code."""
+    """Return the command line of the process that runs the learner's code.
+
+    `module` is the kind's child_profiled.py, `options` are those it has besides `--entry`.
+    """
     entry = context.workspace / context.lab.spec.entry
     return [sys.executable, "-u", "-m", module, "--entry", str(entry), *options]
 
 
 def trace_options(trace: Path, device: Device) -> list[str]:
-    """Options of the child that have it write a trace."""
+    """Return the options of a child that have it write a trace."""
     return ["--trace", str(trace), "--schedule", json.dumps(schedule(device))]
 
 
 def child_parser() -> argparse.ArgumentParser:
-    """The options that the children of every kind have."""
+    """Return a parser with the options that the children of every kind have."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--entry", type=Path, required=True)
     parser.add_argument("--trace", type=Path)
@@ -55,7 +58,7 @@ def child_parser() -> argparse.ArgumentParser:
 
 
 def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
-    """Does the work; what it raises is shown as the learner's, and ends this process."""
+    """Do the work. An exception is shown as the learner's own and ends this process with status 1."""
     stand_in(getattr(options, "device", "cpu"))
     try:
         work(options)
@@ -66,10 +69,10 @@ def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Name
 
 @contextlib.contextmanager
 def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[Callable[[], None]]:
-    """torch.profiler around what follows, with a function to call after each step; no profiler
-    without `trace`.
+    """Record the body of the `with` with torch.profiler, and write `trace`; without one, do nothing.
 
-    CUDA activity is recorded where there is a GPU.
+    Yields the function to call after each step, which moves `schedule` on. CUDA activity is
+    recorded if there is a GPU.
     """
     if trace is None:
         yield lambda: None
@@ -78,10 +81,12 @@ def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[C
     from torch.profiler import ProfilerActivity, profile
     from torch.profiler import schedule as schedule_of
 
-    activities = [ProfilerActivity.CPU] + (
-        [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    )
-    plan = schedule_of(**schedule, repeat=1) if schedule else None
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    plan = None
+    if schedule:
+        plan = schedule_of(**schedule, repeat=1)
     with profile(
         activities=activities,
         schedule=plan,
@@ -92,9 +97,9 @@ def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[C
 
 
 def export(profiler: Any, trace: Path) -> None:
-    """Writes what torch.profiler has recorded to `trace` (.json.gz). Its own way there compresses
-    as slowly as gzip can, line by line.
-    """
+    """Write what torch.profiler has recorded to `trace` (.json.gz)."""
+    # Given a name that ends in .gz, torch compresses line by line with Python's gzip, at its
+    # slowest level: longer than the recording took. So the plain file is compressed here.
     plain = trace.with_suffix("")
     profiler.export_chrome_trace(str(plain))
     with plain.open("rb") as source, igzip.open(trace, "wb", compresslevel=1) as out:  # type: ignore[no-untyped-call]  # isal has no types for it
@@ -103,9 +108,8 @@ def export(profiler: Any, trace: Path) -> None:
 
 
 def print_learners(error: Exception, folder: Path) -> None:
-    """The traceback from the first frame of the learner's own on: how this program came to call it
-    is of no use to them.
-    """
+    """Print a traceback from the first frame in the learner's `folder` on."""
+    # How this program came to call their code is of no use to them.
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent != folder:
         trace = trace.tb_next

@@ -1,5 +1,5 @@
-"""Finds a kind of lab by name: the packages next to this file, and other distributions' entry
-points.
+"""Find a kind of lab by name: among the packages beside this file, then among the entry points of
+other distributions.
 """
 
 from __future__ import annotations
@@ -25,22 +25,32 @@ OLD_NAMES = {
     "requests": "http_server",
     "server": "inference_server",
 }
-"""What lab packs written for earlier versions call the kinds."""
+"""The names of kinds in lab packs that were written for earlier versions."""
 
 
 def kind_of(lab: Lab) -> Kind[Any]:
-    """The kind of a lab. Raises LabError if no kind has that name."""
+    """Return the kind of a lab. Raises LabError if no kind has the name in its lab.toml."""
     return find_kind(lab.spec.measure)
 
 
 @cache
 def find_kind(name: str) -> Kind[Any]:
-    """The kind called `name`; a built-in one before any other. Raises LabError if there is none."""
+    """Return the kind called `name`, or by an older name. Raises LabError if there is none.
+
+    A built-in kind comes before any other, so that no pack can replace the code of a verdict.
+    """
     name = OLD_NAMES.get(name, name)
     if name in built_in():
-        return _checked(import_module(f"{kinds.__name__}.{name}").KIND, name)
+        built_in_kind: Kind[Any] = import_module(f"{kinds.__name__}.{name}").KIND
+        return built_in_kind
     for entry in entry_points(group=GROUP, name=name):
-        return _checked(entry.load(), name)
+        kind = entry.load()
+        if not isinstance(kind, Kind):
+            raise LabError(
+                f"The entry point '{name}' of {GROUP} is not a kind of lab.",
+                "It must name an instance of a subclass of bottleneck_lab.measure.kinds.base.Kind.",
+            )
+        return kind
     known = sorted({*built_in(), *entry_points(group=GROUP).names})
     raise LabError(
         f"There is no kind of lab called '{name}'.",
@@ -51,14 +61,5 @@ def find_kind(name: str) -> Kind[Any]:
 
 @cache
 def built_in() -> frozenset[str]:
-    """The names of the kinds that are part of this package."""
+    """Return the names of the kinds that are part of this package."""
     return frozenset(module.name for module in pkgutil.iter_modules(kinds.__path__) if module.ispkg)
-
-
-def _checked(found: object, name: str) -> Kind[Any]:
-    if not isinstance(found, Kind):
-        raise LabError(
-            f"The entry point '{name}' of {GROUP} is not a kind of lab.",
-            "It must name an instance of a subclass of bottleneck_lab.measure.kinds.base.Kind.",
-        )
-    return found

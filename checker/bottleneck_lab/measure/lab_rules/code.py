@@ -55,7 +55,7 @@ def judge(lab: Lab) -> Iterator[str]:
     """
     path = lab.path / "judge.py"
     try:
-        calls = kind_of(lab).judge_calls
+        calls = kind_of(lab).judge_functions
     except LabError:  # told elsewhere
         return
     if not path.is_file():

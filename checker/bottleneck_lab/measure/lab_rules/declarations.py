@@ -115,7 +115,7 @@ def taught(lab: Lab) -> Iterator[str]:
 def asked_by_kind(lab: Lab) -> frozenset[str]:
     """The questions that the lab's kind judges itself; none for a kind that there is not."""
     try:
-        return frozenset(kind_of(lab).asks)
+        return frozenset(kind_of(lab).answered_questions)
     except LabError:
         return frozenset()
 

@@ -4,16 +4,13 @@ true cost the judge knows.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from bottleneck_lab.measure.kinds.base import Calls, Kind
+from bottleneck_lab.measure.kinds.base import JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from bottleneck_lab.catalog import Device, Lab
-    from bottleneck_lab.measure.context import Context, Measured
-    from bottleneck_lab.measure.sandbox.children import OnLine
 
 
 class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,25 +29,16 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
 
     name = "benchmark"
     settings_type = BenchmarkSettings
-    judge_calls: ClassVar[Calls] = {"trials": 2, "judge": 2, "practice": 1, "practice_line": 1}
-
-    def measure(self, context: Context[BenchmarkSettings]) -> Measured:
-        from bottleneck_lab.measure.kinds.benchmark.check import measure
-
-        return measure(context)
-
-    def profile(self, context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.benchmark.run import profile
-
-        return profile(context, trace, on_line)
+    judge_functions: ClassVar[JudgeFunctions] = {
+        "trials": 2,
+        "judge": 2,
+        "practice": 1,
+        "practice_line": 1,
+    }
+    run = Kind.run_by_kind
 
     def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - the same for every tool
         return ()  # what the GPU does there is the checker's own
-
-    def run(self, context: Context[BenchmarkSettings], on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.benchmark.run import run
-
-        return run(context, on_line)
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:
         command = super().program(lab, device, tool)

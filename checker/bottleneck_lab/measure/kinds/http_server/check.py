@@ -32,7 +32,7 @@ from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.http_server import RequestsSettings, figures
+from bottleneck_lab.measure.kinds.http_server import HttpServerSettings, figures
 from bottleneck_lab.measure.kinds.http_server.judging import Requests, check_answers
 from bottleneck_lab.measure.kinds.http_server.load.level import Array, Level, Load
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession
@@ -174,13 +174,13 @@ class Found:
 
 
 @dataclass(kw_only=True)
-class JudgedBench(Bench[RequestsSettings]):
+class HttpBench(Bench[HttpServerSettings]):
     """Loads servers with the requests of the lab's judge."""
 
     requests: Requests
 
     @classmethod
-    def prepare(cls, context: Context[RequestsSettings]) -> JudgedBench:
+    def prepare(cls, context: Context[HttpServerSettings]) -> HttpBench:
         """Raises MachineError if the load generator's packages are not installed."""
         require_packages("labs", httptools="httptools")
         settings, rng = context.settings, np.random.default_rng(context.rng.getrandbits(128))
@@ -208,9 +208,9 @@ class JudgedBench(Bench[RequestsSettings]):
         return self.requests.bad(self.rng)
 
 
-def measure(context: Context[RequestsSettings]) -> Measured:
+def measure(context: Context[HttpServerSettings]) -> Measured:
     """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
-    bench = JudgedBench.prepare(context)
+    bench = HttpBench.prepare(context)
     context.progress("starting the shipped server", 0.04)
     with bench.start("reference", context.pristine()) as shipped:
         found = measure_both(bench, shipped)
@@ -366,7 +366,7 @@ def _highest(
     return rate
 
 
-def grade(context: Context[RequestsSettings], found: Found) -> list[CriterionResult]:
+def grade(context: Context[HttpServerSettings], found: Found) -> list[CriterionResult]:
     """All criteria. What the generator or other programs may have disturbed is not held against the
     learner.
     """

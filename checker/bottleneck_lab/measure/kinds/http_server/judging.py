@@ -10,7 +10,7 @@ import numpy as np
 from bottleneck_lab.judging import Request
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.http_server import RequestsSettings
+from bottleneck_lab.measure.kinds.http_server import HttpServerSettings
 from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level
 from bottleneck_lab.measure.kinds.http_server.load.messages import Array, Messages, head, message
 
@@ -18,7 +18,7 @@ from bottleneck_lab.measure.kinds.http_server.load.messages import Array, Messag
 class Requests:
     """Requests that a judge makes, each known by its number."""
 
-    def __init__(self, context: Context[RequestsSettings]) -> None:
+    def __init__(self, context: Context[HttpServerSettings]) -> None:
         self._judge: ModuleType = context.judge()
         self._data, self._settings = context.data, context.settings.judge
         self.made: list[Request] = []

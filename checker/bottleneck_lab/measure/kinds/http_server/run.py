@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.kinds.http_server import RequestsSettings
-from bottleneck_lab.measure.kinds.http_server.check import JudgedBench
+from bottleneck_lab.measure.kinds.http_server import HttpServerSettings
+from bottleneck_lab.measure.kinds.http_server.check import HttpBench
 from bottleneck_lab.measure.kinds.http_server.load.steps import counts, show_steps, step
 from bottleneck_lab.measure.kinds.http_server.local import (
     LocalServer,
@@ -25,11 +25,11 @@ CHILD = "bottleneck_lab.measure.kinds.http_server.child_profiled"
 STEP_S = 2.0
 
 
-def run(context: Context[RequestsSettings], on_line: OnLine) -> int:
+def run(context: Context[HttpServerSettings], on_line: OnLine) -> int:
     """Loads the server with more and more clients, then in a closed and an open loop, side by side;
     its exit status, 0 if it served to the end.
     """
-    bench = JudgedBench.prepare(context)
+    bench = HttpBench.prepare(context)
 
     def work(server: LocalServer) -> None:
         steps = [
@@ -42,11 +42,11 @@ def run(context: Context[RequestsSettings], on_line: OnLine) -> int:
     return _serve(bench, work, on_line)
 
 
-def profile(context: Context[RequestsSettings], trace: Path, on_line: OnLine) -> int:
+def profile(context: Context[HttpServerSettings], trace: Path, on_line: OnLine) -> int:
     """Captures the server under load with torch.profiler; its exit status, 0 if it served to the
     end.
     """
-    bench = JudgedBench.prepare(context)
+    bench = HttpBench.prepare(context)
 
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
@@ -54,11 +54,11 @@ def profile(context: Context[RequestsSettings], trace: Path, on_line: OnLine) ->
     return _serve(bench, work, on_line, trace)
 
 
-def under_load(context: Context[RequestsSettings], on_line: OnLine) -> int:
+def under_load(context: Context[HttpServerSettings], on_line: OnLine) -> int:
     """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit
     status, 0 if it served to the end.
     """
-    bench = JudgedBench.prepare(context)
+    bench = HttpBench.prepare(context)
 
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
@@ -67,7 +67,7 @@ def under_load(context: Context[RequestsSettings], on_line: OnLine) -> int:
 
 
 def _serve(
-    bench: JudgedBench,
+    bench: HttpBench,
     work: Work,
     on_line: OnLine,
     trace: Path | None = None,

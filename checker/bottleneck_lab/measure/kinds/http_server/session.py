@@ -12,7 +12,7 @@ from bottleneck_lab.measure.channel.messages import Done, Failed, Message, Ran, 
 from bottleneck_lab.measure.channel.session import Role, Session, limits_of, start_worker
 from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.context import Context, WorkerContext
-from bottleneck_lab.measure.kinds.http_server import RequestsSettings
+from bottleneck_lab.measure.kinds.http_server import HttpServerSettings
 from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level, Load
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.sandbox.process import Worker
@@ -70,7 +70,7 @@ class ServerSession:
         self.batches: list[Ran] = []
 
     @classmethod
-    def start(cls, context: Context[RequestsSettings], role: Role, folder: Path) -> Self:
+    def start(cls, context: Context[HttpServerSettings], role: Role, folder: Path) -> Self:
         """Starts the server, and waits until its code is loaded."""
         address = context.janitor.folder / f"{role}.sock"
         ours, theirs = Channel.pair()

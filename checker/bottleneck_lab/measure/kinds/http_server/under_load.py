@@ -14,7 +14,7 @@ from typing import cast
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.kinds.http_server import Loaded
+from bottleneck_lab.measure.kinds.http_server import LoadedKind
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.workspace.folder import open_workspace
@@ -30,7 +30,7 @@ def main() -> int:
     )
     lab = open_workspace(workspace).lab
     kind = kind_of(lab)
-    assert isinstance(kind, Loaded)
+    assert isinstance(kind, LoadedKind)
     settings = kind.settings(lab, device)
     with Janitor() as janitor:
         context = Context(

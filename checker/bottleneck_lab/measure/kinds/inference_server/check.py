@@ -25,7 +25,7 @@ from bottleneck_lab.measure.kinds.http_server.check import Found
 from bottleneck_lab.measure.kinds.http_server.load.level import Array, Level, Load
 from bottleneck_lab.measure.kinds.http_server.load.messages import message
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession
-from bottleneck_lab.measure.kinds.inference_server import ServerSettings, figures
+from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings, figures
 from bottleneck_lab.measure.kinds.inference_server.judging import (
     SCORES_WITHIN,
     check_answers,
@@ -52,7 +52,7 @@ HUGE_BYTES = 12 << 20
 
 
 @dataclass(kw_only=True)
-class Bench(check.Bench[ServerSettings]):
+class Bench(check.Bench[InferenceServerSettings]):
     """Sends pictures. `triton`: the environment of a Triton Inference Server, where the learner's
     code asks for one: both servers then run on it.
 
@@ -68,7 +68,7 @@ class Bench(check.Bench[ServerSettings]):
     apart: float = 0.0
 
     @classmethod
-    def prepare(cls, context: Context[ServerSettings], code: Path) -> Bench:
+    def prepare(cls, context: Context[InferenceServerSettings], code: Path) -> Bench:
         """Cuts pictures from photographs drawn in secret, for the server in the folder `code`.
         Raises MachineError if what it runs on is not installed.
         """
@@ -128,7 +128,7 @@ class Bench(check.Bench[ServerSettings]):
         return self.strips.header[:first] + self.rng.bytes(size) if size else b""
 
 
-def measure(context: Context[ServerSettings]) -> Measured:
+def measure(context: Context[InferenceServerSettings]) -> Measured:
     """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
     context.progress("calibrating this machine with the shipped pre-processing", 0.02)
     bench = Bench.prepare(context, context.submission)
@@ -149,7 +149,7 @@ def measure(context: Context[ServerSettings]) -> Measured:
     )
 
 
-def preprocess_s(context: Context[ServerSettings], bench: Bench) -> float:
+def preprocess_s(context: Context[InferenceServerSettings], bench: Bench) -> float:
     """CPU seconds that the shipped pre-processing needs for a picture, measured by the reference
     worker.
     """
@@ -166,7 +166,9 @@ def preprocess_s(context: Context[ServerSettings], bench: Bench) -> float:
         return median(times)
 
 
-def grade(context: Context[ServerSettings], found: Found, compared: int) -> list[CriterionResult]:
+def grade(
+    context: Context[InferenceServerSettings], found: Found, compared: int
+) -> list[CriterionResult]:
     """All criteria; `compared`: pictures whose pixels were compared."""
     checked = {"right-answers": (found.checked, "answers"), "right-pixels": (compared, "pictures")}
     results = check.grade_problems(context, found, checked)

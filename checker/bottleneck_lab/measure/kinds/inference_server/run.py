@@ -23,7 +23,7 @@ from bottleneck_lab.measure.kinds.http_server.local import (
     serve_locally,
 )
 from bottleneck_lab.measure.kinds.http_server.session import listen
-from bottleneck_lab.measure.kinds.inference_server import ServerSettings
+from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
 from bottleneck_lab.measure.kinds.inference_server.check import Bench, preprocess_s
 from bottleneck_lab.measure.kinds.inference_server.plateau import (
     SIZES,
@@ -54,7 +54,7 @@ POINT_S, CAPTURED_POINT_S = 2.5, 1.5
 """How long the server is loaded with each maximum batch size: in `lab run`, and after a capture."""
 
 
-def run(context: Context[ServerSettings], on_line: OnLine) -> int:
+def run(context: Context[InferenceServerSettings], on_line: OnLine) -> int:
     """Loads the server with each maximum batch size, then in a closed and an open loop, side by
     side; its exit status, 0 if it served to the end.
     """
@@ -141,7 +141,7 @@ def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) ->
     return Plateau(clients, points)
 
 
-def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> int:
+def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnLine) -> int:
     """Captures the server under load with torch.profiler and adds the device's batches; its exit
     status, 0 if it served to the end.
     """
@@ -165,7 +165,7 @@ def profile(context: Context[ServerSettings], trace: Path, on_line: OnLine) -> i
     return status
 
 
-def under_load(context: Context[ServerSettings], on_line: OnLine) -> int:
+def under_load(context: Context[InferenceServerSettings], on_line: OnLine) -> int:
     """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit
     status, 0 if it served to the end.
     """

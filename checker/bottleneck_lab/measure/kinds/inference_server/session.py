@@ -11,7 +11,7 @@ from bottleneck_lab.measure.channel.messages import Broken, Gone, Message, Ran, 
 from bottleneck_lab.measure.channel.session import Role, Session
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession, listen, start_server
-from bottleneck_lab.measure.kinds.inference_server import ServerSettings
+from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
 from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, start_device
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
 
@@ -31,7 +31,7 @@ class DeviceSession(ServerSession):
     @classmethod
     def start_with(
         cls,
-        context: Context[ServerSettings],
+        context: Context[InferenceServerSettings],
         role: Role,
         folder: Path,
         sizing: Sizing,

@@ -12,7 +12,7 @@ from typing import Any
 
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.inference_server import ServerSettings
+from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
 from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
@@ -57,7 +57,7 @@ UNSIZED = Sizing(0.0, 0.0)
 """Before the machine is known."""
 
 
-def size_model(context: Context[ServerSettings], picture_s: float) -> Sizing:
+def size_model(context: Context[InferenceServerSettings], picture_s: float) -> Sizing:
     """The model for a machine whose shipped pre-processing needs `picture_s` for a picture. Raises
     VerifierFault if the device does not start.
     """
@@ -69,13 +69,13 @@ def size_model(context: Context[ServerSettings], picture_s: float) -> Sizing:
     return Sizing(picture_s, batch_s, fixed_s, (batch_s - fixed_s) / settings.batch)
 
 
-def _members(context: Context[ServerSettings], batch_s: float) -> int:
+def _members(context: Context[InferenceServerSettings], batch_s: float) -> int:
     with _launch(context, Sizing(0.0, batch_s, members=PROBED_MEMBERS)) as device:
         member_s = device.step_s / PROBED_MEMBERS
     return min(context.settings.most_members, max(1, round(batch_s / member_s)))
 
 
-def start_device(context: Context[ServerSettings], sizing: Sizing) -> DeviceProcess:
+def start_device(context: Context[InferenceServerSettings], sizing: Sizing) -> DeviceProcess:
     """A device with the model. Raises VerifierFault if it does not start, or if no ensemble fits
     this GPU and CPU.
     """
@@ -93,7 +93,7 @@ def start_device(context: Context[ServerSettings], sizing: Sizing) -> DeviceProc
     return device
 
 
-def _launch(context: Context[ServerSettings], sizing: Sizing) -> DeviceProcess:
+def _launch(context: Context[InferenceServerSettings], sizing: Sizing) -> DeviceProcess:
     options = ["--batch", str(context.settings.batch)]
     if sizing.members:
         options += [

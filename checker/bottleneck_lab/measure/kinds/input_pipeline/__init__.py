@@ -4,20 +4,14 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
-from bottleneck_lab.catalog import Device, Lab
-from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.catalog import Device
+from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
 from bottleneck_lab.measure.settings import WorkerSettings
-
-if TYPE_CHECKING:
-    from bottleneck_lab.measure.context import Context, Measured
-    from bottleneck_lab.measure.sandbox.children import OnLine
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +29,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return sum(self.parts_ms.values()) / 1000 * batch / self.batch
 
 
-class FeedSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InputPipelineSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """samples: what is fed. batch: how many at a time. epoch_batches: of each timed epoch.
 
     device_share: how long the device takes for a batch, as a share of the time that the shipped
@@ -52,11 +46,11 @@ class FeedSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     stands_for: StepTimes | None = None
 
 
-class FeedKind(Kind[FeedSettings]):
+class InputPipelineKind(Kind[InputPipelineSettings]):
     """A training script on the verifier's own device."""
 
     name = "input_pipeline"
-    settings_type = FeedSettings
+    settings_type = InputPipelineSettings
     criteria: ClassVar[Criteria] = {
         "every-sample-once": "correctness",
         "right-samples": "correctness",
@@ -64,48 +58,23 @@ class FeedKind(Kind[FeedSettings]):
         "data-wait": "mechanism",
     }
     required = tuple(criteria)
-    judge_calls: ClassVar[Calls] = {
+    judge_functions: ClassVar[JudgeFunctions] = {
         "count": 1,
         "label": 2,
         "reference_sample": 4,
         "compare": 2,
         "load": 1,
     }
+    cuda_judge_function = "training_step"
+    run = Kind.run_by_kind
 
-    def rehearsed(self, settings: FeedSettings) -> FeedSettings:
+    def rehearsed(self, settings: InputPipelineSettings) -> InputPipelineSettings:
         return msgspec.structs.replace(super().rehearsed(settings), epoch_batches=6)
 
-    def measure(self, context: Context[FeedSettings]) -> Measured:
-        from bottleneck_lab.measure.kinds.input_pipeline.check import measure
-
-        return measure(context)
-
-    def profile(self, context: Context[FeedSettings], trace: Path, on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.input_pipeline.run import profile
-
-        return profile(context, trace, on_line)
-
-    def run(self, context: Context[FeedSettings], on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.input_pipeline.run import run
-
-        return run(context, on_line)
-
-    def problems(self, lab: Lab) -> Iterator[str]:
-        yield from super().problems(lab)
-        judge = lab.path / "judge.py"
-        if (
-            "cuda" in lab.spec.devices
-            and judge.is_file()
-            and "training_step" not in judge.read_text(encoding="utf-8")
-        ):
-            yield f"{judge}: `training_step` is missing; on cuda it is called without arguments."
-
     def run_note(self, device: Device) -> str:
-        return (
-            " Its speed is first set to match what this machine can load."
-            if device == "virtual"
-            else ""
-        )
+        if device == "virtual":
+            return " Its speed is first set to match what this machine can load."
+        return ""
 
 
-KIND = FeedKind()
+KIND = InputPipelineKind()

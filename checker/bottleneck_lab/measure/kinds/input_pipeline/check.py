@@ -32,10 +32,14 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Done, EpochAsked, Trained
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.input_pipeline import FeedSettings
+from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import calibrate, wanted_step_s
-from bottleneck_lab.measure.kinds.input_pipeline.records import WARM_UP_BATCHES, FeedRun, plan_epoch
-from bottleneck_lab.measure.kinds.input_pipeline.session import FeedSession
+from bottleneck_lab.measure.kinds.input_pipeline.records import (
+    WARM_UP_BATCHES,
+    PipelineRun,
+    plan_epoch,
+)
+from bottleneck_lab.measure.kinds.input_pipeline.session import PipelineSession
 from bottleneck_lab.measure.machine import LoadMeter, loading_cores, own_cpu_s
 
 MAX_EPOCHS = 3
@@ -49,14 +53,14 @@ a second where there is no control group.
 """
 
 
-def measure(context: Context[FeedSettings]) -> Measured:
+def measure(context: Context[InputPipelineSettings]) -> Measured:
     """Runs the whole check. Raises LearnerFault or VerifierFault when it ends early."""
     judge, called = context.judge(), context.settings.samples.called
     context.progress("calibrating this machine with the shipped loader", 0.02)
     count = judge.count(context.data)
     before_s = calibrate(context, count)
     context.progress("starting your script", 0.1)
-    with FeedSession.start(context, wanted_step_s(context.settings, before_s)) as session:
+    with PipelineSession.start(context, wanted_step_s(context.settings, before_s)) as session:
         worker, device = session.script.worker, session.device
         meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s() + device.cpu_s())
         step_s, began_s, cpu_s = device.step_s, time.monotonic(), worker.cpu_s()
@@ -100,12 +104,14 @@ def refuse_more_cores(busy: float) -> None:
         )
 
 
-def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleType) -> FeedRun:
+def train(
+    session: PipelineSession, context: Context[InputPipelineSettings], judge: ModuleType
+) -> PipelineRun:
     """Hands out epochs until the utilisation is decided, and collects what the device saw.
 
     Raises LearnerFault for a script that ends early, hangs or cheats.
     """
-    run = FeedRun(context.settings.batch)
+    run = PipelineRun(context.settings.batch)
     test = sequential_test(context.required("useful-utilisation"), BLOCKS)
     silence_s, enough = context.settings.call_s, False
     while True:
@@ -127,7 +133,7 @@ def train(session: FeedSession, context: Context[FeedSettings], judge: ModuleTyp
             return run
 
 
-def _expect_steps(run: FeedRun, steps: int) -> None:
+def _expect_steps(run: PipelineRun, steps: int) -> None:
     due = sum(assignment.batches for assignment in run.assignments)
     if steps != due:
         raise LearnerFault(
@@ -138,7 +144,12 @@ def _expect_steps(run: FeedRun, steps: int) -> None:
 
 
 def give(
-    session: FeedSession, run: FeedRun, context: Context[FeedSettings], count: int, *, last: bool
+    session: PipelineSession,
+    run: PipelineRun,
+    context: Context[InputPipelineSettings],
+    count: int,
+    *,
+    last: bool,
 ) -> None:
     """Hands out the next epoch, or none when the device has seen enough."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
@@ -147,7 +158,7 @@ def give(
 
 
 def check_batches(
-    run: FeedRun, judge: ModuleType, context: Context[FeedSettings]
+    run: PipelineRun, judge: ModuleType, context: Context[InputPipelineSettings]
 ) -> tuple[str | None, int]:
     """What is wrong with the batches' sizes or labels, if anything, and how many samples were
     looked at.
@@ -171,7 +182,7 @@ def check_batches(
 
 
 def check_kept(
-    run: FeedRun, judge: ModuleType, context: Context[FeedSettings]
+    run: PipelineRun, judge: ModuleType, context: Context[InputPipelineSettings]
 ) -> tuple[str | None, int]:
     """What is wrong with the samples that were kept, if anything, and how many were compared."""
     steps, checked = iter(run.steps), 0
@@ -190,7 +201,11 @@ def check_kept(
 
 
 def grade(
-    context: Context[FeedSettings], run: FeedRun, step_s: float, drift: float, foreign_cores: float
+    context: Context[InputPipelineSettings],
+    run: PipelineRun,
+    step_s: float,
+    drift: float,
+    foreign_cores: float,
 ) -> list[CriterionResult]:
     """Utilisation and data wait. If the machine changed speed during the check, only what holds at
     both speeds is decided.
@@ -244,7 +259,7 @@ def _undecided(decision: Decision) -> Decision:
     return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
 
 
-def _shared(run: FeedRun, alone_s: float) -> list[str]:
+def _shared(run: PipelineRun, alone_s: float) -> list[str]:
     """A note where steps took longer beside the script than alone. On an emulated device none does."""
     if not (took := [step.ended_ns - step.started_ns for step in run.timed()]):
         return []
@@ -258,7 +273,7 @@ def _shared(run: FeedRun, alone_s: float) -> list[str]:
     ]
 
 
-def _details(run: FeedRun, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:
+def _details(run: PipelineRun, step_s: float, loader_s: float, drift: float) -> dict[str, Any]:
     return {
         "step_s": step_s,
         "shipped_loader_s_a_sample": loader_s,
@@ -273,7 +288,7 @@ def _details(run: FeedRun, step_s: float, loader_s: float, drift: float) -> dict
     }
 
 
-def _notes(context: Context[FeedSettings], step_s: float, loader_s: float) -> list[str]:
+def _notes(context: Context[InputPipelineSettings], step_s: float, loader_s: float) -> list[str]:
     batch, called = context.settings.batch, context.settings.samples.called
     rate = f"{1 / loader_s:.0f} shipped {called}/s"
     if context.device == "cuda":

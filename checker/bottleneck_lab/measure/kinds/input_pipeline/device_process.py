@@ -22,7 +22,7 @@ from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.channel.wire import Arena, Channel, WireError
 from bottleneck_lab.measure.context import Context, WorkerContext
 from bottleneck_lab.measure.faults import VerifierFault
-from bottleneck_lab.measure.kinds.input_pipeline import FeedSettings
+from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
@@ -31,7 +31,7 @@ CALIBRATION_SAMPLES = 16
 PROGRAM = "bottleneck_lab.measure.kinds.input_pipeline.device"
 
 
-def calibrate(context: Context[FeedSettings], count: int) -> float:
+def calibrate(context: Context[InputPipelineSettings], count: int) -> float:
     """CPU seconds that the shipped loader needs for a sample in one of its workers, measured by the
     reference worker. `count`: samples there are.
     """
@@ -40,13 +40,13 @@ def calibrate(context: Context[FeedSettings], count: int) -> float:
         return median(_loader_s(session, context, count) for _ in range(CALIBRATIONS))
 
 
-def _loader_s(session: CallSession, context: Context[FeedSettings], count: int) -> float:
+def _loader_s(session: CallSession, context: Context[InputPipelineSettings], count: int) -> float:
     indices = np.array(context.rng.sample(range(count), min(count, CALIBRATION_SAMPLES)))
     _, (seconds,) = session.call([str(context.data), indices, context.rng.getrandbits(31)])
     return float(seconds)
 
 
-def wanted_step_s(settings: FeedSettings, loader_s: float) -> float:
+def wanted_step_s(settings: InputPipelineSettings, loader_s: float) -> float:
     """How long a step of the device should take on a machine whose shipped loader needs `loader_s`
     for a sample.
     """
@@ -80,7 +80,7 @@ class DeviceProcess:
         self._end = end
 
     @classmethod
-    def start(cls, context: Context[FeedSettings], wanted_s: float) -> Self:
+    def start(cls, context: Context[InputPipelineSettings], wanted_s: float) -> Self:
         """Starts a device that is to take `wanted_s` seconds for a step, and waits until it is
         ready. Raises VerifierFault when it does not come.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.measure.channel.messages import Trained
-from bottleneck_lab.measure.kinds.input_pipeline import FeedSettings
+from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 
 DEVICE, COMPUTE_STREAM = 0, 7
 PREFIX = "emulated: "
@@ -26,7 +26,7 @@ Row = tuple[str, int, int]
 
 
 def add_device_rows(
-    trace: Path, steps: Sequence[Trained], settings: FeedSettings, *, emulated: bool
+    trace: Path, steps: Sequence[Trained], settings: InputPipelineSettings, *, emulated: bool
 ) -> None:
     """Adds kernel-like rows for each step that lies within the trace.
 
@@ -82,7 +82,7 @@ def _span_us(events: list[dict[str, Any]]) -> tuple[float, float]:
     return min(event["ts"] for event in spans), max(event["ts"] + event["dur"] for event in spans)
 
 
-def _parts(step: Trained, settings: FeedSettings) -> Iterator[Row]:
+def _parts(step: Trained, settings: InputPipelineSettings) -> Iterator[Row]:
     parts = settings.stands_for.parts_ms if settings.stands_for else {"training step": 1.0}
     total, at_ns = sum(parts.values()), step.started_ns
     for part, weight in parts.items():

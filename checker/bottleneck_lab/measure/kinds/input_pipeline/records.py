@@ -39,7 +39,7 @@ class Assignment:
 
 
 @dataclass
-class FeedRun:
+class PipelineRun:
     """All that was handed out and all that came back. The first assignment is the warm-up and is
     never timed.
     """
@@ -88,7 +88,9 @@ class FeedRun:
         )
 
 
-def plan_epoch(rng: np.random.Generator, run: FeedRun, count: int, sizes: list[int]) -> Assignment:
+def plan_epoch(
+    rng: np.random.Generator, run: PipelineRun, count: int, sizes: list[int]
+) -> Assignment:
     """Draws the next epoch, of `sizes[n]` batches where the data has as many, and notes it; an
     empty one after the last.
     """

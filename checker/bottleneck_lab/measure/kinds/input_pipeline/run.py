@@ -13,14 +13,18 @@ import numpy as np
 from bottleneck_lab.measure.channel.messages import Broken, EpochAsked, Trained
 from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.kinds.input_pipeline import FeedSettings
+from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import (
     DeviceProcess,
     calibrate,
     wanted_step_s,
 )
 from bottleneck_lab.measure.kinds.input_pipeline.device_rows import add_device_rows
-from bottleneck_lab.measure.kinds.input_pipeline.records import WARM_UP_BATCHES, FeedRun, plan_epoch
+from bottleneck_lab.measure.kinds.input_pipeline.records import (
+    WARM_UP_BATCHES,
+    PipelineRun,
+    plan_epoch,
+)
 from bottleneck_lab.measure.kinds.profiling import child_command, trace_options
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
@@ -30,38 +34,38 @@ RUN_BATCHES = 24
 CHILD = "bottleneck_lab.measure.kinds.input_pipeline.child_profiled"
 
 
-def run(context: Context[FeedSettings], on_line: OnLine) -> int:
+def run(context: Context[InputPipelineSettings], on_line: OnLine) -> int:
     """Runs the script on its device, and says how busy that was; the script's exit status."""
-    status, seen, step_s = run_fed(context, on_line, RUN_BATCHES)
+    status, seen, step_s = run_script(context, on_line, RUN_BATCHES)
     if seen.timed():
         on_line(_rate(seen, step_s, context.settings.samples.called))
     return status
 
 
-def profile(context: Context[FeedSettings], trace: Path, on_line: OnLine) -> int:
+def profile(context: Context[InputPipelineSettings], trace: Path, on_line: OnLine) -> int:
     """Runs the script under torch.profiler, with the device's rows in its trace; the script's exit
     status.
     """
-    status, seen, _ = run_fed(context, on_line, PROFILED_BATCHES, trace)
+    status, seen, _ = run_script(context, on_line, PROFILED_BATCHES, trace)
     if trace.is_file():
         add_device_rows(trace, seen.steps, context.settings, emulated=context.device != "cuda")
     return status
 
 
-def run_fed(
-    context: Context[FeedSettings],
+def run_script(
+    context: Context[InputPipelineSettings],
     on_line: OnLine,
     batches: int,
     trace: Path | None = None,
     wanted_s: float | None = None,
-) -> tuple[int, FeedRun, float]:
+) -> tuple[int, PipelineRun, float]:
     """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`:
     exit status, what the device saw, seconds per step.
 
     `wanted_s` is how many seconds an emulated device is to take for a step; by default it is
     calibrated as in a check.
     """
-    count, seen = context.judge().count(context.data), FeedRun(context.settings.batch)
+    count, seen = context.judge().count(context.data), PipelineRun(context.settings.batch)
     if wanted_s is None:
         wanted_s = wanted_step_s(context.settings, calibrate(context, count))
     with DeviceProcess.start(context, wanted_s) as device:
@@ -79,7 +83,10 @@ def run_fed(
 
 
 def _run_child(
-    context: Context[FeedSettings], device: DeviceProcess, on_line: OnLine, options: list[str]
+    context: Context[InputPipelineSettings],
+    device: DeviceProcess,
+    on_line: OnLine,
+    options: list[str],
 ) -> int:
     fds = (device.script_socket.fileno(), device.arena.fd)
     places = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--data", str(context.data)]
@@ -88,7 +95,7 @@ def _run_child(
     return stream(command, context.workspace, context.janitor, on_line, {}, fds)
 
 
-def _rate(seen: FeedRun, step_s: float, called: str) -> str:
+def _rate(seen: PipelineRun, step_s: float, called: str) -> str:
     busy = seen.samples_per_s() * step_s / seen.batch
     return (
         f"{seen.samples_per_s():.1f} {called}/s; the device was useful {busy:.0%} of the time (a"
@@ -96,7 +103,7 @@ def _rate(seen: FeedRun, step_s: float, called: str) -> str:
     )
 
 
-def _serve(channel: Channel, seen: FeedRun, count: int, batches: int, on_line: OnLine) -> None:
+def _serve(channel: Channel, seen: PipelineRun, count: int, batches: int, on_line: OnLine) -> None:
     """Hands out a short warm-up and one epoch to a script that is only run or profiled; says why
     where the device takes no more from it.
     """

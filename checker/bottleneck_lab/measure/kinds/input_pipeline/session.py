@@ -8,7 +8,7 @@ from bottleneck_lab.measure.channel.messages import Broken, EpochAsked, Gone, Me
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.input_pipeline import FeedSettings
+from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.sandbox.process import Worker
@@ -16,7 +16,7 @@ from bottleneck_lab.measure.sandbox.process import Worker
 PROGRAM = "bottleneck_lab.measure.kinds.input_pipeline.child"
 
 
-class FeedSession:
+class PipelineSession:
     """The learner's training script at one end, the verifier's device process in the middle."""
 
     def __init__(self, worker: Worker, device: DeviceProcess, patience_s: float) -> None:
@@ -26,7 +26,7 @@ class FeedSession:
         self._script_ended = False
 
     @classmethod
-    def start(cls, context: Context[FeedSettings], wanted_s: float) -> Self:
+    def start(cls, context: Context[InputPipelineSettings], wanted_s: float) -> Self:
         """Starts a device that is to take `wanted_s` seconds for a step, then the script, and waits
         until it is ready to train.
         """
@@ -83,7 +83,7 @@ class FeedSession:
             self.script.worker.end()
 
 
-def _start_script(context: Context[FeedSettings], device: DeviceProcess) -> Worker:
+def _start_script(context: Context[InputPipelineSettings], device: DeviceProcess) -> Worker:
     """The script's worker, which alone holds its end of the channel from now on."""
     fds = [device.script_socket.fileno(), device.arena.fd]
     arguments = [

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
+from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.context import Context
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
@@ -42,8 +42,8 @@ class FindingKind(Kind[FindingSettings]):
         ("genuine-capture", "top-operators", "shares", "bounds", "ceiling"), "diagnosis"
     )
     required = tuple(criteria)
-    judge_calls: ClassVar[Calls] = {"make_inputs": 3, "work": 3}
-    asks = (
+    judge_functions: ClassVar[JudgeFunctions] = {"make_inputs": 3, "work": 3}
+    answered_questions = (
         *(
             f"{place}{part}"
             for place in ("first", "second", "third")
@@ -56,11 +56,6 @@ class FindingKind(Kind[FindingSettings]):
     def rehearsed(self, settings: FindingSettings) -> FindingSettings:
         less = {"passes": 1, "precision": 9.0, "loosest": 9.0, "least_captures": 2}
         return msgspec.structs.replace(super().rehearsed(settings), **less)
-
-    def measure(self, context: Context[FindingSettings]) -> Measured:
-        from bottleneck_lab.measure.kinds.operator_profile.check import measure
-
-        return measure(context)
 
     def profile(self, context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.operator_profile.check import profile

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
-from bottleneck_lab.measure.kinds.base import Calls, Criteria, Kind
-from bottleneck_lab.measure.settings import WorkerSettings
-
-if TYPE_CHECKING:
-    from bottleneck_lab.measure.context import Context, Measured
-    from bottleneck_lab.measure.sandbox.children import OnLine
-
-
-class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of a C function that launches kernels: numbers, "array" for the address of one,
-    "null".
-    """
-
-    function: str
-    arguments: tuple[int | float | str, ...]
+from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
+from bottleneck_lab.measure.settings import HostCall, WorkerSettings
 
 
 class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +50,7 @@ class SpeedupKind(Kind[SpeedupSettings]):
         "load-bytes": "mechanism",
     }
     required = ("right-answers",)
-    judge_calls: ClassVar[Calls] = {"cases": 2, "make_inputs": 4, "judge": 5}
+    judge_functions: ClassVar[JudgeFunctions] = {"cases": 2, "make_inputs": 4, "judge": 5}
 
     def rehearsed(self, settings: SpeedupSettings) -> SpeedupSettings:
         less = {
@@ -75,16 +61,6 @@ class SpeedupKind(Kind[SpeedupSettings]):
             "self_test_margin": 99.0,
         }
         return msgspec.structs.replace(super().rehearsed(settings), **less)
-
-    def measure(self, context: Context[SpeedupSettings]) -> Measured:
-        from bottleneck_lab.measure.kinds.speedup.check import measure
-
-        return measure(context)
-
-    def profile(self, context: Context[SpeedupSettings], trace: Path, on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.speedup.run import profile
-
-        return profile(context, trace, on_line)
 
     def launches(self, lab: Lab) -> tuple[HostCall, ...]:
         return self.settings(lab, "cuda").launches

@@ -4,7 +4,6 @@ memory), and whether it still trains the same model.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -14,7 +13,7 @@ from bottleneck_lab.measure.kinds.base import Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from bottleneck_lab.measure.context import Context, Measured
+    from bottleneck_lab.measure.context import Context
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
@@ -62,16 +61,6 @@ class TrainingKind(Kind[TrainingSettings]):
 
     def rehearsed(self, settings: TrainingSettings) -> TrainingSettings:
         return msgspec.structs.replace(super().rehearsed(settings), max_s=2.0, warm_up_rounds=1)
-
-    def measure(self, context: Context[TrainingSettings]) -> Measured:
-        from bottleneck_lab.measure.kinds.training.check import measure
-
-        return measure(context)
-
-    def profile(self, context: Context[TrainingSettings], trace: Path, on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.training.run import profile
-
-        return profile(context, trace, on_line)
 
     def run(self, context: Context[TrainingSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.training.run import run

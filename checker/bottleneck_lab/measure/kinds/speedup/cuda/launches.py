@@ -16,10 +16,10 @@ import msgspec
 
 from bottleneck_lab.analysis.machine_code.ptx import Kernel, read_ptx
 from bottleneck_lab.analysis.machine_code.warp import Launch, WarpAccesses, follow
-from bottleneck_lab.measure.kinds.speedup import HostCall
 from bottleneck_lab.measure.kinds.speedup.cuda.compilers import compile_host
 from bottleneck_lab.measure.kinds.speedup.cuda.static_check import disassembled
 from bottleneck_lab.measure.sandbox.children import lower_limit
+from bottleneck_lab.measure.settings import HostCall
 
 ARCHITECTURE = "90a"
 CALL_S = 20
