@@ -22,8 +22,7 @@ def table() -> str:
         for slug in stage["labs"]:
             lab = _toml(f"{slug}/lab.toml")
             rows.append(
-                f"| `{slug}` | {lab['title']} | {stage['name']} |"
-                f" {', '.join(lab['devices'])} |"
+                f"| `{slug}` | {lab['title']} | {stage['name']} | {', '.join(lab['devices'])} |"
             )
     return "\n".join(rows) + "\n"
 
