@@ -46,8 +46,7 @@ from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.fast.allocator import keep_freed
-from bottleneck_lab.trace.load import find_traces
-from bottleneck_lab.trace.snapshot import is_snapshot, load_snapshot
+from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import find_capture

@@ -20,6 +20,7 @@ from isal import igzip, isal_zlib
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
 from bottleneck_lab.trace.kineto.reader import read_kineto
+from bottleneck_lab.trace.snapshot import Snapshot
 from bottleneck_lab.trace.timeline import Timeline
 
 Result = TypeVar("Result")
@@ -253,3 +254,36 @@ def _moved(
     return replace(
         timeline, work=work, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved
     )
+
+
+def is_snapshot(path: Path) -> bool:
+    """Return True if the file begins as a pickle does. Only reading it tells what kind of pickle."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+    except OSError:
+        return False
+    return start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """Read the pickle that `torch.cuda.memory._dump_snapshot` wrote.
+
+    Nothing in the file is executed, and no object of its choosing is made. Raises CaptureError for
+    a file that is damaged or holds anything but such a snapshot.
+    """
+    from bottleneck_lab.trace.fast.snapshot_pickle import SnapshotReader, UnusualPickleError
+
+    try:
+        with path.open("rb") as file:
+            return SnapshotReader(file.read, path.name).read()
+    except UnusualPickleError as error:
+        raise CaptureError(
+            f"{path.name} is not a memory snapshot: {error}. Nothing in it was executed.",
+            "Record one with `lab profile --tool memory -- python PROGRAM`, or with"
+            " torch.cuda.memory._dump_snapshot.",
+        ) from error
+    except OSError as error:
+        raise CaptureError(
+            f"{path.name} cannot be read: {error.strerror}.", "Copy it again, or record it again."
+        ) from error

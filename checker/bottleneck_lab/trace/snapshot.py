@@ -1,6 +1,7 @@
-"""What a memory snapshot of PyTorch's allocator holds: events in columns, and the blocks that were
-there when it was taken.
+"""A memory snapshot of PyTorch's allocator: its events in columns, and the blocks held when it was
+taken.
 
+Only the structures stand here; `load.load_snapshot` and the readers in `fast/` both import them.
 The format is that of `torch.cuda.memory._snapshot()` (torch/csrc/cuda/Module.cpp,
 THCPModule_memorySnapshot).
 """
@@ -9,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 
 import numpy as np
 
-from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.timeline import Ints, SmallInts, TinyInts
 
 NO_STACK = -1
@@ -112,40 +111,6 @@ class Snapshot:
     def devices(self) -> list[int]:
         """Every device that it says anything about."""
         return sorted({*self.events, *(segment.device for segment in self.segments)})
-
-
-def is_snapshot(path: Path) -> bool:
-    """Whether a file begins as a pickle does. What kind of pickle, only reading it tells."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(2)
-    except OSError:
-        return False
-    return start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
-
-
-def load_snapshot(path: Path) -> Snapshot:
-    """The snapshot in a pickle of `torch.cuda.memory._dump_snapshot`. Nothing in the file is
-    executed, and no object of its choosing is made.
-
-    Raises CaptureError for a file that is damaged, or holds anything else than such a snapshot
-    does.
-    """
-    from bottleneck_lab.trace.fast.snapshot_pickle import SnapshotReader, UnusualPickleError
-
-    try:
-        with path.open("rb") as file:
-            return SnapshotReader(file.read, path.name).read()
-    except UnusualPickleError as error:
-        raise CaptureError(
-            f"{path.name} is not a memory snapshot: {error}. Nothing in it was executed.",
-            "Record one with `lab profile --tool memory -- python PROGRAM`, or with"
-            " torch.cuda.memory._dump_snapshot.",
-        ) from error
-    except OSError as error:
-        raise CaptureError(
-            f"{path.name} cannot be read: {error.strerror}.", "Copy it again, or record it again."
-        ) from error
 
 
 def empty_events() -> AllocatorEvents:
