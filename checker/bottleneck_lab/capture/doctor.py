@@ -65,11 +65,10 @@ def examine() -> list[Requirement]:
     Linux, only what runs there. Never raises if something is missing.
     """
     anywhere: tuple[Callable[[], list[Requirement]], ...] = (_python, _packages)
-    probes = (
-        (*anywhere, _gpu, _programs, _isolation, _sizes, _data)
-        if sys.platform == "linux"
-        else anywhere
-    )
+    if sys.platform == "linux":
+        probes = (*anywhere, _gpu, _programs, _isolation, _sizes, _data)
+    else:
+        probes = anywhere
     return [finding for probe in probes for finding in probe()]
 
 
@@ -120,7 +119,9 @@ def require_torch(command: str) -> None:
 
 def _require_gpu(lab: Lab) -> None:
     others = [device for device in lab.spec.devices if device != "cuda"]
-    instead = f"Use `--device {others[0]}`; " if others else ""
+    instead = ""
+    if others:
+        instead = f"Use `--device {others[0]}`; "
     if missing := gpus_missing(lab):
         raise MachineError(missing, f"{instead}`lab doctor` says what is missing.")
     if refusals := [refusal for state in gpu_states() if (refusal := state.refusal())]:
@@ -136,7 +137,11 @@ def _output(*command: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return None if done.returncode else (lines[-1] if lines else "works")
+    if done.returncode:
+        return None
+    if lines:
+        return lines[-1]
+    return "works"
 
 
 def _python() -> list[Requirement]:
@@ -174,11 +179,10 @@ def _gpu() -> list[Requirement]:
     unlocks = "measuring on `cuda`; without it every lab works on `cpu` or `virtual`"
     version = Path("/proc/driver/nvidia/version")
     if names:
-        driver = (
-            version.read_text().splitlines()[0].removeprefix("NVRM version: ")
-            if version.exists()
-            else "driver unknown"
-        )
+        if version.exists():
+            driver = version.read_text().splitlines()[0].removeprefix("NVRM version: ")
+        else:
+            driver = "driver unknown"
         found = f"{', '.join(names)} ({' '.join(driver.split())})"
         obstacles = [row for state in gpu_states() for row in _obstacles(state)]
         return [Requirement("GPU", True, found, unlocks, "optional"), *obstacles, _counters()]
@@ -248,8 +252,12 @@ def _counters() -> Requirement:
         _DRIVER_PARAMETERS.exists() and "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
     )
     refused = restricted and not _is_administrator()
-    found = "refused: ERR_NVGPUCTRPERM" if refused else "allowed"
-    remedy = COUNTERS_REMEDY if refused else ""
+    found = "allowed"
+    if refused:
+        found = "refused: ERR_NVGPUCTRPERM"
+    remedy = ""
+    if refused:
+        remedy = COUNTERS_REMEDY
     return Requirement(
         "GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy
     )
@@ -280,11 +288,10 @@ def _headers() -> Requirement:
     """Python's own headers, which Triton and Inductor compile against."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     unlocks, present = "Triton kernels and `torch.compile`", header.is_file()
-    remedy = (
-        ""
-        if present
-        else "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
-    )
+    if present:
+        remedy = ""
+    else:
+        remedy = "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
     return Requirement(
         "Python.h",
         present,
@@ -396,5 +403,7 @@ def _perf_analyzer() -> Requirement:
 
 def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     made = is_made(name)
-    found = str(dataset_root(name)) if made else "not created yet, or incomplete"
+    found = "not created yet, or incomplete"
+    if made:
+        found = str(dataset_root(name))
     return Requirement(name, made, found, unlocks, need, "" if made else remedy)

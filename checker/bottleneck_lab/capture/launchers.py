@@ -52,13 +52,13 @@ def split(program: tuple[str, ...], python: str) -> Launch:
             len(program),
         )
         return Launch(program[:first], program[first:], "OMPI_COMM_WORLD_RANK", mpi=True)
-    start = (
-        1
-        if name == "torchrun"
-        else 3
-        if is_python(program[0]) and _is_torch_module(program[1:3])
-        else 0
-    )
+    if name == "torchrun":
+        start = 1
+    else:
+        if is_python(program[0]) and _is_torch_module(program[1:3]):
+            start = 3
+        else:
+            start = 0
     if not start:
         return Launch((), program)
     at = next(
@@ -98,15 +98,23 @@ def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[st
         while at < len(program) and program[at].startswith("-") and program[at] not in ("-m", "-c"):
             at += 2 if program[at] in _FLAGS_WITH_VALUE else 1
         interpreter = shutil.which(program[0]) or python
-        return ([interpreter, *program[1:at]], list(program[at:])) if at < len(program) else None
+        if at < len(program):
+            return ([interpreter, *program[1:at]], list(program[at:]))
+        return None
     if program[0].endswith(".py"):
         return [python], list(program)
     found = shutil.which(program[0])
-    owner = _shebang(Path(found)) if found else None
-    return ([owner], [str(found), *program[1:]]) if owner else None
+    owner = None
+    if found:
+        owner = _shebang(Path(found))
+    if owner:
+        return ([owner], [str(found), *program[1:]])
+    return None
 
 
 def _shebang(path: Path) -> str | None:
     with path.open("rb") as file:
         words = file.readline(256).decode("utf-8", "replace").removeprefix("#!").split()
-    return words[0] if len(words) == 1 and is_python(words[0]) else None
+    if len(words) == 1 and is_python(words[0]):
+        return words[0]
+    return None

@@ -73,7 +73,9 @@ class Lines:
         return self._own[code]
 
     def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        return self._within if self._is_own(frame.f_code) else None
+        if self._is_own(frame.f_code):
+            return self._within
+        return None
 
     def _within(self, frame: FrameType, event: str, _arg: Any) -> Any:
         if event == "line":
@@ -161,7 +163,9 @@ def compress(trace: Path, target: Path, lines: Lines | None, ends_ns: list[int])
         file.seek(max(0, trace.stat().st_size - (1 << 16)))
         ends += file.read()
     found = re.search(rb'"baseTimeNanoseconds": (\d+)', ends)
-    base = int(found[1]) if found else 0
+    base = 0
+    if found:
+        base = int(found[1])
     with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
         _add(
             source, out, itertools.chain(steps(ends_ns, base), lines.events(base) if lines else ())

@@ -133,7 +133,9 @@ def _pressure(kind: str) -> float | None:
     except OSError:
         return None
     found = [field.removeprefix("avg10=") for field in line.split() if field.startswith("avg10=")]
-    return float(found[0]) / 100 if found else None
+    if found:
+        return float(found[0]) / 100
+    return None
 
 
 def read_steps(path: Path) -> float | None:
@@ -186,7 +188,9 @@ class Sampler:
         """Steps so far, and their rate. A count that falls is a workload started again: no rate for
         that one sample.
         """
-        steps = read_steps(self._steps) if self._steps else None
+        steps = None
+        if self._steps:
+            steps = read_steps(self._steps)
         before, rate = self._before, None
         if steps is None:
             return None, None

@@ -90,7 +90,9 @@ def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -
     give. The program gets its own HOME back.
     """
     options = request.options
-    report = f"report_%q{{{launch.rank}}}" if launch.rank else "report"
+    report = "report"
+    if launch.rank:
+        report = f"report_%q{{{launch.rank}}}"
     chosen = options.metrics or (() if "full" in can.sets else METRICS)
     what = ["--metrics", ",".join(chosen)] if chosen else ["--set", "full"]
     words = [

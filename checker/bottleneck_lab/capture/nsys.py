@@ -66,7 +66,9 @@ def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) 
     children (a DataLoader's workers) are followed.
     """
     wanted = [*WANTED, *(["mpi"] if launch.mpi else [])]
-    report = f"report_%q{{{launch.rank}}}" if launch.rank else "report"
+    report = "report"
+    if launch.rank:
+        report = f"report_%q{{{launch.rank}}}"
     settings = {
         "--trace": ",".join(name for name in wanted if name in can.traces),
         "--sample": "none",

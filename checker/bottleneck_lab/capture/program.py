@@ -27,7 +27,9 @@ def command(request: Request, python: str) -> list[str]:
     what is not Python.
     """
     launch, options = split(request.program, python), request.options
-    found = as_python(launch.program, python) if launch.program else None
+    found = None
+    if launch.program:
+        found = as_python(launch.program, python)
     if found is None:
         raise UsageError(
             f"torch.profiler only records Python programs, and '{request.program[0]}' is not one.",
@@ -80,7 +82,9 @@ def record(request: Request) -> Captured:
                 folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz",
             )
     extra = sorted(path.name for path in request.out.glob("*.pickle"))
-    version = str(outcomes[0].get("torch", "")) if outcomes else ""
+    version = ""
+    if outcomes:
+        version = str(outcomes[0].get("torch", ""))
     notes = [
         f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome
     ]
@@ -115,7 +119,9 @@ def explain(
             "Ask for fewer steps (--wait, --warmup, --active), or leave the schedule out to record"
             " everything.",
         )
-    said = f":\n{ended.last_lines()}" if ended.tail.strip() else "."
+    said = "."
+    if ended.tail.strip():
+        said = f":\n{ended.last_lines()}"
     return CaptureError(
         f"The program {ended.why()} before its trace was written{said}",
         "Run it without the profiler first.",

@@ -52,7 +52,9 @@ def record(tool: str, request: Request) -> Captured:
 
 def conclusion_of(report: Path, ended: CommandEnd) -> str:
     """What the report concludes, in one sentence. A run without its summary proves nothing."""
-    text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
+    text = ""
+    if report.is_file():
+        text = report.read_text(encoding="utf-8", errors="replace")
     problems = count_problems(text)
     if problems:
         first = first_problem(text)

@@ -81,9 +81,13 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
 
     steps, cuda = Steps(), torch.cuda.is_available()
     register_optimizer_step_post_hook(steps)
-    plan = schedule(**options.schedule, repeat=1) if options.schedule else None
+    plan = None
+    if options.schedule:
+        plan = schedule(**options.schedule, repeat=1)
     lines = _lines_module()
-    own = lines.Lines() if options.stack else None
+    own = None
+    if options.stack:
+        own = lines.Lines()
 
     def write(done: Any) -> None:
         if own:

@@ -79,7 +79,9 @@ def locate_tool(tool: str) -> str | None:
     """
     if tool not in TOOLS:
         raise UsageError(f"There is no tool called '{tool}'.", f"Choose one of {', '.join(TOOLS)}.")
-    return locate(_EXECUTABLES[tool][0]) if tool in _EXECUTABLES else None
+    if tool in _EXECUTABLES:
+        return locate(_EXECUTABLES[tool][0])
+    return None
 
 
 def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
@@ -147,13 +149,14 @@ def _kernels(lab: Lab, workspace: Path) -> str:
     """
     names: set[str] = set()
     for name in lab.spec.editable:
-        text = (
-            (workspace / name).read_text(encoding="utf-8", errors="replace")
-            if (workspace / name).is_file()
-            else ""
-        )
+        if (workspace / name).is_file():
+            text = (workspace / name).read_text(encoding="utf-8", errors="replace")
+        else:
+            text = ""
         names.update(_KERNEL.findall(text))
-    return "|".join([*sorted(names), "flash_fwd", "fmha", "cudnn"]) if names else ""
+    if names:
+        return "|".join([*sorted(names), "flash_fwd", "fmha", "cudnn"])
+    return ""
 
 
 def _require_timeline(trace: Path, tool: str) -> None:

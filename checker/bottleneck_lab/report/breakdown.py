@@ -34,7 +34,9 @@ class Part:
     @property
     def cause(self) -> str:
         """The cause of idle time; empty for work."""
-        return self.key.removeprefix("idle-") if self.key.startswith("idle-") else ""
+        if self.key.startswith("idle-"):
+            return self.key.removeprefix("idle-")
+        return ""
 
 
 PartKind = tuple[str, str, str, str]
@@ -87,7 +89,9 @@ _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of t
 
 def _idle(cause: str, *, on_cpu: bool) -> PartKind:
     """On a CPU nothing is launched, and a CPU that prepares input is not idle."""
-    label = _ON_CPU.get(cause) if on_cpu else None
+    label = None
+    if on_cpu:
+        label = _ON_CPU.get(cause)
     said = (SAID_ON_CPU if on_cpu else SAID)[cause]
     return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), said
 
@@ -126,12 +130,13 @@ def gap_colour(cause: str) -> str:
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
     """A device's label, with its rank if there are several."""
-    name = (
-        "CPU"
-        if use.is_cpu
-        else " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
-    )
-    emulated = "emulated" if use.emulated and "emulated" not in name else ""
+    if use.is_cpu:
+        name = "CPU"
+    else:
+        name = " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
+    emulated = ""
+    if use.emulated and "emulated" not in name:
+        emulated = "emulated"
     return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, emulated]))
 
 
@@ -144,7 +149,9 @@ def describe_capture(summary: Summary) -> str:
     count = sum(step.rank == summary.steps[0].rank for step in summary.steps)
     if count == 1:
         return f"{span}: 1 step, {events}"
-    ranks = f" on each of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
+    ranks = ""
+    if len(summary.ranks) > 1:
+        ranks = f" on each of {len(summary.ranks)} ranks"
     each = (
         f"{words.format_duration(summary.step_mean_ns)} each (spread"
         f" {words.format_share(summary.step_spread)})"
@@ -164,20 +171,23 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
 
 
 def _collective(row: CollectiveRow) -> str:
-    size = f" of {words.format_bytes(row.bytes)}" if row.bytes else ""
+    size = ""
+    if row.bytes:
+        size = f" of {words.format_bytes(row.bytes)}"
     often = f", {row.calls_per_step:.3g} per step"
-    buffers = (
-        " (DDP's buffers: broadcast_buffers)"
-        if row.collective == "broadcast" and row.calls_per_step >= 1
-        else ""
-    )
+    if row.collective == "broadcast" and row.calls_per_step >= 1:
+        buffers = " (DDP's buffers: broadcast_buffers)"
+    else:
+        buffers = ""
     return f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
 
 
 def describe_lines(summary: Summary) -> str:
     """What the reader's Python is listed by: torch.profiler alone records functions, not lines."""
     exact = any(row.exact for row in summary.lines)
-    return "Your lines of Python" if exact else "Your functions (line of definition)"
+    if exact:
+        return "Your lines of Python"
+    return "Your functions (line of definition)"
 
 
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:

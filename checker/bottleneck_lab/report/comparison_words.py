@@ -90,7 +90,9 @@ def _describe_control(control: Control) -> str:
 
 def format_interval(low: float | None, high: float | None) -> str:
     """`1.60–1.72x`; empty if a bound is not known."""
-    return f"{low:.2f}–{high:.2f}x" if low is not None and high is not None else ""
+    if low is not None and high is not None:
+        return f"{low:.2f}–{high:.2f}x"
+    return ""
 
 
 def label_change(change: FigureChange) -> str:
@@ -106,12 +108,18 @@ def label_change(change: FigureChange) -> str:
 
 def format_ratio(change: FigureChange) -> str:
     """The ratio; `gone` and `new` for what is on one side only."""
-    return f"{change.ratio:.2f}x" if change.ratio else "gone" if change.before else "new"
+    if change.ratio:
+        return f"{change.ratio:.2f}x"
+    if change.before:
+        return "gone"
+    return "new"
 
 
 def format_change_time(ns: float) -> str:
     """A time before or after; a dash for what is not there at all."""
-    return words.format_duration(ns) if ns else "–"
+    if ns:
+        return words.format_duration(ns)
+    return "–"
 
 
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:

@@ -55,7 +55,9 @@ def _criteria_table(criteria: list[CriterionResult]) -> str:
 
 
 def _list(title: str, items: list[str]) -> str:
-    return f"### {title}\n\n" + "\n".join(f"- {_plain(item)}" for item in items) if items else ""
+    if items:
+        return f"### {title}\n\n" + "\n".join(f"- {_plain(item)}" for item in items)
+    return ""
 
 
 def _plain(text: str) -> str:

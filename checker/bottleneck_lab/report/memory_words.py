@@ -11,7 +11,9 @@ COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
 def describe_levels(memory: DeviceMemory) -> list[str]:
     """How much memory is held, reserved and lost, and how it grows."""
     unused = memory.reserved_bytes - memory.held_bytes
-    share = unused / memory.reserved_bytes if memory.reserved_bytes else 0.0
+    share = 0.0
+    if memory.reserved_bytes:
+        share = unused / memory.reserved_bytes
     told = [
         (
             f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,}"

@@ -50,12 +50,16 @@ def format_share(share: float) -> str:
     percent = round(share * 100, 1)
     if share and not percent:
         return "<0.1%"
-    return f"{percent:.0f}%" if percent == int(percent) else f"{percent:.1f}%"
+    if percent == int(percent):
+        return f"{percent:.0f}%"
+    return f"{percent:.1f}%"
 
 
 def format_share_column(share: float) -> str:
     """A share (0–1) as a percentage with one decimal, always, so that a column lines up."""
-    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+    if 0 < share < 0.0005:
+        return "<0.1%"
+    return f"{share:.1%}"
 
 
 def format_duration(ns: float) -> str:
@@ -82,14 +86,18 @@ def format_serving(use: ServingUse) -> str:
 
 def format_flops(rate: float) -> str:
     """FLOP/s in G or T."""
-    return f"{rate / 1e12:.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GFLOP/s"
+    if rate >= 1e12:
+        return f"{rate / 1e12:.1f} TFLOP/s"
+    return f"{rate / 1e9:.1f} GFLOP/s"
 
 
 def describe_ceilings(machine: Machine) -> list[str]:
     """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they
     balance.
     """
-    threads = f", {machine.threads} threads" if machine.threads else ""
+    threads = ""
+    if machine.threads:
+        threads = f", {machine.threads} threads"
     rates = [
         f"  {precision:7} {format_flops(rate)} at most, in matrix products"
         for precision, rate in machine.flops.items()
@@ -132,7 +140,9 @@ def format_target(criterion: CriterionResult) -> str:
     """The target with its direction, such as `at least 80%`; empty if the criterion has none."""
     if criterion.target is None:
         return ""
-    words = "at least" if criterion.direction == "at_least" else "at most"
+    words = "at most"
+    if criterion.direction == "at_least":
+        words = "at least"
     return f"{words} {format_figure(criterion.target, criterion.unit)}"
 
 
@@ -185,7 +195,9 @@ def gauge(criterion: CriterionResult) -> Gauge | None:
 
 
 def _finite(figure: float | None) -> float | None:
-    return figure if figure is not None and math.isfinite(figure) else None
+    if figure is not None and math.isfinite(figure):
+        return figure
+    return None
 
 
 def format_moment(moment: str) -> str:
@@ -205,11 +217,10 @@ def describe_prediction(verdict: Verdict) -> str:
     if verdict.outcome is not Outcome.PASS:
         return f"You predicted {predicted:.2f}x; this attempt ran {measured:.2f}x as fast."
     off = predicted / measured - 1 if measured > 0 else math.inf
-    near = (
-        "right on the mark"
-        if abs(off) < 0.1
-        else f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
-    )
+    if abs(off) < 0.1:
+        near = "right on the mark"
+    else:
+        near = f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
     return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
 
 
@@ -228,8 +239,12 @@ def describe_wait(row: SyncRow) -> str:
 
 def describe_awaited(row: SyncRow) -> str:
     """The work that most of the waiting was for, and the line that launched it where that is known."""
-    place = f", launched in {row.awaited_line}" if row.awaited_line else ""
-    return f"{row.awaited}{place}" if row.awaited else ""
+    place = ""
+    if row.awaited_line:
+        place = f", launched in {row.awaited_line}"
+    if row.awaited:
+        return f"{row.awaited}{place}"
+    return ""
 
 
 def describe_standing(standing: Standing | None) -> str:
@@ -245,19 +260,18 @@ def describe_standing(standing: Standing | None) -> str:
     }.get(standing.told)
     if told:
         return f"cause not named by you ({told})"
-    hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}" if standing.hints else ""
-    corrected = (
-        f", corrected {standing.corrections} time{'s' * (standing.corrections != 1)}"
-        if standing.corrections
-        else ""
-    )
+    hints = ""
+    if standing.hints:
+        hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}"
+    if standing.corrections:
+        corrected = f", corrected {standing.corrections} time{'s' * (standing.corrections != 1)}"
+    else:
+        corrected = ""
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
-    return (
-        f"cause named on the first try{hints}"
-        if standing.named
-        else f"cause not named on the first try{hints}{corrected}"
-    )
+    if standing.named:
+        return f"cause named on the first try{hints}"
+    return f"cause not named on the first try{hints}{corrected}"
 
 
 def lab_name(slug: str) -> str:

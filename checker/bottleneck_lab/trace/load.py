@@ -82,7 +82,9 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
     if path.suffix == ".nsys-rep" or start.startswith(SQLITE_MAGIC):
         from bottleneck_lab.trace.nsys import reader as nsys
 
-        return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
+        if start.startswith(SQLITE_MAGIC):
+            return nsys.load_nsys_sqlite
+        return nsys.load_nsys_report
     if start[:1] == b"\x80":
         raise CaptureError(
             f"{path.name} is a pickle: at best a memory snapshot, not a timeline.",
@@ -94,7 +96,9 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
 
     if path.suffix == ".ncu-rep":
         return ncu.load_ncu_report
-    return ncu.load_ncu_csv if ncu.is_ncu_csv(start) else _load_plain
+    if ncu.is_ncu_csv(start):
+        return ncu.load_ncu_csv
+    return _load_plain
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -123,7 +127,9 @@ def _load_plain(path: Path) -> Timeline:
 def _load_gzip(path: Path) -> Timeline:
     with igzip.open(path, "rb") as file:  # type: ignore[no-untyped-call]  # isal has no types for it
         start = file.peek(len(SQLITE_MAGIC))[: len(SQLITE_MAGIC)]
-        return _unpacked(file, path) if start == SQLITE_MAGIC else read_kineto(file.read, path)
+        if start == SQLITE_MAGIC:
+            return _unpacked(file, path)
+        return read_kineto(file.read, path)
 
 
 def _unpacked(file: IO[bytes], path: Path) -> Timeline:
@@ -221,7 +227,9 @@ TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
 
 def _base_ns(timeline: Timeline) -> int:
     text = timeline.facts.get("baseTimeNanoseconds", "0")
-    return int(text) if text.isdecimal() else 0
+    if text.isdecimal():
+        return int(text)
+    return 0
 
 
 def _moved(

@@ -60,7 +60,9 @@ _DTYPES = {
 def dtype_of(name: str | None) -> int:
     """The number of a type that a profiler names, c10's or NumPy's; 0 for one that is not known."""
     plain = (name or "").lower()
-    return _DTYPES["float8"] if plain.startswith("float8") else _DTYPES.get(plain, 0)
+    if plain.startswith("float8"):
+        return _DTYPES["float8"]
+    return _DTYPES.get(plain, 0)
 
 
 LINES_OF = "lines of "
@@ -112,4 +114,6 @@ def _host_memory(name: str) -> HostMemory:
     low = name.lower()
     if "pageable" in low:
         return HostMemory.PAGEABLE
-    return HostMemory.PINNED if "pinned" in low else HostMemory.UNKNOWN
+    if "pinned" in low:
+        return HostMemory.PINNED
+    return HostMemory.UNKNOWN

@@ -225,7 +225,9 @@ def _number(text: str | None) -> float | None:
         value = float((text or "").replace(",", ""))
     except ValueError:
         return None
-    return value if np.isfinite(value) else None
+    if np.isfinite(value):
+        return value
+    return None
 
 
 def _scale(unit: str | None) -> float:

@@ -19,7 +19,9 @@ def count_problems(text: str) -> int | None:
     proves nothing.
     """
     counts = [int(errors or hazards) for errors, hazards in _SUMMARY.findall(text)]
-    return sum(counts) if counts else None
+    if counts:
+        return sum(counts)
+    return None
 
 
 def first_problem(text: str) -> str:
@@ -33,4 +35,6 @@ def first_problem(text: str) -> str:
         :6
     ]  # the problem, and where: the backtrace of the host comes later
     place = next((match[0] for line in rest if (match := _PLACE.search(line))), "")
-    return f"{found[1]}, {place}" if place and place not in found[1] else found[1]
+    if place and place not in found[1]:
+        return f"{found[1]}, {place}"
+    return found[1]

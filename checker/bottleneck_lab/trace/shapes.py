@@ -168,7 +168,9 @@ def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
         AttributeError,
     ):
         return None
-    return Work(flop, elements * size, precision) if flop > 0 and elements > 0 else None
+    if flop > 0 and elements > 0:
+        return Work(flop, elements * size, precision)
+    return None
 
 
 def _numbers(text: Any) -> Shape:

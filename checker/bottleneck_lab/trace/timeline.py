@@ -353,7 +353,9 @@ def sort_table(table: Table) -> Table:
 
 
 def _alone(values: NDArray[Any]) -> NDArray[Any]:
-    return values if values.strides == (0,) else np.ascontiguousarray(values)
+    if values.strides == (0,):
+        return values
+    return np.ascontiguousarray(values)
 
 
 def _exchanged(

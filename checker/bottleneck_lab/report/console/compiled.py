@@ -45,10 +45,13 @@ def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> 
         sheet.line(words.BLIND)
         return
     for verdict in found.judged:
-        mark, style = (
-            (sheet.signs.right, "green") if verdict.judged.good else (sheet.signs.wrong, "red")
-        )
-        of = f" ({', '.join(verdict.of)})" if verdict.of else ""
+        if verdict.judged.good:
+            mark, style = (sheet.signs.right, "green")
+        else:
+            mark, style = (sheet.signs.wrong, "red")
+        of = ""
+        if verdict.of:
+            of = f" ({', '.join(verdict.of)})"
         sheet.line(f"{verdict.judged.sentence}{of}", lead=f"{mark} ", lead_style=style)
 
 
@@ -84,11 +87,10 @@ _LABELS = (
 
 
 def _cells(figures: KernelResources) -> tuple[str, ...]:
-    cores = (
-        f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
-        if figures.tensor_core
-        else "none"
-    )
+    if figures.tensor_core:
+        cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
+    else:
+        cores = "none"
     return (
         str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
         f"{figures.shared_bytes:,} bytes",

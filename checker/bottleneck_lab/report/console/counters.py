@@ -69,7 +69,9 @@ def render_counters(
 
 
 def _print_figures(sheet: Sheet, pair: Pair) -> None:
-    told = "the launch that is furthest behind" if pair.library else "the longest launch"
+    told = "the longest launch"
+    if pair.library:
+        told = "the launch that is furthest behind"
     sheet.heading(f"2  Its counters ({told})")
     heads = ["yours", *(["library's"] if pair.library else []), "good is"]
     sheet.path(f"{'':{_LABEL}}" + "".join(f"{head:>{_COLUMN}}" for head in heads), indent=2)

@@ -39,7 +39,9 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
                 width=width,
                 target=point.hidden_efficiency,
             )
-            mark = "*" if point.source == "reducer" else " "
+            mark = " "
+            if point.source == "reducer":
+                mark = "*"
             share = words.format_share_column(point.efficiency)
             sheet.write(
                 Text(

@@ -50,20 +50,24 @@ def _print_device(sheet: Sheet, device: DeviceStretch, length: int, *, ranks: in
         f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
     )
     lead = f"rank {device.rank}, {name}" if ranks > 1 else name
-    longest = (
-        f" (longest {words.format_duration(device.longest_idle_ns)})"
-        if device.longest_idle_ns
-        else ""
-    )
+    if device.longest_idle_ns:
+        longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
+    else:
+        longest = ""
     sheet.line(f"{said or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
 
 
 def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int) -> None:
-    info = timeline.threads[use.thread] if use.thread < len(timeline.threads) else None
-    name = (
-        (info.name or f"process {info.pid}, thread {info.tid}") if info else f"thread {use.thread}"
-    )
-    rank = f"rank {use.rank}, " if len(timeline.ranks) > 1 else ""
+    info = None
+    if use.thread < len(timeline.threads):
+        info = timeline.threads[use.thread]
+    if info:
+        name = info.name or f"process {info.pid}, thread {info.tid}"
+    else:
+        name = f"thread {use.thread}"
+    rank = ""
+    if len(timeline.ranks) > 1:
+        rank = f"rank {use.rank}, "
     sheet.line(
         f"{rank}{name}: busy {words.format_share(use.busy_ns / length)}", indent=1, style="bold"
     )
@@ -72,7 +76,9 @@ def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int)
             f"{words.format_share_column(row.time_ns / length):>6}"
             f" {words.format_duration(row.time_ns):>9} "
         )
-        count = f" ({row.rows:,} times)" if row.rows > 1 else ""
+        count = ""
+        if row.rows > 1:
+            count = f" ({row.rows:,} times)"
         room = sheet.width - len(lead) - 3 - len(count)
         sheet.path(
             f"{sheet.safe(lead)}{sheet.fit(f'{short_name(row.name)}, {row.kind}', room)}{count}",

@@ -142,11 +142,10 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
         return
     sheet.heading("How busy over time")
     for use in shown:
-        label = (
-            f"rank {use.rank}"
-            if len(summary.ranks) > 1
-            else ("CPU" if use.is_cpu else f"device {use.device}")
-        )
+        if len(summary.ranks) > 1:
+            label = f"rank {use.rank}"
+        else:
+            label = "CPU" if use.is_cpu else f"device {use.device}"
         sheet.path(f"{label:10} {sheet.strip(use.busy_strip, width)}", indent=2)
     marks = [" "] * width
     for step in summary.steps:
@@ -222,7 +221,9 @@ _LOST = 0.1
 
 
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
-    title = "The biggest block" if biggest.key == "compute" else "Where most time is lost"
+    title = "Where most time is lost"
+    if biggest.key == "compute":
+        title = "The biggest block"
     sheet.heading(f"2  {title}: {biggest.label}, {words.format_share(biggest.share)}")
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     wall = sum(use.wall_ns for use in summary.devices)
@@ -230,11 +231,10 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     in_loop = biggest.cause not in OUTSIDE
     share = biggest.ns / (working if in_loop else wall)
     if share < _NEARLY_ALL:
-        whole = (
-            "the part between the first and the last work"
-            if in_loop and working < wall
-            else "the run"
-        )
+        if in_loop and working < wall:
+            whole = "the part between the first and the last work"
+        else:
+            whole = "the run"
         sheet.line(
             f"Removing this alone, with the work unchanged, would make {whole}"
             f" {ceiling(share):.2f}x as fast (Amdahl).",
@@ -275,8 +275,12 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
 def _print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> None:
     length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
     at = words.format_duration(gap.start_ns - summary.origin_ns)
-    after = f", until {short_name(gap.after)}" if gap.after else ""
-    lead = f"{number} " if number else ""
+    after = ""
+    if gap.after:
+        after = f", until {short_name(gap.after)}"
+    lead = ""
+    if number:
+        lead = f"{number} "
     sheet.path(
         f"{lead}{length:>9} {sheet.fit(f'at {at}{after}', sheet.width - 15)}",
         indent=3 - 2 * bool(number),
@@ -285,11 +289,10 @@ def _print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> Non
 
 def _print_launches(sheet: Sheet, summary: Summary) -> None:
     for use in summary.launches[:TOP]:
-        count = (
-            f"{use.kernels_per_step:,.0f} kernels per step"
-            if summary.steps
-            else f"{use.kernels:,} kernels"
-        )
+        if summary.steps:
+            count = f"{use.kernels_per_step:,.0f} kernels per step"
+        else:
+            count = f"{use.kernels:,} kernels"
         text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
 
@@ -305,11 +308,10 @@ def _print_memory(sheet: Sheet, summary: Summary) -> None:
             max(20, sheet.width - 16),
         )
         first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
-        grown = (
-            f"; {words.format_bytes(use.growth_bytes_per_step)} more each step"
-            if use.growth_bytes_per_step
-            else ""
-        )
+        if use.growth_bytes_per_step:
+            grown = f"; {words.format_bytes(use.growth_bytes_per_step)} more each step"
+        else:
+            grown = ""
         sheet.path(f"{where:10} {levels}", indent=2)
         sheet.line(f"{first} at the start, {peak} at the peak{grown}.", indent=2)
         if use.holders:

@@ -79,7 +79,9 @@ class Sheet:
     def safe(self, text: str) -> str:
         """`text` as this terminal can show it."""
         text = inert(text)
-        return text.translate(_ASCII).encode("ascii", "replace").decode() if self.ascii else text
+        if self.ascii:
+            return text.translate(_ASCII).encode("ascii", "replace").decode()
+        return text
 
     def blank(self) -> None:
         """An empty line."""
@@ -99,11 +101,10 @@ class Sheet:
         lead_style: str = "",
     ) -> None:
         """`text`, wrapped at words with a hanging indent; `lead` stands before its first line."""
-        body = (
-            text
-            if isinstance(text, Text)
-            else Text(self.fit(text, MAX_TEXT, lines=True), style=style)
-        )
+        if isinstance(text, Text):
+            body = text
+        else:
+            body = Text(self.fit(text, MAX_TEXT, lines=True), style=style)
         room = max(10, self.width - indent - len(lead))
         start = Text.assemble(" " * indent, (lead, lead_style))
         for part in body.wrap(self.console, room, tab_size=4):
@@ -119,7 +120,9 @@ class Sheet:
         """`text` cut to `room` characters, on one line unless it may have `lines`."""
         text, ellipsis = self.safe(text), self.safe("…")
         text = text if lines else " ".join(text.split())
-        return text if len(text) <= room else text[: max(0, room - len(ellipsis))] + ellipsis
+        if len(text) <= room:
+            return text
+        return text[: max(0, room - len(ellipsis))] + ellipsis
 
     def write(self, text: Text) -> None:
         """One line as it is, whatever its length."""
@@ -141,7 +144,9 @@ class Sheet:
 
     def strip(self, shares: Sequence[float], width: int) -> str:
         """Shares (0-1) over time as `width` columns of different heights."""
-        levels = " .:-=+*#" if self.ascii else " ▁▂▃▄▅▆▇█"
+        levels = " ▁▂▃▄▅▆▇█"
+        if self.ascii:
+            levels = " .:-=+*#"
         edges = [round(place * len(shares) / width) for place in range(width + 1)]
         groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
         return "".join(

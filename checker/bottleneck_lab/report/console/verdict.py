@@ -112,13 +112,17 @@ def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
 
 def _figure(criterion: CriterionResult) -> str:
     measured, target = words.format_measured(criterion), words.format_target(criterion)
-    return f"{measured}, wanted {target}" if measured and target else ""
+    if measured and target:
+        return f"{measured}, wanted {target}"
+    return ""
 
 
 def _mark(sheet: Sheet, holds: bool | None) -> tuple[str, str]:
     if holds is None:
         return "?", "yellow"
-    return (sheet.signs.right, "green") if holds else (sheet.signs.wrong, "red")
+    if holds:
+        return (sheet.signs.right, "green")
+    return (sheet.signs.wrong, "red")
 
 
 def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:

@@ -54,13 +54,11 @@ def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
                 outcome,
             ]
         )
-    return (
-        table(
+    if rows:
+        return table(
             ["", "before", "after", "ratio", "between", ""],
             rows,
             caption=title,
             numeric={1, 2, 3, 4},
         )
-        if rows
-        else None
-    )
+    return None

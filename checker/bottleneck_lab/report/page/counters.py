@@ -67,15 +67,15 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
 def _lead(*, blind: bool, any_target: bool) -> str:
     if blind:
         return ""
-    return (
-        "What to attack first is at the top of the list below the tables."
-        if any_target
-        else "Nothing stands out."
-    )
+    if any_target:
+        return "What to attack first is at the top of the list below the tables."
+    return "Nothing stands out."
 
 
 def _launch(pair: Pair) -> list[str]:
-    library = words.format_duration(pair.library.duration_ns) if pair.library else ""
+    library = ""
+    if pair.library:
+        library = words.format_duration(pair.library.duration_ns)
     return [
         pair.own.name,
         words.format_duration(pair.own.duration_ns),

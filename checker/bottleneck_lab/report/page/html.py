@@ -139,7 +139,9 @@ def _header(
         badges.append(tag("li", verdict.attestation, class_="badge"))
     if emulated:
         badges.append(tag("li", "Emulated device: its times are modelled", class_="badge emulated"))
-    lede = tag("p", verdict.summary, class_="lede") if verdict else None
+    lede = None
+    if verdict:
+        lede = tag("p", verdict.summary, class_="lede")
     links = [
         tag("li", tag("a", name, href=f"#{part.anchor}")) for name, part in sections.items() if part
     ]

@@ -173,17 +173,18 @@ def device_group(timeline: Timeline, rank: int, device: int) -> str:
         names.get((rank, device), ""),
     ]
     label = " · ".join(filter(None, parts))
-    return f"{label} · emulated" if timeline.emulated and "emulated" not in label else label
+    if timeline.emulated and "emulated" not in label:
+        return f"{label} · emulated"
+    return label
 
 
 def device_lanes(timeline: Timeline) -> Iterator[Lane]:
     """One lane per stream of every device."""
     table = timeline.device
-    pairs = (
-        np.unique(np.stack([table.rank, table.device]), axis=1)
-        if len(table.rank)
-        else np.empty((2, 0), dtype=int)
-    )
+    if len(table.rank):
+        pairs = np.unique(np.stack([table.rank, table.device]), axis=1)
+    else:
+        pairs = np.empty((2, 0), dtype=int)
     for rank, device in [(int(a), int(b)) for a, b in pairs.T]:
         on_device = take(table, (table.rank == rank) & (table.device == device))
         for stream in np.unique(on_device.stream).tolist():
@@ -236,13 +237,14 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
 
 
 def _thread_group(timeline: Timeline, thread: int, rank: int) -> str:
-    info = timeline.threads[thread] if thread < len(timeline.threads) else None
+    info = None
+    if thread < len(timeline.threads):
+        info = timeline.threads[thread]
     name = (info.name or f"thread {info.tid}") if info else f"thread {thread}"
-    process = (
-        f"process {info.pid}"
-        if info and len({each.pid for each in timeline.threads}) > 1
-        else "host"
-    )
+    if info and len({each.pid for each in timeline.threads}) > 1:
+        process = f"process {info.pid}"
+    else:
+        process = "host"
     return " · ".join(
         filter(None, [f"Rank {rank}" if len(timeline.ranks) > 1 else "", process, name])
     )

@@ -69,4 +69,6 @@ def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
 
 
 def _ms(seconds: float | None) -> str:
-    return "none" if seconds is None else f"{1000 * seconds:.0f}"
+    if seconds is None:
+        return "none"
+    return f"{1000 * seconds:.0f}"

@@ -118,7 +118,9 @@ def _wall_bar(summary: Summary) -> Markup:
         ]
         for part in parts
     ]
-    many = f" of all {len(summary.devices)} devices" if len(summary.devices) > 1 else ""
+    many = ""
+    if len(summary.devices) > 1:
+        many = f" of all {len(summary.devices)} devices"
     return join(
         [
             bar,
@@ -202,7 +204,9 @@ def findings_section(summary: Summary) -> Section:
 
 
 def _finding(finding: Finding) -> Markup:
-    gain = words.describe_gain(finding) if finding.share_of_wall else "–"
+    gain = "–"
+    if finding.share_of_wall:
+        gain = words.describe_gain(finding)
     doubted = [("In doubt", f"{finding.doubt}.")] if finding.doubt else []
     facts = [
         ("Evidence", finding.evidence),
@@ -299,7 +303,9 @@ def _operators(summary: Summary) -> Markup | None:
         ]
         for row in rows[:TOP]
     ]
-    by = "device" if on_device else "CPU"
+    by = "CPU"
+    if on_device:
+        by = "device"
     return _table(head, cells, f"Top operators, by {by} self time", numeric=range(1, len(head)))
 
 
@@ -350,7 +356,9 @@ def _roofline(summary: Summary) -> Markup | None:
         " any kernel."
     )
     said = tag("p", f"{found.note} {how}", class_="soft")
-    return join([listed, charts.roofline_chart(found), said]) if listed else None
+    if listed:
+        return join([listed, charts.roofline_chart(found), said])
+    return None
 
 
 def _lines(summary: Summary) -> Markup | None:
@@ -474,7 +482,9 @@ def _memory(summary: Summary) -> Markup | None:
         )
         for use in summary.memory
     ]
-    return tag("div", listed, drawn, held) if listed else None
+    if listed:
+        return tag("div", listed, drawn, held)
+    return None
 
 
 def _stragglers(summary: Summary) -> Markup | None:
@@ -493,7 +503,9 @@ def _stragglers(summary: Summary) -> Markup | None:
 
 def _device(summary: Summary, rank: int, device: int) -> str:
     where = "host" if device < 0 else f"device {device}"
-    return f"rank {rank}, {where}" if len(summary.ranks) > 1 else where
+    if len(summary.ranks) > 1:
+        return f"rank {rank}, {where}"
+    return where
 
 
 def _name(name: str) -> Markup:
@@ -509,4 +521,6 @@ def _name(name: str) -> Markup:
 def _table(
     head: list[str], cells: Sequence[Sequence[str]], caption: str, *, numeric: Sequence[int]
 ) -> Markup | None:
-    return table(head, cells, caption=caption, numeric=set(numeric)) if cells else None
+    if cells:
+        return table(head, cells, caption=caption, numeric=set(numeric))
+    return None

@@ -35,7 +35,9 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
     table of its lanes.
     """
     span = words.format_duration(packed.head["span_ns"])
-    hatched = "hatched" if blind else "hatched in the colour of their cause"
+    hatched = "hatched in the colour of their cause"
+    if blind:
+        hatched = "hatched"
     lead = f"All {events:,} recorded events over {span}; gaps in a device's work are {hatched}."
     buttons = [tag("button", label, type="button", data_action=action) for action, label in _TOOLS]
     search = tag(

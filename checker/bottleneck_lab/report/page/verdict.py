@@ -36,7 +36,9 @@ def section(
     anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = ""
 ) -> Section:
     """A part of the page with its title, `lead` (a sentence or two that introduce it) and children."""
-    intro = tag("p", lead, class_="soft") if lead else None
+    intro = None
+    if lead:
+        intro = tag("p", lead, class_="soft")
     heading = tag("h2", title, id=f"{anchor}-title")
     made = Section(
         tag("section", heading, intro, *children, id=anchor, aria_labelledby=f"{anchor}-title")
@@ -80,11 +82,9 @@ def _criterion(criterion: CriterionResult) -> Markup:
 
 
 def _list(title: str, items: Sequence[str]) -> Markup | None:
-    return (
-        tag("div", tag("h3", title), tag("ul", [tag("li", item) for item in items]))
-        if items
-        else None
-    )
+    if items:
+        return tag("div", tag("h3", title), tag("ul", [tag("li", item) for item in items]))
+    return None
 
 
 def prediction_section(verdict: Verdict) -> Section | None:
@@ -118,7 +118,9 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
             ]
         )
     head = ["", "outcome", "why", "figures", "checked"]
-    drawn = charts.attempts_chart(attempts) if len(attempts) > 1 else None
+    drawn = None
+    if len(attempts) > 1:
+        drawn = charts.attempts_chart(attempts)
     return section(
         "attempts",
         "Attempts so far",
@@ -165,11 +167,12 @@ def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> 
             ("Isolation", verdict.isolation),
         ]
     shown = [table(["", ""], group.items(), caption=name) for name, group in groups if group]
-    vouched = (
-        tag("p", words.ATTESTATION_MEANS[verdict.attestation], class_="soft") if verdict else None
-    )
-    return (
-        section("machine", "How this was measured", vouched, tag("div", shown, class_="pair"))
-        if shown
-        else None
-    )
+    if verdict:
+        vouched = tag("p", words.ATTESTATION_MEANS[verdict.attestation], class_="soft")
+    else:
+        vouched = None
+    if shown:
+        return section(
+            "machine", "How this was measured", vouched, tag("div", shown, class_="pair")
+        )
+    return None

@@ -99,7 +99,9 @@ class EventStream:
         text = self._head + b"[]" + self._tail
         with suppress(*_NOT_JSON):
             found = msgspec.json.decode(_without_bare_numbers(text))
-            return found if isinstance(found, dict) else {}
+            if isinstance(found, dict):
+                return found
+            return {}
         raise self._error("does not end as a JSON object should")
 
     def _skip_head(self) -> bytes:
@@ -110,7 +112,9 @@ class EventStream:
                 max(self._chunk_bytes, len(buffer))
             )  # as for the events: scanned a few times only
             buffer = (buffer + fresh) if buffer else fresh.lstrip(b"\xef\xbb\xbf \t\r\n")
-            start = _events_start(buffer) if buffer else None
+            start = None
+            if buffer:
+                start = _events_start(buffer)
             if start is not None:
                 self._head = buffer[: start - 1]
                 return buffer[start:]
@@ -120,7 +124,9 @@ class EventStream:
     def _take(self, buffer: bytes, *, final: bool) -> tuple[list[Any], int, bool]:
         """Events at the start of `buffer`, bytes used, and whether the array ended there."""
         comma = _COMMA.match(buffer)
-        first = comma.end() if comma else 0
+        first = 0
+        if comma:
+            first = comma.end()
         cut = None if final else _likely_boundary(buffer)
         if cut:
             with suppress(*_NOT_JSON):

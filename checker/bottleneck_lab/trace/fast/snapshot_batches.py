@@ -125,7 +125,9 @@ class Batches:
     def list_at(self, place: int) -> int | None:
         """The number of the stack at a place of the memo, where one is there."""
         found = self._lists(np.array([place]))[0]
-        return None if found == NO_STACK else int(found)
+        if found == NO_STACK:
+            return None
+        return int(found)
 
     def _lists(self, places: Ints) -> NDArray[np.int32]:
         known, numbers = self._places.values, self._numbers.values
@@ -143,7 +145,9 @@ class Batches:
         assert self._shape is not None
         end = min(begin + self._bytes, len(buffer) - 16)
         events = _Events.cut(buffer, begin, end, self._shape)
-        count = events.read(self._stacks, memo_next) if events else 0
+        count = 0
+        if events:
+            count = events.read(self._stacks, memo_next)
         if events is None or count < FEWEST:
             self._bytes, self._pause = FEW, FEWEST
             return None
@@ -253,7 +257,9 @@ class _Events:
             self._field(name)
         self._places(memo_next)
         self._frames(stacks)
-        return len(self._good) if self._good.all() else int(self._good.argmin())
+        if self._good.all():
+            return len(self._good)
+        return int(self._good.argmin())
 
     def _move(self, widths: Any) -> None:
         self._at = np.minimum(self._at + widths, len(self._wide) - 1)
@@ -370,7 +376,9 @@ def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
     keys, names, pairs, at = [], [], set(), len(BEGIN)
     while at < len(event) - 1:
         key = _REFERENCE.match(event, at)
-        name = memo_of(int.from_bytes(key[1] or key[2], "little")) if key else None
+        name = None
+        if key:
+            name = memo_of(int.from_bytes(key[1] or key[2], "little"))
         if key is None or not isinstance(name, str):
             return None
         keys.append(key[0])
@@ -384,11 +392,9 @@ def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
             at = _after(event, at) + 2
             pairs.add(name)
     needed = {"action", "addr", "size", "time_us", "frames"}
-    return (
-        Shape(tuple(keys), tuple(names), frozenset(pairs))
-        if needed <= {*names} and names[0] == "action"
-        else None
-    )
+    if needed <= {*names} and names[0] == "action":
+        return Shape(tuple(keys), tuple(names), frozenset(pairs))
+    return None
 
 
 def _after(event: bytes, at: int) -> int:

@@ -256,7 +256,9 @@ class SnapshotReader:
     def _mark(self) -> None:
         if len(self._marks) >= 64:
             raise UnusualPickleError("it nests deeper than a snapshot does")
-        top = self._stack[-1] if self._stack else None
+        top = None
+        if self._stack:
+            top = self._stack[-1]
         if (
             isinstance(top, _List)
             and not top.items
@@ -315,15 +317,15 @@ class SnapshotReader:
     def _memo_of(self, place: int) -> Any:
         """What was kept there; None for a value that no snapshot refers to again, and was let go."""
         found = self._memo.get(place)
-        return (
-            _Stack(kept)
-            if found is None and (kept := self._batches.list_at(place)) is not None
-            else found
-        )
+        if found is None and (kept := self._batches.list_at(place)) is not None:
+            return _Stack(kept)
+        return found
 
     def _line_at(self, place: int) -> int | None:
         line = self._memo.get(place)
-        return int(line) if isinstance(line, _Line) else None
+        if isinstance(line, _Line):
+            return int(line)
+        return None
 
     # what the values are
 

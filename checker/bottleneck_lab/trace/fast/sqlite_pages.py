@@ -55,7 +55,9 @@ class Leaves:
     @property
     def fewest(self) -> int:
         """Rows that each page has at least: only a table that is one page may be empty."""
-        return 0 if self.lowest[0] == _FIRST and self.highest[0] == _LAST else 1
+        if self.lowest[0] == _FIRST and self.highest[0] == _LAST:
+            return 0
+        return 1
 
 
 class Database:
@@ -76,7 +78,9 @@ class Database:
         self.page_bytes = _number(head, 16, 2) if _number(head, 16, 2) != 1 else 65536
         self.usable = self.page_bytes - head[20]
         by_size = os.fstat(self._file).st_size // self.page_bytes
-        said = _number(head, 28, 4) if head[24:28] == head[92:96] else 0
+        said = 0
+        if head[24:28] == head[92:96]:
+            said = _number(head, 28, 4)
         self.pages = min(said or by_size, by_size)
         self._most_cells = (self.usable - 8) // 6
 

@@ -108,9 +108,9 @@ class TraceEvent(msgspec.Struct, gc=False):
         if self.ph != "X":
             return PHASES.get(self.ph, "ignored")
         category = (self.cat or "").lower()
-        return (
-            "device" if category in DEVICE_CATEGORIES else HOST_CATEGORIES.get(category, "ignored")
-        )
+        if category in DEVICE_CATEGORIES:
+            return "device"
+        return HOST_CATEGORIES.get(category, "ignored")
 
     @property
     def kind(self) -> int:

@@ -138,7 +138,9 @@ def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
         middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
         bad |= (np.abs(start - middle) > LONGEST_NS) | ((start == 0) & (middle > CLOCK_BEGINS_NS))
     dropped.append(int(bad.sum()))
-    return rows[~bad] if dropped[-1] else rows
+    if dropped[-1]:
+        return rows[~bad]
+    return rows
 
 
 def _taken(columns: Columns, strings: tuple[str, ...]) -> dict[str, NDArray[Any]]:
@@ -207,19 +209,17 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
 def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[DeviceInfo, ...]:
     """The devices that did something, with what the capture says of them."""
     described = metadata.get("deviceProperties")
-    by_index = (
-        {_small(d.get("id")): d for d in described if isinstance(d, dict)}
-        if isinstance(described, list)
-        else {}
-    )
+    if isinstance(described, list):
+        by_index = {_small(d.get("id")): d for d in described if isinstance(d, dict)}
+    else:
+        by_index = {}
     found = []
     for index in np.unique(table.device).tolist():
         facts = by_index.get(index, {})
-        capability = (
-            f"{_small(facts.get('computeMajor'))}.{_small(facts.get('computeMinor'))}"
-            if facts
-            else ""
-        )
+        if facts:
+            capability = f"{_small(facts.get('computeMajor'))}.{_small(facts.get('computeMinor'))}"
+        else:
+            capability = ""
         found.append(
             DeviceInfo(
                 rank=rank,
@@ -234,4 +234,6 @@ def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[D
 
 
 def _small(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value < 2**62 else 0
+    if isinstance(value, int) and 0 <= value < 2**62:
+        return value
+    return 0

@@ -202,7 +202,9 @@ class _Report:
                         )
 
     def _possible(self, table: str, asked: TableQuery) -> TableQuery:
-        return asked if asked.text in self.columns.get(table, ()) else replace(asked, text=None)
+        if asked.text in self.columns.get(table, ()):
+            return asked
+        return replace(asked, text=None)
 
     def _layout(self, table: str, asked: TableQuery) -> Layout:
         """How the table's records are laid out."""
@@ -636,7 +638,9 @@ def _named(
     numbers = np.array(
         [strings.add(prefix + names.get(v, f"kind {v}")) for v in used.tolist()], dtype=np.int32
     )
-    return numbers[inverse.reshape(-1)] if len(values) else np.empty(0, dtype=np.int32)
+    if len(values):
+        return numbers[inverse.reshape(-1)]
+    return np.empty(0, dtype=np.int32)
 
 
 def _mapped(values: Ints, meaning: dict[int, Any]) -> NDArray[np.int8]:
@@ -719,7 +723,9 @@ def _thread_list(report: _Report, strings: _Strings, threads: _Threads) -> tuple
     found = []
     for serialised in threads.ids:
         pid = pid_of(serialised)
-        name = strings.values[names[serialised]] if serialised in names else ""
+        name = ""
+        if serialised in names:
+            name = strings.values[names[serialised]]
         found.append(
             Thread(threads.ranks.pids.get(pid, 0), str(pid), str(serialised & 0xFFFFFF), name)
         )
@@ -739,7 +745,9 @@ def _devices(report: _Report, device: DeviceTable) -> tuple[DeviceInfo, ...]:
     found = []
     for rank, index in devices_of(device):
         _, name, sms, memory, major, minor = described.get(index, (0, "", 0, 0, 0, 0))
-        capability = f"{major}.{minor}" if major else ""
+        capability = ""
+        if major:
+            capability = f"{major}.{minor}"
         found.append(
             DeviceInfo(
                 rank, index, str(name or "")[:120], int(sms or 0), capability, int(memory or 0)

@@ -94,7 +94,9 @@ class Rows:
 
     def only(self, mask: Mask) -> Rows:
         """The rows where it is true."""
-        return self if mask.all() else self.at(mask)
+        if mask.all():
+            return self
+        return self.at(mask)
 
     def at(self, rows: Mask | Ints) -> Rows:
         """The rows of these places."""
@@ -208,7 +210,9 @@ def read_rows(parts: Iterator[TablePart]) -> TablePart:
 def _narrow(values: Column) -> Column:
     """In four bytes where they fit."""
     fits = not len(values) or (values.min() >= -(2**31) and values.max() < 2**31)
-    return values.astype(np.int32) if fits else values
+    if fits:
+        return values.astype(np.int32)
+    return values
 
 
 def _column(
@@ -242,7 +246,9 @@ def _column(
 
 
 def _filled(values: Ints, null: Mask | None, default: int) -> Ints:
-    return values if null is None else np.where(null, default, values)
+    if null is None:
+        return values
+    return np.where(null, default, values)
 
 
 def _texts(cells: Cells, column: Field, keep: Mask) -> tuple[Ints, list[bytes]]:
