@@ -1,5 +1,6 @@
-"""What this machine has, what each thing unlocks, and how to get what is missing. Nothing here
-imports torch: the answer must come quickly, even when torch is what is broken.
+"""This machine's equipment: what it has, what each thing unlocks, and how to get what is missing.
+
+Nothing here imports torch: the answer must come quickly, even when torch is what is broken.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Requirement]:
-    """Everything that a lab may need from this machine, most important first; on other systems than
-    Linux, only what runs there. Never raises if something is missing.
+    """Check everything that a lab may need from this machine, most important first; on other
+    systems than Linux, only what runs there. Never raises if something is missing.
     """
     anywhere: tuple[Callable[[], list[Requirement]], ...] = (_python, _packages)
     if sys.platform == "linux":
@@ -73,27 +74,27 @@ def examine() -> list[Requirement]:
 
 
 def gpus() -> list[str]:
-    """Names of the CUDA devices that this process may use."""
+    """Return the names of the CUDA devices that this process may use."""
     return [name for name, _address in cuda_devices()]
 
 
-def choose_device(lab: Lab, asked: str | None) -> Device:
-    """The device asked for, or the best that `lab` and this machine share: `cuda` first, then the
-    lab's own order.
+def choose_device(lab: Lab, wanted: str | None) -> Device:
+    """Return the device asked for, or the best that `lab` and this machine share: `cuda` first,
+    then the lab's own order.
 
     Raises UsageError for a device that the lab is not measured on, MachineError for a GPU or a
     torch that is not there.
     """
     offered = lab.spec.devices
-    if asked is not None:
-        if asked not in offered:
+    if wanted is not None:
+        if wanted not in offered:
             raise UsageError(
-                f"'{lab.slug}' is not measured on '{asked}'.",
+                f"'{lab.slug}' is not measured on '{wanted}'.",
                 f"It is measured on: {', '.join(offered)}.",
             )
-        if asked == "cuda":
+        if wanted == "cuda":
             _require_gpu(lab)
-        return asked
+        return wanted
     usable = [device for device in offered if device != "cuda"]
     if "cuda" in offered and (not usable or not gpus_missing(lab)):
         _require_gpu(lab)
@@ -102,7 +103,7 @@ def choose_device(lab: Lab, asked: str | None) -> Device:
 
 
 def gpus_missing(lab: Lab) -> str:
-    """What `lab` lacks to be measured on `cuda` here, as a sentence; empty if nothing is missing."""
+    """State what `lab` lacks to be measured on `cuda` here; empty if nothing is missing."""
     there, least = len(gpus()), lab.spec.devices["cuda"].gpus
     if not there:
         return "This process cannot use any CUDA device."
@@ -112,7 +113,7 @@ def gpus_missing(lab: Lab) -> str:
 
 
 def require_torch(command: str) -> None:
-    """Raises MachineError if `command`, which runs a lab, lacks Linux or PyTorch."""
+    """Raise MachineError if `command`, which runs a lab, lacks Linux or PyTorch."""
     require_linux(command)
     require_packages("labs", torch="PyTorch", torchvision="torchvision", PIL="Pillow")
 
@@ -129,7 +130,7 @@ def _require_gpu(lab: Lab) -> None:
 
 
 def _output(*command: str) -> str | None:
-    """The first line that a tool prints, or None if it cannot be run in time."""
+    """Return the first line that a tool prints, or None if it cannot be run in time."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PROBE_S, check=False, errors="replace"
@@ -146,19 +147,38 @@ def _output(*command: str) -> str | None:
 
 def _python() -> list[Requirement]:
     right = sys.version_info >= (3, 11)
+    linux = sys.platform == "linux"
+    remedies = (
+        "Install Python 3.11 or newer.",
+        "Use WSL2 or the container (docs/install.md); `lab report`, `compare` and `verify` work"
+        " here.",
+    )
     return [
-        Requirement("Python", right, platform.python_version(), "everything", "required", "" if right else "Install Python 3.11 or newer."),
-        Requirement("Linux", sys.platform == "linux", platform.platform(terse=True), "`lab run`, `profile` and `check`", "required",
-                "" if sys.platform == "linux" else "Use WSL2 or the container (docs/install.md); `lab report`, `compare` and `verify` work here."),
-    ]  # fmt: skip
+        Requirement(
+            "Python",
+            right,
+            platform.python_version(),
+            "everything",
+            "required",
+            remedy="" if right else remedies[0],
+        ),
+        Requirement(
+            "Linux",
+            linux,
+            platform.platform(terse=True),
+            "`lab run`, `profile` and `check`",
+            "required",
+            remedy="" if linux else remedies[1],
+        ),
+    ]
 
 
 def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     try:
-        found = importlib.metadata.version(distribution)
+        version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return Requirement(name, False, "not installed", unlocks, need, remedy)
-    return Requirement(name, True, found, unlocks, need)
+    return Requirement(name, True, version, unlocks, need)
 
 
 def _packages() -> list[Requirement]:
@@ -183,29 +203,29 @@ def _gpu() -> list[Requirement]:
             driver = version.read_text().splitlines()[0].removeprefix("NVRM version: ")
         else:
             driver = "driver unknown"
-        found = f"{', '.join(names)} ({' '.join(driver.split())})"
+        state = f"{', '.join(names)} ({' '.join(driver.split())})"
         obstacles = [row for state in gpu_states() for row in _obstacles(state)]
-        return [Requirement("GPU", True, found, unlocks, "optional"), *obstacles, _counters()]
+        return [Requirement("GPU", True, state, unlocks, "optional"), *obstacles, _counters()]
     if _WSL.exists():
-        found, remedy = (
+        state, remedy = (
             "WSL2, but no device that this process may use",
             "Install NVIDIA's driver in Windows, none inside WSL, then `wsl --update`.",
         )
     elif version.exists():
-        found, remedy = (
+        state, remedy = (
             "a driver, but no device that this process may use",
             "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`.",
         )
     else:
-        found, remedy = (
+        state, remedy = (
             "none",
             "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do.",
         )
-    return [Requirement("GPU", False, found, unlocks, "optional", remedy)]
+    return [Requirement("GPU", False, state, unlocks, "optional", remedy)]
 
 
 def _obstacles(gpu: GpuState) -> list[Requirement]:
-    """What in a GPU's state would disturb a measurement; usually nothing."""
+    """List what in a GPU's state would disturb a measurement; usually nothing."""
     rows = []
     if refusal := gpu.refusal():
         rows.append(
@@ -214,14 +234,14 @@ def _obstacles(gpu: GpuState) -> list[Requirement]:
             )
         )
     if gpu.others:
-        found = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
-        found += f", a kernel running {gpu.busy:.0%} of the time" if gpu.busy is not None else ""
+        state = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
+        state += f", a kernel running {gpu.busy:.0%} of the time" if gpu.busy is not None else ""
         remedy = "End them (`nvidia-smi` lists them), or name a free GPU: `CUDA_VISIBLE_DEVICES=1`."
         rows.append(
             Requirement(
                 "GPU to itself",
                 False,
-                found,
+                state,
                 "verdicts other than INCONCLUSIVE",
                 "recommended",
                 remedy,
@@ -243,8 +263,8 @@ def _obstacles(gpu: GpuState) -> list[Requirement]:
 
 
 def _counters() -> Requirement:
-    """Whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are kept
-    for administrators.
+    """Return True if ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are
+    kept for administrators.
 
     Source: the driver's own /proc/driver/nvidia/params and NVIDIA's page on ERR_NVGPUCTRPERM.
     """
@@ -252,19 +272,19 @@ def _counters() -> Requirement:
         _DRIVER_PARAMETERS.exists() and "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
     )
     refused = restricted and not _is_administrator()
-    found = "allowed"
+    state = "allowed"
     if refused:
-        found = "refused: ERR_NVGPUCTRPERM"
+        state = "refused: ERR_NVGPUCTRPERM"
     remedy = ""
     if refused:
         remedy = COUNTERS_REMEDY
     return Requirement(
-        "GPU counters", not refused, found, "ncu's metrics of a kernel", "optional", remedy
+        "GPU counters", not refused, state, "ncu's metrics of a kernel", "optional", remedy
     )
 
 
 def _is_administrator() -> bool:
-    """Whether this process has CAP_SYS_ADMIN, which root in a container lacks."""
+    """Return True if this process has CAP_SYS_ADMIN, which root in a container lacks."""
     effective = next(
         line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff")
     )
@@ -272,7 +292,7 @@ def _is_administrator() -> bool:
 
 
 def _program(name: str, option: str, unlocks: str) -> Requirement:
-    """A program with the last line that it prints of its version."""
+    """Return a program with the last line that it prints of its version."""
     path = find_program(name)
     if path is None:
         return Requirement(name, False, "not installed", unlocks, "optional", how_to_get(name))
@@ -285,7 +305,7 @@ def _program(name: str, option: str, unlocks: str) -> Requirement:
 
 
 def _headers() -> Requirement:
-    """Python's own headers, which Triton and Inductor compile against."""
+    """Check for Python's own headers, which Triton and Inductor compile against."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     unlocks, present = "Triton kernels and `torch.compile`", header.is_file()
     if present:
@@ -350,16 +370,23 @@ def _cgroup() -> Requirement:
 
 
 def _sizes() -> list[Requirement]:
-    place = next(folder for folder in (home(), *home().parents) if folder.exists())
+    folder = next(folder for folder in (home(), *home().parents) if folder.exists())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = Path("/dev/shm")
+    shared_gib = shutil.disk_usage(shared).total / _GIB if shared.exists() else 0.0
+    cores = float(len(os.sched_getaffinity(0)))
+    need_cores = "Allow this process at least two cores."
+    need_memory = "Use a machine with at least 4 GiB."
+    need_disk = f"Free some space below {folder}."
+    need_shared = "In Docker, add `--shm-size=2g`."
+    for_shared = "DataLoader workers and the emulated accelerator"
+    free = shutil.disk_usage(folder).free / _GIB
     rows = [
-        ("cores", float(len(os.sched_getaffinity(0))), 2.0, "cores", "measuring at all", "Allow this process at least two cores."),
-        ("memory", pages / _GIB, 4.0, "GiB", "the training workloads", "Use a machine with at least 4 GiB."),
-        ("disk", shutil.disk_usage(place).free / _GIB, 2.0, "GiB free", "data sets and captures", f"Free some space below {place}."),
-        ("/dev/shm", shutil.disk_usage(shared).total / _GIB if shared.exists() else 0.0, 0.5, "GiB",
-         "DataLoader workers and the emulated accelerator", "In Docker, add `--shm-size=2g`."),
-    ]  # fmt: skip
+        ("cores", cores, 2.0, "cores", "measuring at all", need_cores),
+        ("memory", pages / _GIB, 4.0, "GiB", "the training workloads", need_memory),
+        ("disk", free, 2.0, "GiB free", "data sets and captures", need_disk),
+        ("/dev/shm", shared_gib, 0.5, "GiB", for_shared, need_shared),
+    ]
     return [_size(*row) for row in rows]
 
 
@@ -386,24 +413,24 @@ def _data() -> list[Requirement]:
 
 
 def _perf_analyzer() -> Requirement:
-    """Triton's own load generator, installed next to it."""
+    """Check for Triton's own load generator, installed next to it."""
     from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
         PerfAnalyzer,  # half a second, of every command
     )
 
     unlocks = "the same load from Triton's own tool, next to `lab run`'s"
     try:
-        found = PerfAnalyzer(dataset_root("tritonserver")).version()
+        version = PerfAnalyzer(dataset_root("tritonserver")).version()
     except MachineError as missing:
         return Requirement(
             "perf_analyzer", False, missing.message, unlocks, "optional", missing.remedy
         )
-    return Requirement("perf_analyzer", True, found, unlocks, "optional")
+    return Requirement("perf_analyzer", True, version, unlocks, "optional")
 
 
 def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     made = is_made(name)
-    found = "not created yet, or incomplete"
+    state = "not created yet, or incomplete"
     if made:
-        found = str(dataset_root(name))
-    return Requirement(name, made, found, unlocks, need, "" if made else remedy)
+        state = str(dataset_root(name))
+    return Requirement(name, made, state, unlocks, need, "" if made else remedy)

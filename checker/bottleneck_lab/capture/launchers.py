@@ -27,14 +27,14 @@ class Launch:
     mpi: bool = False
 
     def around(self, *tool: str) -> list[str]:
-        """The command line with the tool's put before the program, inside the launcher: one report
-        per rank.
+        """Return the command line with the tool's put before the program, inside the launcher: one
+        report per rank.
         """
         return [*self.launcher, *tool, *self.program]
 
 
 def split(program: tuple[str, ...], python: str) -> Launch:
-    """Tells `torchrun OPTIONS train.py …` and `mpirun OPTIONS program …` from a program started
+    """Tell `torchrun OPTIONS train.py …` and `mpirun OPTIONS program …` from a program started
     directly. `python` runs what torchrun would.
     """
     name = Path(program[0]).name
@@ -52,13 +52,11 @@ def split(program: tuple[str, ...], python: str) -> Launch:
             len(program),
         )
         return Launch(program[:first], program[first:], "OMPI_COMM_WORLD_RANK", mpi=True)
+    start = 0
     if name == "torchrun":
         start = 1
-    else:
-        if is_python(program[0]) and _is_torch_module(program[1:3]):
-            start = 3
-        else:
-            start = 0
+    elif is_python(program[0]) and _is_torch_module(program[1:3]):
+        start = 3
     if not start:
         return Launch((), program)
     at = next(
@@ -78,7 +76,7 @@ def split(program: tuple[str, ...], python: str) -> Launch:
 
 
 def is_python(word: str) -> bool:
-    """Whether a program is a Python interpreter, by its name."""
+    """Return True if a program is a Python interpreter, by its name."""
     return bool(_PYTHON.match(Path(word).name))
 
 
@@ -87,8 +85,8 @@ def _is_torch_module(words: tuple[str, ...]) -> bool:
 
 
 def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[str]] | None:
-    """(interpreter with its flags, what it runs with its arguments) for anything that is Python;
-    None for anything else.
+    """Return (interpreter with its flags, what it runs with its arguments) for anything that is
+    Python; None for anything else.
 
     Takes `python [flags] x.py …`, `python -m module …`, `python -c code …`, `x.py …`, and an
     installed script such as `pytest`.
@@ -103,12 +101,12 @@ def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[st
         return None
     if program[0].endswith(".py"):
         return [python], list(program)
-    found = shutil.which(program[0])
+    installed = shutil.which(program[0])
     owner = None
-    if found:
-        owner = _shebang(Path(found))
+    if installed:
+        owner = _shebang(Path(installed))
     if owner:
-        return ([owner], [str(found), *program[1:]])
+        return ([owner], [str(installed), *program[1:]])
     return None
 
 

@@ -49,7 +49,7 @@ class Lines:
         self._thread = 0
 
     def start(self) -> None:
-        """Also follows the functions that are running already."""
+        """Start recording, also in the functions that are running already."""
         self._thread = threading.get_native_id()
         frame: FrameType | None = sys._getframe(1)
         while frame:
@@ -61,7 +61,7 @@ class Lines:
         sys.settrace(self._called)
 
     def stop(self) -> None:
-        """Ends the last line."""
+        """End the last line."""
         sys.settrace(None)
         self._note(None)
 
@@ -88,17 +88,17 @@ class Lines:
         return self._within
 
     def _note(self, frame: FrameType | None) -> None:
-        place = -1
+        line = -1
         if frame is not None and frame.f_lineno:
-            place = self._numbers.setdefault((frame.f_code, frame.f_lineno), len(self._numbers))
+            line = self._numbers.setdefault((frame.f_code, frame.f_lineno), len(self._numbers))
         self._times.append(time.time_ns())
-        self._places.append(place)
+        self._places.append(line)
         if len(self._times) > MOST_ROWS:
             sys.settrace(None)
 
     def events(self, base_ns: int) -> Iterator[dict[str, Any]]:
-        """The track: one event a stretch in which one line ran. Times are µs after `base_ns`, as in
-        the trace.
+        """Yield the track: one event a stretch in which one line ran. Times are µs after `base_ns`,
+        as in the trace.
         """
         where = {"pid": os.getpid(), "tid": f"{TRACK} {self._thread}"}
         yield {
@@ -109,37 +109,38 @@ class Lines:
             "args": {"name": "lines of your Python"},
         }
         names = [
-            f"{Path(code.co_filename).name}({line}): {code.co_name}" for code, line in self._numbers
+            f"{Path(code.co_filename).name}({number}): {code.co_name}"
+            for code, number in self._numbers
         ]
-        for start, end, place in self._stretches():
+        for start, end, line in self._stretches():
             ts, duration = (start - base_ns) / 1000, (end - start) / 1000
             yield {
                 "ph": "X",
                 "cat": "python_function",
-                "name": names[place],
+                "name": names[line],
                 **where,
                 "ts": ts,
                 "dur": duration,
             }
 
     def _stretches(self) -> Iterator[tuple[int, int, int]]:
-        """(start, end, place); too short a stretch is added to the one before it."""
+        """Yield (start, end, place); too short a stretch is added to the one before it."""
         start = end = 0
         current = -1
-        for at, until, place in zip(self._times, self._times[1:], self._places, strict=False):
-            if place == current or (until - at < SHORTEST_NS and current >= 0):
+        for at, until, line in zip(self._times, self._times[1:], self._places, strict=False):
+            if line == current or (until - at < SHORTEST_NS and current >= 0):
                 end = until
                 continue
             if current >= 0:
                 yield start, end, current
-            start, end, current = at, until, place
+            start, end, current = at, until, line
         if current >= 0:
             yield start, end, current
 
 
 def steps(ends_ns: list[int], base_ns: int) -> Iterator[dict[str, Any]]:
-    """A range a step, from the end of one optimizer step to that of the next. What follows the last
-    is not a step.
+    """Yield a range a step, from the end of one optimizer step to that of the next. What follows
+    the last is not a step.
     """
     where = {"pid": os.getpid(), "tid": threading.get_native_id()}
     for number, (start, end) in enumerate(itertools.pairwise(ends_ns), 1):
@@ -155,17 +156,17 @@ def steps(ends_ns: list[int], base_ns: int) -> Iterator[dict[str, Any]]:
 
 
 def compress(trace: Path, target: Path, lines: Lines | None, ends_ns: list[int]) -> None:
-    """The trace, gzipped quickly, with the track of lines and the steps among its events."""
+    """Write the trace gzipped, quickly, with the track of lines and the steps among its events."""
     # The time since 1970 that the trace's own times are after. It stands before or after the
     # events.
     with trace.open("rb") as file:
         ends = file.read(1 << 16)
         file.seek(max(0, trace.stat().st_size - (1 << 16)))
         ends += file.read()
-    found = re.search(rb'"baseTimeNanoseconds": (\d+)', ends)
+    match = re.search(rb'"baseTimeNanoseconds": (\d+)', ends)
     base = 0
-    if found:
-        base = int(found[1])
+    if match:
+        base = int(match[1])
     with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=1) as out:
         _add(
             source, out, itertools.chain(steps(ends_ns, base), lines.events(base) if lines else ())
@@ -174,7 +175,7 @@ def compress(trace: Path, target: Path, lines: Lines | None, ends_ns: list[int])
 
 
 def _add(source: IO[bytes], out: gzip.GzipFile, events: Iterator[dict[str, Any]]) -> None:
-    """Copies the trace up to its first event and puts `events` there; without such a place, none."""
+    """Copy the trace up to its first event and puts `events` there; without such a place, none."""
     head = source.read(1 << 20)
     at = head.find(_EVENTS)
     if at < 0:

@@ -65,7 +65,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def open_nvml() -> tuple[Any, str]:
-    """NVML, ready to be asked; or None, and why not."""
+    """Return NVML, ready to be asked; or None, and why not."""
     try:
         import pynvml
     except ImportError:
@@ -77,22 +77,24 @@ def open_nvml() -> tuple[Any, str]:
     return pynvml, ""
 
 
-def _asked(nvml: Any, question: Callable[[], Any]) -> Any:
-    """NVML's answer; None for what this GPU does not support, or does not show to this user."""
+def _ask_nvml(nvml: Any, query: Callable[[], Any]) -> Any:
+    """Return NVML's answer; None for what this GPU does not support, or does not show to
+    this user.
+    """
     try:
-        return question()
+        return query()
     except nvml.NVMLError:
         return None
 
 
 def read_gpu(nvml: Any, index: int) -> Gpu:
-    """One GPU, now."""
+    """Return one GPU, now."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    use = _asked(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    power = _asked(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    limit = _asked(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
-    name = _asked(nvml, lambda: nvml.nvmlDeviceGetName(handle))
+    use = _ask_nvml(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    memory = _ask_nvml(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = _ask_nvml(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    limit = _ask_nvml(nvml, lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
+    name = _ask_nvml(nvml, lambda: nvml.nvmlDeviceGetName(handle))
     return Gpu(
         index=index,
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name or "unknown"),
@@ -102,16 +104,18 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
         memory_total_bytes=None if memory is None else int(memory.total),
         power_w=None if power is None else power / 1000,
         power_limit_w=None if limit is None else limit / 1000,
-        sm_mhz=_asked(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        memory_mhz=_asked(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-        temperature_c=_asked(
+        sm_mhz=_ask_nvml(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        memory_mhz=_ask_nvml(
+            nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
+        ),
+        temperature_c=_ask_nvml(
             nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
         ),
     )
 
 
 def read_host() -> Host:
-    """CPU and memory, now; the CPU's share is since the last time it was asked for."""
+    """Read CPU and memory, now; the CPU's share is since the last call."""
     memory = psutil.virtual_memory()
     return Host(
         cpu_share=psutil.cpu_percent(interval=None) / 100,
@@ -132,15 +136,17 @@ def _pressure(kind: str) -> float | None:
         line = (Path("/proc/pressure") / kind).read_text(encoding="ascii").split("\n", 1)[0]
     except OSError:
         return None
-    found = [field.removeprefix("avg10=") for field in line.split() if field.startswith("avg10=")]
-    if found:
-        return float(found[0]) / 100
+    averages = [
+        field.removeprefix("avg10=") for field in line.split() if field.startswith("avg10=")
+    ]
+    if averages:
+        return float(averages[0]) / 100
     return None
 
 
 def read_steps(path: Path) -> float | None:
-    """How many steps the workload has made: the first number in its file. None while there is none,
-    or while it is being written.
+    """Return how many steps the workload has made: the first number in its file. None while there
+    is none, or while it is being written.
     """
     try:
         with path.open("rb") as file:
@@ -168,7 +174,7 @@ class Sampler:
         self._before: tuple[float, float] | None = None
 
     def sample(self) -> Sample:
-        """The machine as it is now. Raises MachineError when the driver stops answering."""
+        """Return the machine as it is now. Raises MachineError when the driver stops answering."""
         at = self._clock()
         steps, rate = self._progress(at)
         return Sample(at, self._host(), self._gpus(), self._no_gpu, steps, rate)
@@ -185,8 +191,8 @@ class Sampler:
             ) from error
 
     def _progress(self, at: float) -> tuple[float | None, float | None]:
-        """Steps so far, and their rate. A count that falls is a workload started again: no rate for
-        that one sample.
+        """Return steps so far, and their rate. A count that falls is a workload started again: no
+        rate for that one sample.
         """
         steps = None
         if self._steps:

@@ -61,7 +61,7 @@ _PROBLEMS = {
 
 @dataclass(frozen=True)
 class NcuCapabilities:
-    """What a release reports of itself: its version, its options and its section sets."""
+    """A release's own account of itself: its version, its options and its section sets."""
 
     version: str
     options: frozenset[str]
@@ -69,22 +69,22 @@ class NcuCapabilities:
 
 
 def capabilities(version: str, help_text: str, sets_text: str) -> NcuCapabilities:
-    """From the texts of `ncu --version`, `--help` and `--list-sets`. Raises CaptureError when they
+    """Parse the texts of `ncu --version`, `--help` and `--list-sets`. Raises CaptureError when they
     are not ncu's.
     """
-    found = _VERSION.search(version)
-    if found is None or "--kernel-name" not in help_text:
+    match = _VERSION.search(version)
+    if match is None or "--kernel-name" not in help_text:
         raise CaptureError(
             "The ncu on this machine does not report its version and options.",
             "Run `ncu --version` by hand.",
         )
     rows = [line.split() for line in sets_text.splitlines()]
     sets = {row[0] for row in rows if len(row) > 2 and re.fullmatch(r"[a-z]+", row[0])}
-    return NcuCapabilities(found[1], frozenset(_OPTION.findall(help_text)), frozenset(sets))
+    return NcuCapabilities(match[1], frozenset(_OPTION.findall(help_text)), frozenset(sets))
 
 
 def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -> list[str]:
-    """The whole command line. Options that this release does not know are left out.
+    """Return the whole command line. Options that this release does not know are left out.
 
     The clocks are left alone unless asked for: locking them needs a right that many machines do not
     give. The program gets its own HOME back.
@@ -113,15 +113,18 @@ def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -
 
 
 def probe(tool: str, home: str) -> NcuCapabilities:
-    """The same, asked of the tool itself, which writes into its HOME even then."""
-    asked = (["--version"], ["--help"], ["--list-sets"])
+    """Return the same, asked of the tool itself, which writes into its HOME even then."""
+    commands = (["--version"], ["--help"], ["--list-sets"])
     return capabilities(
-        *(run_tool(["env", f"HOME={home}", tool, *words], Path(tool), PROBE_S) for words in asked)
+        *(
+            run_tool(["env", f"HOME={home}", tool, *words], Path(tool), PROBE_S)
+            for words in commands
+        )
     )
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Runs the program under ncu; its kernels as CSV, beside the report. Raises MachineError for a
+    """Run the program under ncu; its kernels as CSV, beside the report. Raises MachineError for a
     GPU or a right that is missing.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-ncu-") as home:
@@ -147,7 +150,7 @@ def _as_csv(tool: str, home: str, report: Path) -> str:
 
 
 def explain(ended: CommandEnd) -> CaptureError | MachineError:
-    """Why there is no report, from what ncu said."""
+    """Explain why there is no report, from ncu's output."""
     for sign, (message, remedy) in _PROBLEMS.items():
         if sign in ended.tail:
             return MachineError(message, remedy)

@@ -25,8 +25,8 @@ _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True)
 class NsysCapabilities:
-    """What a release reports of itself: its version, the options of `nsys profile`, and what it can
-    trace.
+    """A release's own account of itself: its version, the options of `nsys profile`, and what it
+    can trace.
     """
 
     version: str
@@ -35,20 +35,20 @@ class NsysCapabilities:
 
 
 def capabilities(version: str, help_text: str) -> NsysCapabilities:
-    """From the texts of `nsys --version` and `nsys profile --help`. Raises CaptureError when they
+    """Parse the texts of `nsys --version` and `nsys profile --help`. Raises CaptureError when they
     are not nsys'.
     """
-    found = _VERSION.search(version)
-    if found is None or "--output" not in help_text:
+    match = _VERSION.search(version)
+    if match is None or "--output" not in help_text:
         raise CaptureError(
             "The nsys on this machine does not report its version and options.",
             "Run `nsys --version` by hand.",
         )
-    return NsysCapabilities(found[1], frozenset(_OPTION.findall(help_text)), _traces(help_text))
+    return NsysCapabilities(match[1], frozenset(_OPTION.findall(help_text)), _traces(help_text))
 
 
 def _traces(help_text: str) -> frozenset[str]:
-    """The values that `--trace` takes: the quoted words of its paragraph."""
+    """Return the values that `--trace` takes: the quoted words of its paragraph."""
     start = re.search(r"^\s*(?:-t, )?--trace=", help_text, re.MULTILINE)
     if start is None:
         return frozenset()
@@ -60,7 +60,7 @@ def _traces(help_text: str) -> frozenset[str]:
 
 
 def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) -> list[str]:
-    """The whole command line. Options that this release does not know are left out.
+    """Return the whole command line. Options that this release does not know are left out.
 
     CPU sampling is off: its symbols can take minutes, and the timeline does not need it. Forked
     children (a DataLoader's workers) are followed.
@@ -90,16 +90,16 @@ def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) 
 
 
 def probe(tool: str) -> NsysCapabilities:
-    """The same, asked of the tool itself."""
+    """Return the same, asked of the tool itself."""
     texts = [
-        run_tool([tool, *asked], Path(tool), PROBE_S)
-        for asked in (["--version"], ["profile", "--help"])
+        run_tool([tool, *arguments], Path(tool), PROBE_S)
+        for arguments in (["--version"], ["profile", "--help"])
     ]
     return capabilities(*texts)
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Runs the program under nsys; its reports as SQLite, one a rank. Raises CaptureError when nsys
+    """Run the program under nsys; its reports as SQLite, one a rank. Raises CaptureError when nsys
     left none.
     """
     can, launch = probe(tool), split(request.program, sys.executable)
@@ -118,8 +118,8 @@ def record(tool: str, request: Request) -> Captured:
 
 
 def exported(tool: str, out: Path, ended: CommandEnd) -> list[str]:
-    """The SQLite files, made from the reports where nsys has not made them itself. Judged by what
-    is there: nsys exits 0 on failures too.
+    """Return the SQLite files, made from the reports where nsys has not made them itself. Judged by
+    what is there: nsys exits 0 on failures too.
     """
     for report in out.glob("*.nsys-rep"):
         target = report.with_suffix(".sqlite")

@@ -23,20 +23,20 @@ _SCRIPT = Path(__file__).with_name("script.py")
 
 
 def command(request: Request, python: str) -> list[str]:
-    """The program with the profiler around it, in every rank of a launcher. Raises UsageError for
-    what is not Python.
+    """Return the program with the profiler around it, in every rank of a launcher. Raises
+    UsageError for what is not Python.
     """
     launch, options = split(request.program, python), request.options
-    found = None
+    split_command = None
     if launch.program:
-        found = as_python(launch.program, python)
-    if found is None:
+        split_command = as_python(launch.program, python)
+    if split_command is None:
         raise UsageError(
             f"torch.profiler only records Python programs, and '{request.program[0]}' is not one.",
             "Name one (`lab profile -- python train.py`), or use a tool that takes any program:"
             " `--tool nsys`.",
         )
-    interpreter, target = found
+    interpreter, target = split_command
     ours = [
         str(_SCRIPT),
         "--trace",
@@ -57,7 +57,7 @@ def command(request: Request, python: str) -> list[str]:
 
 
 def record(request: Request) -> Captured:
-    """Runs the program under torch.profiler. Raises CaptureError when it left no trace, with the
+    """Run the program under torch.profiler. Raises CaptureError when it left no trace, with the
     reason.
     """
     line = command(request, sys.executable)
@@ -103,7 +103,7 @@ def record(request: Request) -> Captured:
 def explain(
     request: Request, ended: CommandEnd, outcomes: list[dict[str, Any]]
 ) -> CaptureError | MachineError:
-    """Why there is no trace."""
+    """Explain why there is no trace."""
     outcome = outcomes[0] if outcomes else {}
     if outcome.get("problem") == NO_TORCH:
         return MachineError(
@@ -119,17 +119,19 @@ def explain(
             "Ask for fewer steps (--wait, --warmup, --active), or leave the schedule out to record"
             " everything.",
         )
-    said = "."
+    output = "."
     if ended.tail.strip():
-        said = f":\n{ended.last_lines()}"
+        output = f":\n{ended.last_lines()}"
     return CaptureError(
-        f"The program {ended.why()} before its trace was written{said}",
+        f"The program {ended.why()} before its trace was written{output}",
         "Run it without the profiler first.",
     )
 
 
 def _holds_work(trace: Path) -> bool:
-    """Whether a trace holds an operator or a kernel. Read line by line: the first comes early."""
+    """Return True if a trace holds an operator or a kernel. Read line by line: the first comes
+    early.
+    """
     with gzip.open(trace, "rb") as file:
         return any(b'"cpu_op"' in line or b'"kernel"' in line for line in file)
 

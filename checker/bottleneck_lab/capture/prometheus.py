@@ -34,7 +34,7 @@ class LatestSample(Collector):
         self.sample: Sample | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, now."""
+        """Yield every metric, now."""
         sample = self.sample  # one, even if another is taken meanwhile
         if sample is None:
             return
@@ -76,8 +76,9 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 @contextmanager
 def serve(port: int) -> Iterator[tuple[str, LatestSample]]:
-    """The address to scrape, and what is served there. Port 0 takes any free one. Raises
-    MachineError for a port that cannot be used.
+    """Serve samples on loopback; yield the address to scrape, and the sample that is served.
+
+    Port 0 takes any free one. Raises MachineError for a port that cannot be used.
     """
     latest, registry = LatestSample(), CollectorRegistry()
     registry.register(latest)

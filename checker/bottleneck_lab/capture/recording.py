@@ -35,7 +35,7 @@ _TAIL_BYTES = 32 << 10
 
 @dataclass(frozen=True)
 class Options:
-    """What a learner may choose. Each tool reads those that it knows.
+    """A learner's choices. Each tool reads those that it knows.
 
     `schedule` counts optimizer steps: wait, warm-up, active. `kernel` is ncu's regular expression
     for kernel names, `launches` how many of them are measured after `skip`. `metrics` are ncu's own
@@ -82,7 +82,7 @@ class CommandEnd:
     tail: str
 
     def why(self) -> str:
-        """In words, for a message."""
+        """State in words, for a message, how the command ended."""
         if self.interrupted:
             return "was interrupted"
         if self.timed_out:
@@ -92,13 +92,13 @@ class CommandEnd:
         return f"exited with status {self.status}"
 
     def last_lines(self, count: int = 12) -> str:
-        """The last lines that it printed."""
+        """Return the last lines that it printed."""
         return "\n".join(self.tail.rstrip().splitlines()[-count:])
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What a tool left: the files of the capture that hold a timeline or a table, the command as it
+    """A tool's results: the files of the capture that hold a timeline or a table, the command as it
     can be typed, and remarks.
     """
 
@@ -111,8 +111,8 @@ class Captured:
 
 
 def typed(command: list[str], request: Request) -> str:
-    """The command as a line to be pasted into a shell in the program's folder; there it leaves its
-    files beside the program.
+    """Return the command as a line to be pasted into a shell in the program's folder; there it
+    leaves its files beside the program.
     """
     given = [f"{name}={shlex.quote(value)}" for name, value in request.environment.items()]
     return " ".join([*given, shlex.join(word.replace(f"{request.out}/", "") for word in command)])
@@ -121,8 +121,8 @@ def typed(command: list[str], request: Request) -> str:
 def run(
     request: Request, command: list[str], environment: Mapping[str, str] | None = None
 ) -> CommandEnd:
-    """Runs a command to its end, its time limit or Ctrl-C. A second Ctrl-C ends it at once and
-    comes through as KeyboardInterrupt.
+    """Run a command to its end, its time limit or Ctrl-C. A second Ctrl-C ends it at once and comes
+    through as KeyboardInterrupt.
 
     At the limit and at Ctrl-C it is asked to stop (SIGINT) and has `WRITE_S` to write what it
     recorded. Nothing of it outlives this call. Raises UsageError for a program that does not exist,
@@ -183,15 +183,17 @@ def _start(
 
 
 def _hear_ctrl_c() -> None:
-    """A shell that starts `lab` in the background has it and its children ignore Ctrl-C, by which a
+    """Restore Ctrl-C in a child.
+
+    A shell that starts `lab` in the background has it and its children ignore SIGINT, by which a
     recording is stopped.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _forward(pipe: IO[bytes] | None, sink: Callable[[bytes], object], tail: bytearray) -> None:
-    """Passes output on as it comes, also a progress bar's unfinished lines, and keeps the last of
-    it.
+    """Pass output on as it comes, also a progress bar's unfinished lines, and keeps the
+    last of it.
     """
     if pipe is None:
         return
@@ -210,8 +212,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_ours(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kills what is left of a command: its process group, and every process that carries its mark
-    in the environment.
+    """Kill what is left of a command: its process group, and every process that carries its mark in
+    the environment.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

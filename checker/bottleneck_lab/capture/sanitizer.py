@@ -23,7 +23,7 @@ _VERSION = re.compile(r"[vV]ersion (\d+(?:\.\d+)+)")
 
 
 def command(tool: str, options: frozenset[str], request: Request, check: str) -> list[str]:
-    """The whole command line, of options that this release knows."""
+    """Return the whole command line, of options that this release knows."""
     settings = {"--tool": check, "--target-processes": "all", "--print-limit": "100"}
     known = [word for name, value in settings.items() if name in options for word in (name, value)]
     return split(request.program, sys.executable).around(
@@ -32,7 +32,7 @@ def command(tool: str, options: frozenset[str], request: Request, check: str) ->
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Runs the program under compute-sanitizer. Raises CaptureError when it came to no conclusion,
+    """Run the program under compute-sanitizer. Raises CaptureError when it came to no conclusion,
     MachineError without a GPU.
     """
     version = _VERSION.search(run_tool([tool, "--version"], Path(tool), PROBE_S))
@@ -51,7 +51,7 @@ def record(tool: str, request: Request) -> Captured:
 
 
 def conclusion_of(report: Path, ended: CommandEnd) -> str:
-    """What the report concludes, in one sentence. A run without its summary proves nothing."""
+    """State the report's conclusion in one sentence. A run without its summary proves nothing."""
     text = ""
     if report.is_file():
         text = report.read_text(encoding="utf-8", errors="replace")

@@ -25,7 +25,7 @@ NO_TORCH = "no torch"
 
 
 def rank_suffix() -> str:
-    """`.rank3` for a process of several, else nothing."""
+    """Return `.rank3` for a process of several, else nothing."""
     for rank, size in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")):
         if int(os.environ.get(size, "1")) > 1:
             return f".rank{os.environ[rank]}"
@@ -33,7 +33,7 @@ def rank_suffix() -> str:
 
 
 def place(name: str) -> Path:
-    """A file of this rank: `trace.json.gz` becomes `trace.rank3.json.gz`."""
+    """Return a file of this rank: `trace.json.gz` becomes `trace.rank3.json.gz`."""
     path = Path(name)
     stem, dot, suffixes = path.name.partition(".")
     return path.with_name(stem + rank_suffix() + dot + suffixes)
@@ -56,7 +56,7 @@ class Steps:
         self._first: int | None = None
 
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """After a step."""
+        """Count a step of the optimizer that just ended."""
         if self._first is None:
             self._first = id(optimizer)
         if id(optimizer) != self._first:
@@ -72,8 +72,8 @@ class Steps:
 
 @contextlib.contextmanager
 def profiling(options: argparse.Namespace) -> Iterator[Steps]:
-    """The profiler, and the allocator's history where it is asked for; both are written however the
-    program ends.
+    """Record with the profiler, and the allocator's history where it is asked for; both are written
+    however the program ends.
     """
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -131,7 +131,7 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
 
 
 def _lines_module() -> Any:
-    """lines.py beside this file, under a name that no program's own module has."""
+    """Import lines.py beside this file, under a name that no program's own module has."""
     spec = importlib.util.spec_from_file_location(
         "_lab_lines", Path(__file__).with_name("lines.py")
     )
@@ -143,15 +143,15 @@ def _lines_module() -> Any:
 
 
 def _say(text: str) -> None:
-    """Prints what is taking time; with several ranks, only the first prints."""
+    """Print what is taking time; with several ranks, only the first prints."""
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"lab: {text}\n")
         sys.stderr.flush()
 
 
 def execute(program: list[str]) -> None:
-    """Runs what an interpreter would: a file, `-m module` or `-c code`, each with its own
-    `sys.argv` and `sys.path`.
+    """Run what an interpreter would: a file, `-m module` or `-c code`, each with its own `sys.argv`
+    and `sys.path`.
     """
     if program[0] == "-m":
         sys.argv, sys.path[0] = program[1:], str(Path.cwd())
@@ -165,8 +165,8 @@ def execute(program: list[str]) -> None:
 
 
 def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]) -> int:
-    """The program's exit status, and in `outcome` what came of it. A copy of the program, made by
-    `os.fork`, ends here: the recording is not its own.
+    """Return the program's exit status, and in `outcome` what came of it. A copy of the program,
+    made by `os.fork`, ends here: the recording is not its own.
     """
     status, process = 0, os.getpid()
     with profiling(options) as steps:
@@ -192,7 +192,9 @@ def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]
 
 
 def _show(error: BaseException) -> None:
-    """The traceback as it would be without the profiler: from the program's own first line on."""
+    """Print the traceback as it would be without the profiler: from the program's own first line
+    on.
+    """
     trace = error.__traceback__
     while trace and (
         trace.tb_frame.f_code.co_filename == __file__
@@ -203,7 +205,7 @@ def _show(error: BaseException) -> None:
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our options, and the program after `--`."""
+    """Parse our options, and the program after `--`."""
     at = arguments.index("--")
     parser = argparse.ArgumentParser()
     parser.add_argument("--trace", required=True)
@@ -220,7 +222,7 @@ def _terminated(_signum: int, _frame: Any) -> None:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the program under the profiler and write its outcome."""
     options, program = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, _terminated)
     outcome: dict[str, Any] = {}

@@ -42,7 +42,7 @@ _EXECUTABLES: dict[str, tuple[str, Callable[[str, Request], Captured]]] = {
 
 
 def locate(executable: str) -> str:
-    """The path of NVIDIA's tool. Raises MachineError that says how to get it and what works
+    """Return the path of NVIDIA's tool. Raises MachineError that says how to get it and what works
     without.
     """
     found = stand_in(executable) if rehearsing() else find_program(executable)
@@ -61,7 +61,7 @@ def stand_in(executable: str) -> Path:
 
 
 def record(tool: str, request: Request) -> Captured:
-    """Makes one capture with `tool` in the request's empty folder, and describes it in
+    """Make one capture with `tool` in the request's empty folder, and describes it in
     `capture.json`.
 
     Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when
@@ -74,7 +74,7 @@ def record(tool: str, request: Request) -> Captured:
 
 
 def locate_tool(tool: str) -> str | None:
-    """The path of the program behind `tool`; None for those that are part of torch. Raises
+    """Return the path of the program behind `tool`; None for those that are part of torch. Raises
     UsageError for an unknown tool.
     """
     if tool not in TOOLS:
@@ -85,7 +85,7 @@ def locate_tool(tool: str) -> str | None:
 
 
 def describe(captured: Captured, tool: str, out: Path, **more: object) -> None:
-    """Writes `capture.json`: what was recorded, how, and where. No host name, no environment
+    """Write `capture.json`: what was recorded, how, and where. No host name, no environment
     variables.
     """
     description = {
@@ -114,8 +114,8 @@ def profile_with(
     out: Path,
     progress: Progress,
 ) -> Path:
-    """Captures a lab's workload as it runs alone (`python <entry>`), so that the same command can
-    be copied and run by hand.
+    """Capture a lab's workload as it runs alone (`python <entry>`), so that the same command can be
+    copied and run by hand.
 
     Returns the first file of the capture. Raises as `record` does.
     """

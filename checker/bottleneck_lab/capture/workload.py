@@ -33,7 +33,7 @@ def run_workload(
     home: Path,
     on_line: OnLine,
 ) -> int:
-    """Runs the workload as it stands, line by line to `on_line`; its exit status."""
+    """Run the workload as it stands, line by line to `on_line`; its exit status."""
     with _context(lab, device, workspace, data, home) as context:
         return kind_of(lab).run(context, on_line)
 
@@ -42,8 +42,8 @@ def run_workload(
 def _context(
     lab: Lab, device: Device, workspace: Path, data: Path, home: Path
 ) -> Iterator[Context[Any]]:
-    """What a kind needs to run the learner's code in its own folder; whatever it starts or writes
-    is gone afterwards.
+    """Yield what a kind needs to run the learner's code in its own folder; whatever it starts or
+    writes is gone afterwards.
     """
     settings = kind_of(lab).settings(lab, device)
     with Janitor() as janitor:
@@ -70,8 +70,8 @@ def scale_workload(
     home: Path,
     progress: Progress,
 ) -> list[Sweep]:
-    """A distributed lab's script on emulated ranks, its modelled scaling carried on to `ranks`.
-    Raises CaptureError when the script fails.
+    """Return a distributed lab's script on emulated ranks, its modelled scaling carried on to
+    `ranks`. Raises CaptureError when the script fails.
     """
     with _context(lab, device, workspace, data, home) as context:
         context.progress = progress
@@ -94,7 +94,7 @@ def profile(
     out: Path,
     progress: Progress,
 ) -> Path:
-    """Captures the workload with `tool` into the folder `out`; returns the trace file. Raises
+    """Capture the workload with `tool` into the folder `out`; returns the trace file. Raises
     CaptureError, UsageError or MachineError.
     """
     if tool != "torch":
@@ -122,7 +122,7 @@ def profile(
 def write_description(
     lab: Lab, code: str, device: Device, tool: str, out: Path, files: list[str]
 ) -> None:
-    """Says in `capture.json` what was captured, of which code, where and when. No host name, no
+    """State in `capture.json` what was captured, of which code, where and when. No host name, no
     environment variables.
     """
     description = {

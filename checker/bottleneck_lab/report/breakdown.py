@@ -44,7 +44,8 @@ PartKind = tuple[str, str, str, str]
 
 
 def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
-    """Computing, exposed communication, exposed copies and idle time by cause, largest first.
+    """Return computing, exposed communication, exposed copies and idle time by cause, largest
+    first.
 
     They sum to the devices' wall time.
     """
@@ -88,12 +89,15 @@ _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of t
 
 
 def _idle(cause: str, *, on_cpu: bool) -> PartKind:
-    """On a CPU nothing is launched, and a CPU that prepares input is not idle."""
+    """Return the kind of part that a cause of idle time is.
+
+    On a CPU nothing is launched, and a CPU that prepares input is not idle.
+    """
     label = None
     if on_cpu:
         label = _ON_CPU.get(cause)
-    said = (SAID_ON_CPU if on_cpu else SAID)[cause]
-    return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), said
+    explained = (SAID_ON_CPU if on_cpu else SAID)[cause]
+    return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), explained
 
 
 _ON_CPU = {
@@ -117,19 +121,19 @@ _COLOURS = {
 
 
 def gap_label(cause: str) -> str:
-    """The label of a cause of idle time."""
+    """Return the label of a cause of idle time."""
     return _LABELS.get(cause, cause)
 
 
 def gap_colour(cause: str) -> str:
-    """The class of page.css that draws a cause of idle time. Related causes share one: a page has
-    no room for fifteen.
+    """Return the class of page.css that draws a cause of idle time. Related causes share one: a
+    page has no room for fifteen.
     """
     return _COLOURS.get(cause, f"gap-{cause}")
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
-    """A device's label, with its rank if there are several."""
+    """Return a device's label, with its rank if there are several."""
     if use.is_cpu:
         name = "CPU"
     else:
@@ -141,7 +145,7 @@ def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
 
 
 def describe_capture(summary: Summary) -> str:
-    """The captured stretch, in one line."""
+    """Return the captured stretch, in one line."""
     span = words.format_duration(summary.wall_ns)
     events = f"{summary.events:,} events"
     if not summary.steps:
@@ -160,8 +164,8 @@ def describe_capture(summary: Summary) -> str:
 
 
 def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
-    """(what ranks sent each other, how much and how often; its summed time, ns), longest first. On
-    a CPU the ranges that its library marks.
+    """Return (what ranks sent each other, how much and how often; its summed time, ns), longest
+    first. On a CPU the ranges that its library marks.
     """
     if summary.cpu_only:
         return [
@@ -183,7 +187,7 @@ def _collective(row: CollectiveRow) -> str:
 
 
 def describe_lines(summary: Summary) -> str:
-    """What the reader's Python is listed by: torch.profiler alone records functions, not lines."""
+    """Name the list of the reader's Python: torch.profiler alone records functions, not lines."""
     exact = any(row.exact for row in summary.lines)
     if exact:
         return "Your lines of Python"
@@ -191,8 +195,8 @@ def describe_lines(summary: Summary) -> str:
 
 
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
-    """(operators by self time, costliest first; whether that is device time). Those below 0.1% of
-    the wall time are left out.
+    """Return (operators by self time, costliest first; whether that is device time). Those below
+    0.1% of the wall time are left out.
     """
     on_device = any(row.device_self_ns for row in summary.operators)
     timed = [(row.device_self_ns if on_device else row.self_ns, row) for row in summary.operators]
@@ -201,8 +205,8 @@ def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
 
 
 def short_name(name: str) -> str:
-    """A C++ kernel name without return type, template arguments and parameters; any other name
-    unchanged.
+    """Return a C++ kernel name without return type, template arguments and parameters; any other
+    name unchanged.
     """
     if "::" not in name and not name.startswith("void "):
         return name

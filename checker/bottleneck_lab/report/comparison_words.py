@@ -1,4 +1,4 @@
-"""What the terminal and the page say about two captures side by side."""
+"""Wording of two captures side by side, shared by the terminal and the page."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ _OUTCOMES = {
 
 
 def describe_speedup(comparison: Comparison) -> str:
-    """What the ratio of the step times means, and that ratio with its interval."""
-    told = f"{_OUTCOMES[comparison.outcome]}: {comparison.speedup:.2f}x"
+    """State what the ratio of the step times means, and that ratio with its interval."""
+    sentence = f"{_OUTCOMES[comparison.outcome]}: {comparison.speedup:.2f}x"
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
-    return f"{told} ({interval or 'too few samples for an interval'})"
+    return f"{sentence} ({interval or 'too few samples for an interval'})"
 
 
 def describe_samples(comparison: Comparison) -> list[str]:
-    """What the comparison is based on, and what it cannot show."""
+    """State what the comparison is based on, and what it cannot show."""
     if comparison.pairs > 1:
-        told = (
+        basis = (
             f"{comparison.pairs} captures of each version, compared in pairs; times are for the"
             " median step."
         )
     else:
         old, new = comparison.steps
-        told = f"Times are for the median step: {old} steps before, {new} after."
-    lines = [told]
+        basis = f"Times are for the median step: {old} steps before, {new} after."
+    lines = [basis]
     if comparison.few:
         lines.append(
             "Too few for an interval: record at least 7 steps, or at least 16 captures of each,"
@@ -89,14 +89,14 @@ def _describe_control(control: Control) -> str:
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """`1.60–1.72x`; empty if a bound is not known."""
+    """Return `1.60–1.72x`; empty if a bound is not known."""
     if low is not None and high is not None:
         return f"{low:.2f}–{high:.2f}x"
     return ""
 
 
 def label_change(change: FigureChange) -> str:
-    """What changed, in a reader's words."""
+    """Name what changed, in a reader's words."""
     if change.group == "gap":
         return gap_label(change.what)
     name = _LABELS.get((change.group, change.what)) or short_name(change.what)
@@ -107,7 +107,7 @@ def label_change(change: FigureChange) -> str:
 
 
 def format_ratio(change: FigureChange) -> str:
-    """The ratio; `gone` and `new` for what is on one side only."""
+    """Return the ratio; `gone` and `new` for what is on one side only."""
     if change.ratio:
         return f"{change.ratio:.2f}x"
     if change.before:
@@ -116,14 +116,14 @@ def format_ratio(change: FigureChange) -> str:
 
 
 def format_change_time(ns: float) -> str:
-    """A time before or after; a dash for what is not there at all."""
+    """Return a time before or after; a dash for what is not there at all."""
     if ns:
         return words.format_duration(ns)
     return "–"
 
 
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
-    """The changes of one group that are worth a line."""
+    """Return the changes of one group that are worth a line."""
     changes = [change for change in comparison.changes if change.group == group]
     return [change for change in changes if group in ALWAYS or _worth_a_line(change)][:TOP]
 

@@ -1,4 +1,6 @@
-"""What a learner sees before committing a diagnosis: the same summary without any judgement."""
+"""The view of a learner who has not committed a diagnosis: the same summary without any
+judgement.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from bottleneck_lab.analysis.summary import Summary
 
 
 def evidence_only(summary: Summary) -> Summary:
-    """`summary` without causes of idle time, findings and ceilings; every renderer accepts it like
-    any other.
+    """Return `summary` without causes of idle time, findings and ceilings; every renderer accepts
+    it like any other.
     """
     replace: Any = msgspec.structs.replace
     devices = [
@@ -32,7 +34,7 @@ def evidence_only(summary: Summary) -> Summary:
 
 
 def counters_only(pairs: list[Pair]) -> list[Pair]:
-    """ncu's counters without grades and without what to attack."""
+    """Return ncu's counters without grades and without what to attack."""
 
     def plain(kernel: KernelFigures) -> KernelFigures:
         figures = [msgspec.structs.replace(figure, grade="") for figure in kernel.figures]

@@ -12,7 +12,9 @@ _MARKS = {True: "✅", False: "❌", None: "❔"}
 
 
 def render_verdict(verdict: Verdict) -> str:
-    """The verdict as GitHub-flavoured Markdown. No text of a lab or a learner becomes markup."""
+    """Return the verdict as GitHub-flavoured Markdown. No text of a lab or a learner becomes
+    markup.
+    """
     lines = [words.EMULATED] if verdict.device == "virtual" else []
     lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
     parts = [
@@ -61,7 +63,9 @@ def _list(title: str, items: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """`text` on one line, with everything that Markdown or HTML would read as markup escaped."""
+    """Return `text` on one line, with everything that Markdown or HTML would read as markup
+    escaped.
+    """
     return (
         _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")
     )

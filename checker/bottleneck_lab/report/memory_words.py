@@ -9,12 +9,12 @@ COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
 
 
 def describe_levels(memory: DeviceMemory) -> list[str]:
-    """How much memory is held, reserved and lost, and how it grows."""
+    """Return how much memory is held, reserved and lost, and how it grows."""
     unused = memory.reserved_bytes - memory.held_bytes
     share = 0.0
     if memory.reserved_bytes:
         share = unused / memory.reserved_bytes
-    told = [
+    sentences = [
         (
             f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,}"
             f" blocks, {words.format_bytes(memory.rounding_bytes)} of it from rounding up."
@@ -26,21 +26,21 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
         ),
     ]
     if memory.events:
-        told.append(
+        sentences.append(
             f"The peak was {words.format_bytes(memory.peak_bytes)} allocated, with at most"
             f" {words.format_bytes(memory.peak_reserved_bytes)} reserved, in {memory.events:,}"
             f" events over {words.format_duration(memory.recorded_us * 1000)}."
         )
     if memory.steps:
-        told.append(
+        sentences.append(
             f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step"
             f" (median of {memory.steps:,} steps, without the first quarter)."
         )
-    return told
+    return sentences
 
 
 def describe_refusal(refusal: FailedAllocation) -> str:
-    """An allocation that failed."""
+    """Return an allocation that failed."""
     return (
         f"Out of memory: {words.format_bytes(refusal.bytes)} was requested at {refusal.line}, with "
         f"{words.format_bytes(refusal.device_free_bytes)} free on the device and "
@@ -49,7 +49,7 @@ def describe_refusal(refusal: FailedAllocation) -> str:
 
 
 def holder_cells(row: Holder) -> list[str]:
-    """One line of the table, in the order of COLUMNS."""
+    """Return one line of the table, in the order of COLUMNS."""
     return [
         row.line,
         words.format_bytes(row.held_bytes),

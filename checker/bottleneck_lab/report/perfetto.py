@@ -39,7 +39,7 @@ class Served:
     _fetched: threading.Event
 
     def wait(self, seconds: float) -> bool:
-        """Whether the trace was fetched whole within `seconds`."""
+        """Return True if the trace was fetched whole within `seconds`."""
         return self._fetched.wait(seconds)
 
 
@@ -68,7 +68,9 @@ def serve_trace(trace: Path, *, port: int = PORT) -> Iterator[Served]:
 
 
 def explain_by_hand(trace: Path) -> list[str]:
-    """How to look at a trace without this server: what to open, and which file to choose there."""
+    """Return how to look at a trace without this server: what to open, and which file to choose
+    there.
+    """
     return [
         (
             f"Open {ORIGIN}, choose 'Open trace file' and select {trace}. The file stays on this"
@@ -106,7 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
     fetched: threading.Event
 
     def do_OPTIONS(self) -> None:
-        """Chrome asks before a public page may reach this machine (Private Network Access)."""
+        """Answer the question of Chrome whether a public page may reach this machine (Private
+        Network Access).
+        """
         if self._refused():
             return
         self.send_response(204)
@@ -116,12 +120,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_HEAD(self) -> None:
-        """What Perfetto asks for to learn the size."""
+        """Answer with the trace's size."""
         if not self._refused():
             self._start()
 
     def do_GET(self) -> None:
-        """The trace itself."""
+        """Send the trace."""
         if self._refused():
             return
         self._start()
@@ -148,4 +152,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the terminal belongs to the report."""
+        """Log nothing: the terminal belongs to the report."""

@@ -44,7 +44,7 @@ _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def format_share(share: float) -> str:
-    """A share (0–1) as a percentage with one decimal; whole percentages without."""
+    """Return a share (0–1) as a percentage with one decimal; whole percentages without."""
     if not math.isfinite(share):
         return str(share)
     percent = round(share * 100, 1)
@@ -56,14 +56,14 @@ def format_share(share: float) -> str:
 
 
 def format_share_column(share: float) -> str:
-    """A share (0–1) as a percentage with one decimal, always, so that a column lines up."""
+    """Return a share (0–1) as a percentage with one decimal, always, so that a column lines up."""
     if 0 < share < 0.0005:
         return "<0.1%"
     return f"{share:.1%}"
 
 
 def format_duration(ns: float) -> str:
-    """Nanoseconds in the unit that leaves one to three digits before the point."""
+    """Format nanoseconds in the unit that leaves one to three digits before the point."""
     for size, unit in _DURATIONS:
         if abs(ns) >= size:
             value = ns / size
@@ -74,7 +74,7 @@ def format_duration(ns: float) -> str:
 
 
 def format_serving(use: ServingUse) -> str:
-    """A server's batches as one line."""
+    """Return a server's batches as one line."""
     least, most = use.sizes[0][0], use.sizes[-1][0]
     sizes = f"{least}" if least == most else f"{use.mean_images:.1f} ({least} to {most})"
     return (
@@ -85,14 +85,14 @@ def format_serving(use: ServingUse) -> str:
 
 
 def format_flops(rate: float) -> str:
-    """FLOP/s in G or T."""
+    """Format FLOP/s in G or T."""
     if rate >= 1e12:
         return f"{rate / 1e12:.1f} TFLOP/s"
     return f"{rate / 1e9:.1f} GFLOP/s"
 
 
 def describe_ceilings(machine: Machine) -> list[str]:
-    """A device's measured ceilings, a line each: arithmetic, memory, caches, and where they
+    """Return a device's measured ceilings, a line each: arithmetic, memory, caches, and where they
     balance.
     """
     threads = ""
@@ -118,7 +118,7 @@ def describe_ceilings(machine: Machine) -> list[str]:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes in binary units."""
+    """Format bytes in binary units."""
     for step, unit in _BYTES:
         if abs(size) >= step:
             return f"{size / step:,.1f} {unit}"
@@ -126,8 +126,8 @@ def format_bytes(size: float) -> str:
 
 
 def format_measured(criterion: CriterionResult) -> str:
-    """The value, with as many digits as it takes to tell it from the target; what bounds it while
-    it is open; empty if the criterion has none.
+    """Return the value, with as many digits as it takes to tell it from the target; what bounds it
+    while it is open; empty if the criterion has none.
     """
     if criterion.value is None:
         return ""
@@ -137,7 +137,9 @@ def format_measured(criterion: CriterionResult) -> str:
 
 
 def format_target(criterion: CriterionResult) -> str:
-    """The target with its direction, such as `at least 80%`; empty if the criterion has none."""
+    """Return the target with its direction, such as `at least 80%`; empty if the criterion has
+    none.
+    """
     if criterion.target is None:
         return ""
     words = "at most"
@@ -147,8 +149,8 @@ def format_target(criterion: CriterionResult) -> str:
 
 
 def format_interval(criterion: CriterionResult) -> str:
-    """The interval and the number of samples behind it; empty if nothing was sampled. An open end
-    is stated as such.
+    """Return the interval and the number of samples behind it; empty if nothing was sampled. An
+    open end is stated as such.
     """
     low, high = (_finite(bound) for bound in (criterion.low, criterion.high))
     parts = []
@@ -168,7 +170,7 @@ def format_interval(criterion: CriterionResult) -> str:
 
 @dataclass(frozen=True)
 class Gauge:
-    """What a bar for a criterion shows, from 0 to `end`."""
+    """Figures of a criterion's bar, which runs from 0 to `end`."""
 
     value: float
     low: float
@@ -178,8 +180,8 @@ class Gauge:
 
 
 def gauge(criterion: CriterionResult) -> Gauge | None:
-    """The bar's figures; None without a number and a target. An open end of the interval is drawn
-    at the value.
+    """Return the bar's figures; None without a number and a target. An open end of the interval is
+    drawn at the value.
 
     The bar ends at 1 for a share, otherwise a fifth beyond the largest figure on it.
     """
@@ -201,13 +203,13 @@ def _finite(figure: float | None) -> float | None:
 
 
 def format_moment(moment: str) -> str:
-    """An ISO 8601 time for reading."""
+    """Return an ISO 8601 time for reading."""
     return re.sub(r"(\d)T(\d)", r"\1 \2", moment).replace("+00:00", " UTC")
 
 
 def describe_prediction(verdict: Verdict) -> str:
-    """Predicted and measured gain: how far apart they are once the check passes, the progress
-    before that; empty without a prediction.
+    """Compare predicted and measured gain: how far apart they are once the check passes, the
+    progress before that; empty without a prediction.
     """
     if verdict.prediction is None:
         return ""
@@ -225,41 +227,47 @@ def describe_prediction(verdict: Verdict) -> str:
 
 
 def describe_gain(finding: Finding) -> str:
-    """What removing a finding's time would gain; `about` if the usual fix saves other time too."""
+    """State what removing a finding's time would gain; `about` if the usual fix saves other time
+    too.
+    """
     if finding.share_of_wall <= 0:
         return "no figure"
     return f"{'at most' if finding.at_most else 'about'} {finding.expected_gain_ratio:.2f}x"
 
 
 def describe_wait(row: SyncRow) -> str:
-    """Who waited, and for what: the line where the capture has lines, else what called."""
+    """State who waited, and for what: the line where the capture has lines, else what called."""
     what = describe_awaited(row)
     return f"{row.line or row.caused_by or row.name}{', for ' + what if what else ''}"
 
 
 def describe_awaited(row: SyncRow) -> str:
-    """The work that most of the waiting was for, and the line that launched it where that is known."""
-    place = ""
+    """Return the work that most of the waiting was for, and the line that launched it where that is
+    known.
+    """
+    launched = ""
     if row.awaited_line:
-        place = f", launched in {row.awaited_line}"
+        launched = f", launched in {row.awaited_line}"
     if row.awaited:
-        return f"{row.awaited}{place}"
+        return f"{row.awaited}{launched}"
     return ""
 
 
 def describe_standing(standing: Standing | None) -> str:
-    """What the learner's diagnosis is worth, in a few words; empty if nothing is known about it."""
+    """State what the learner's diagnosis is worth, in a few words; empty if nothing is known about
+    it.
+    """
     if standing is None:
         return ""
     if standing.copied:
         return "the reference solution, which does not count as solved"
-    told = {
+    how = {
         "hints": "all hints taken",
         "revealed": "causes revealed",
         "solution": "solution seen",
     }.get(standing.told)
-    if told:
-        return f"cause not named by you ({told})"
+    if how:
+        return f"cause not named by you ({how})"
     hints = ""
     if standing.hints:
         hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}"
@@ -275,7 +283,7 @@ def describe_standing(standing: Standing | None) -> str:
 
 
 def lab_name(slug: str) -> str:
-    """The lab's name for learners; the slug if this installation does not have the lab."""
+    """Return the lab's name for learners; the slug if this installation does not have the lab."""
     try:
         return load_labs()[slug].slug
     except (LabError, KeyError):
@@ -283,10 +291,10 @@ def lab_name(slug: str) -> str:
 
 
 def headline(verdict: Verdict) -> str:
-    """The outcome's second half: why it failed, or what the outcome means."""
+    """Return the outcome's second half: why it failed, or what the outcome means."""
     return verdict.reason or OUTCOME_MEANS[verdict.outcome]
 
 
 def join_facts(facts: dict[str, str]) -> list[str]:
-    """`name: value` for every fact, in the order given."""
+    """Return `name: value` for every fact, in the order given."""
     return [f"{name}: {value}" for name, value in facts.items()]

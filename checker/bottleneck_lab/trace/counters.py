@@ -1,4 +1,4 @@
-"""What ncu measured of single kernels: no times of day, but counters."""
+"""ncu's measurements of single kernels: counters, with no times of day."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from bottleneck_lab.errors import CaptureError
 
 
 def run_tool(command: list[str], source: Path, limit_s: int) -> str:
-    """The tool's output. Its exit status says little (both tools exit 0 on some failures): callers
-    judge by what came out.
+    """Return the tool's output. Its exit status says little (both tools exit 0 on some failures):
+    callers judge by what came out.
     """
     try:
         done = subprocess.run(

@@ -14,8 +14,8 @@ SmallInts = NDArray[np.int32]
 def join_rows(
     keys: Ints, ranks: SmallInts, wanted: Ints, wanted_ranks: SmallInts
 ) -> NDArray[np.intp]:
-    """For each wanted (rank, key) the index of a row that has it, -1 where none has. Keys below 1
-    join nothing.
+    """Return for each wanted (rank, key) the index of a row that has it, -1 where none has. Keys
+    below 1 join nothing.
     """
     rows = np.flatnonzero(keys > 0)
     if not len(rows):

@@ -35,9 +35,9 @@ _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, _ISAL_ERROR)
 
 
 def load(path: Path | str) -> Timeline:
-    """The capture at `path`, told by what it holds and not by its name: Kineto or Chrome JSON (also
-    gzipped), an nsys report or its SQLite export (also gzipped), ncu's CSV or report; or a folder:
-    a capture of `lab profile`, or one trace per rank, which are merged.
+    """Return the capture at `path`, told by what it holds and not by its name: Kineto or Chrome
+    JSON (also gzipped), an nsys report or its SQLite export (also gzipped), ncu's CSV or report; or
+    a folder: a capture of `lab profile`, or one trace per rank, which are merged.
 
     Raises CaptureError with what to do when it cannot be read.
     """
@@ -53,19 +53,19 @@ ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
 
 
 def find_traces(folder: Path) -> list[Path]:
-    """The traces of one capture: those that its capture.json names, or one a rank, in the order of
-    the numbers in their names; of a report and its export, the export. Raises CaptureError if there
-    is none.
+    """Return the traces of one capture: those that its capture.json names, or one a rank, in the
+    order of the numbers in their names; of a report and its export, the export. Raises CaptureError
+    if there is none.
     """
     described = folder / "capture.json"
     if described.is_file():
         names = json.loads(described.read_text(encoding="utf-8")).get("files", [])
         files = [folder / str(name) for name in names if (folder / str(name)).is_file()]
     else:
-        found: dict[str, Path] = {}
+        by_name: dict[str, Path] = {}
         for ending in ENDINGS:
-            found |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
-        files = [found[name] for name in sorted(found, key=by_number)]
+            by_name |= {path.name.removesuffix(ending): path for path in folder.glob(f"*{ending}")}
+        files = [by_name[name] for name in sorted(by_name, key=by_number)]
     if not files:
         raise CaptureError(
             f"{folder} holds no trace.",
@@ -76,15 +76,17 @@ def find_traces(folder: Path) -> list[Path]:
 
 
 def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
-    """Readers are imported when a file needs them: half of what starting costs."""
+    """Return the reader for a file that begins with `start`.
+
+    Readers are imported when a file needs them: half of what starting costs. Raises CaptureError
+    for a file that is no timeline.
+    """
     if start.startswith(GZIP_MAGIC):
         return _load_gzip
     if path.suffix == ".nsys-rep" or start.startswith(SQLITE_MAGIC):
         from bottleneck_lab.trace.nsys import reader as nsys
 
-        if start.startswith(SQLITE_MAGIC):
-            return nsys.load_nsys_sqlite
-        return nsys.load_nsys_report
+        return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
     if start[:1] == b"\x80":
         raise CaptureError(
             f"{path.name} is a pickle: at best a memory snapshot, not a timeline.",
@@ -96,9 +98,7 @@ def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
 
     if path.suffix == ".ncu-rep":
         return ncu.load_ncu_report
-    if ncu.is_ncu_csv(start):
-        return ncu.load_ncu_csv
-    return _load_plain
+    return ncu.load_ncu_csv if ncu.is_ncu_csv(start) else _load_plain
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -133,7 +133,9 @@ def _load_gzip(path: Path) -> Timeline:
 
 
 def _unpacked(file: IO[bytes], path: Path) -> Timeline:
-    """SQLite needs a file that it can seek in."""
+    """Unpack a gzipped SQLite export, since SQLite needs a file that it can seek in, and
+    read it.
+    """
     from bottleneck_lab.trace.nsys.reader import load_nsys_sqlite
 
     with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
@@ -144,7 +146,7 @@ def _unpacked(file: IO[bytes], path: Path) -> Timeline:
 
 
 def _guarded(path: Path, read: Callable[[], Result]) -> Result:
-    """Turns what a damaged file makes the decompressor raise into an error that says what to do."""
+    """Turn what a damaged file makes the decompressor raise into an error that says what to do."""
     try:
         return read()
     except _GZIP_ERRORS as error:
@@ -159,8 +161,8 @@ def _guarded(path: Path, read: Callable[[], Result]) -> Result:
 
 
 def by_number(name: str) -> tuple[list[int], str]:
-    """What the files of several ranks are sorted by: the numbers in their names, so that the tenth
-    comes after the second.
+    """Return the sort key of a rank's file: the numbers in its name, so that the tenth comes after
+    the second.
     """
     return [int(number) for number in re.findall(r"\d+", name)], name
 
@@ -172,8 +174,8 @@ NO_COMMON_CLOCK = (
 
 
 def merge_ranks(timelines: list[Timeline]) -> Timeline:
-    """One timeline of several ranks' captures on one clock. Two captures that both say rank 0 are
-    numbered in the order given.
+    """Return one timeline of several ranks' captures on one clock. Two captures that both say rank
+    0 are numbered in the order given.
 
     If one of them does not say when its clock began, each keeps its own: an old Kineto trace has
     the time of day, an nsys report counts from its own start.
@@ -235,7 +237,7 @@ def _base_ns(timeline: Timeline) -> int:
 def _moved(
     timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int], first_thread: int
 ) -> Timeline:
-    """The timeline on the common clock, with names and threads numbered in common."""
+    """Return the timeline on the common clock, with names and threads numbered in common."""
     numbers = np.array(
         [strings.setdefault(name, len(strings)) for name in timeline.strings], dtype=np.int32
     )
@@ -265,7 +267,9 @@ def _moved(
 
 
 def is_snapshot(path: Path) -> bool:
-    """Return True if the file begins as a pickle does. Only reading it tells what kind of pickle."""
+    """Return True if the file begins as a pickle does. Only reading it tells what kind of
+    pickle.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(2)

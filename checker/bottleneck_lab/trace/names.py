@@ -1,4 +1,4 @@
-"""What names say: which kernels communicate, which way a copy goes, which operators are really
+"""Meaning of names: which kernels communicate, which way a copy goes, which operators are really
 ranges. One place for all readers.
 """
 
@@ -9,10 +9,11 @@ import re
 from bottleneck_lab.trace.timeline import Direction, HostMemory
 
 _COMMUNICATION = re.compile(
-    r"^(?:void"
-    r" )?(?:[\w:]*::)?(?:nccl(?:DevKernel|Kernel|_)?|rccl|msccl|oneccl|nvshmem|cross_device_reduce)"
-    r"|^emulated:"
-    r" (?:nccl|comm|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|broadcast|all[_-]?to[_-]?all|send|recv)",
+    r"^(?:void )?(?:[\w:]*::)?"
+    r"(?:nccl(?:DevKernel|Kernel|_)?|rccl|msccl|oneccl|nvshmem|cross_device_reduce)"
+    r"|^emulated: "
+    r"(?:nccl|comm|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|broadcast|all[_-]?to[_-]?all"
+    r"|send|recv)",
     re.IGNORECASE,
 )
 _RANGE = re.compile(
@@ -58,7 +59,9 @@ _DTYPES = {
 
 
 def dtype_of(name: str | None) -> int:
-    """The number of a type that a profiler names, c10's or NumPy's; 0 for one that is not known."""
+    """Return the number of a type that a profiler names, c10's or NumPy's; 0 for one that is not
+    known.
+    """
     plain = (name or "").lower()
     if plain.startswith("float8"):
         return _DTYPES["float8"]
@@ -72,7 +75,7 @@ made, before the thread's own number.
 
 
 def is_communication(name: str) -> bool:
-    """Whether a kernel with this name moves data between ranks."""
+    """Return True if a kernel with this name moves data between ranks."""
     return bool(_COMMUNICATION.search(name))
 
 
@@ -88,19 +91,23 @@ _COLLECTIVES = (
 
 
 def collective_of(name: str) -> str:
-    """What a communicating kernel does; its own name where that is unknown."""
+    """Return the collective that a communicating kernel performs; its own name where that is
+    unknown.
+    """
     return next((called for pattern, called in _COLLECTIVES if pattern.search(name)), name)
 
 
 def is_range(name: str) -> bool:
-    """Whether a row recorded as an operator is a range that a program or torch put around
+    """Return True if a row recorded as an operator is a range that a program or torch put around
     operators.
     """
     return bool(_RANGE.match(name))
 
 
 def copy_of(name: str) -> tuple[int, int]:
-    """(Direction, HostMemory) of a copy called for instance "Memcpy HtoD (Pageable -> Device)"."""
+    """Return (Direction, HostMemory) of a copy called for instance "Memcpy HtoD (Pageable ->
+    Device)".
+    """
     for pattern, way in _WAYS:
         if pattern.search(name):
             return int(way), int(_host_memory(name))

@@ -75,15 +75,15 @@ _FIXED = (
 
 
 def is_ncu_csv(start: bytes) -> bool:
-    """Whether a file that starts like this may be ncu's CSV: its header, or ncu's own messages
-    before it.
+    """Return True if a file that starts like this may be ncu's CSV: its header, or ncu's own
+    messages before it.
     """
     text = start.decode("utf-8", "replace")
     return text.startswith("==PROF==") or bool(_HEADER.match(text))
 
 
 def load_ncu_csv(path: Path) -> Timeline:
-    """From `ncu --csv`, with or without `--page raw --print-units base`."""
+    """Read what `ncu --csv` wrote, with or without `--page raw --print-units base`."""
     if path.stat().st_size > SIZE_LIMIT_BYTES:
         raise CaptureError(
             f"{path.name} is larger than {SIZE_LIMIT_BYTES >> 20} MB.",
@@ -99,7 +99,7 @@ def load_ncu_csv(path: Path) -> Timeline:
 
 
 def load_ncu_report(path: Path) -> Timeline:
-    """From a .ncu-rep, at full precision with the ncu-report package, or through the ncu tool where
+    """Read a .ncu-rep, at full precision with the ncu-report package, or through the ncu tool where
     only that is installed.
     """
     if importlib.util.find_spec("ncu_report") is not None:
@@ -140,7 +140,11 @@ def _action(action: Any) -> KernelCounters:
         value = action[name].value()
         if isinstance(value, (int, float)):
             metrics[name] = float(value)
-    capability = f"{metrics.get('device__attribute_compute_capability_major', 0):.0f}.{metrics.get('device__attribute_compute_capability_minor', 0):.0f}"
+    major, minor = (
+        metrics.get(f"device__attribute_compute_capability_{part}", 0)
+        for part in ("major", "minor")
+    )
+    capability = f"{major:.0f}.{minor:.0f}"
     sizes = [
         tuple(int(metrics.get(f"launch__{kind}_dim_{axis}", 1)) for axis in "xyz")
         for kind in ("grid", "block")
@@ -149,7 +153,9 @@ def _action(action: Any) -> KernelCounters:
 
 
 def parse_csv(text: str, path: Path) -> list[KernelCounters]:
-    """Both of ncu's layouts: one row per kernel (raw page), or one row per metric (details page)."""
+    """Read both of ncu's layouts: one row per kernel (raw page), or one row per metric (details
+    page).
+    """
     start = _HEADER.search(text)
     if start is None:
         raise CaptureError(
@@ -159,15 +165,15 @@ def parse_csv(text: str, path: Path) -> list[KernelCounters]:
     try:
         rows = csv.DictReader(io.StringIO(text[start.start() :]))
         names = list(rows.fieldnames or ())
-        found = _long_layout(rows) if "Metric Name" in names else _wide_layout(rows, names)
+        kernels = _long_layout(rows) if "Metric Name" in names else _wide_layout(rows, names)
     except csv.Error as error:
         raise CaptureError(f"{path.name} is damaged: {error}.", "Export it again.") from error
-    if not found:
+    if not kernels:
         raise CaptureError(
             f"{path.name} holds no kernel.",
             "Check --kernel-name and --launch-count: ncu may have matched nothing.",
         )
-    return found
+    return kernels
 
 
 def _limited(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
@@ -180,8 +186,8 @@ def _limited(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
 
 
 def _wide_layout(rows: Iterable[dict[str, str]], names: list[str]) -> list[KernelCounters]:
-    """The first row under the header holds the units."""
-    found, units = [], {}
+    """Return the first row under the header holds the units."""
+    kernels, units = [], {}
     for row in _limited(rows):
         if not (row.get("ID") or "").strip():
             units = row
@@ -193,8 +199,8 @@ def _wide_layout(rows: Iterable[dict[str, str]], names: list[str]) -> list[Kerne
             value = None if name in _FIXED else _number(row.get(name))
             if value is not None:
                 metrics[name] = value * _scale(units.get(name))
-        found.append(_kernel(row, metrics))
-    return found
+        kernels.append(_kernel(row, metrics))
+    return kernels
 
 
 def _long_layout(rows: Iterable[dict[str, str]]) -> list[KernelCounters]:
@@ -231,7 +237,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _scale(unit: str | None) -> float:
-    """To ns, bytes and Hz, also per something ("Gbyte/second")."""
+    """Return the factor from a unit to ns, bytes or Hz, also per something ("Gbyte/second")."""
     return float(_SCALES.get((unit or "").split("/")[0], 1))
 
 
@@ -240,7 +246,9 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 
 def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...] = ()) -> Timeline:
-    """The kernels laid end to end: ncu runs them one by one, so only their durations mean anything."""
+    """Return the kernels laid end to end: ncu runs them one by one, so only their durations mean
+    anything.
+    """
     lengths = np.array([min(max(int(k.duration_ns), 0), 2**40) for k in kernels], dtype=np.int64)
     end = np.cumsum(lengths)
     numbers = {name: i for i, name in enumerate(dict.fromkeys(k.name for k in kernels))}

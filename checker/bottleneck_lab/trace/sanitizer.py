@@ -15,8 +15,8 @@ _PLACE = re.compile(r"[^\s/]+\.(?:cuh?|py):\d+")
 
 
 def count_problems(text: str) -> int | None:
-    """Errors and hazards together; None for a report that does not come to its summary, and so
-    proves nothing.
+    """Count errors and hazards together; None for a report without a summary, which proves
+    nothing.
     """
     counts = [int(errors or hazards) for errors, hazards in _SUMMARY.findall(text)]
     if counts:
@@ -25,16 +25,16 @@ def count_problems(text: str) -> int | None:
 
 
 def first_problem(text: str) -> str:
-    """Such as `Invalid __global__ read of size 4 bytes, attention.cu:68`; the line only where the
-    kernel was compiled with -lineinfo.
+    """Return the first problem, such as `Invalid __global__ read of size 4 bytes, attention.cu:68`;
+    the line only where the kernel was compiled with -lineinfo.
     """
-    found = _PROBLEM.search(text)
-    if found is None:
+    problem = _PROBLEM.search(text)
+    if problem is None:
         return ""
-    rest = text[found.start() :].split("\n")[
+    rest = text[problem.start() :].split("\n")[
         :6
     ]  # the problem, and where: the backtrace of the host comes later
-    place = next((match[0] for line in rest if (match := _PLACE.search(line))), "")
-    if place and place not in found[1]:
-        return f"{found[1]}, {place}"
-    return found[1]
+    source_line = next((match[0] for line in rest if (match := _PLACE.search(line))), "")
+    if source_line and source_line not in problem[1]:
+        return f"{problem[1]}, {source_line}"
+    return problem[1]

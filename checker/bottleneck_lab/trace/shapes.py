@@ -1,4 +1,4 @@
-"""What operators had to compute and to move at least, from the shapes of their inputs.
+"""Least work of operators, computed from the shapes of their inputs.
 
 FLOP count a multiplication and an addition each, and any other function of a number as one. Bytes
 are every input and the output once: what a cache of any size cannot save.
@@ -32,7 +32,7 @@ Counted = tuple[float, float]
 
 
 def _product(a: Shape, b: Shape) -> Counted:
-    """[…, m, k] x [k, n] or [b, m, k] x [b, k, n]."""
+    """Count [..., m, k] x [k, n] or [b, m, k] x [b, k, n]."""
     (m, k), n, many = a[-2:], b[-1], prod(a[:-2])
     return 2.0 * many * m * k * n, float(prod(a) + prod(b) + many * m * n)
 
@@ -40,7 +40,9 @@ def _product(a: Shape, b: Shape) -> Counted:
 def _convolution(
     values: Shape, weight: Shape, padding: Shape, stride: Shape, dilation: Shape
 ) -> Counted:
-    """Values [n, c, …], weight [o, c / groups, …]; also for fewer or more than two dimensions."""
+    """Count values [n, c, ...] by weight [o, c / groups, ...]; also for fewer or more than two
+    dimensions.
+    """
     out = [
         (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
         for size, kernel, pad, step, spread in zip(
@@ -52,8 +54,8 @@ def _convolution(
 
 
 def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
-    """[b, heads, length, dim]: two products, queries with keys and weights with values. A causal
-    mask halves this where the kernel uses it.
+    """Count [b, heads, length, dim]: two products, queries with keys and weights with values. A
+    causal mask halves this where the kernel uses it.
     """
     *many, length, dim = query
     return 2.0 * prod(many) * length * key[-2] * (dim + value[-1]), float(
@@ -62,14 +64,14 @@ def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
 
 
 def _matrix_vector(shapes: list[Shape], _: list[Shape]) -> Counted:
-    """Sum [m], matrix [m, k], vector [k]."""
+    """Count sum [m] + matrix [m, k] x vector [k]."""
     m, k = shapes[1]
     return 2.0 * m * k, float(m * k + k + m)
 
 
 def _elementwise(flop: int, inputs: int) -> _Count:
-    """`flop` operations for each number that comes out; the first `inputs` arguments are tensors or
-    numbers, and may be broadcast.
+    """Return `flop` operations for each number that comes out; the first `inputs` arguments are
+    tensors or numbers, and may be broadcast.
     """
 
     def count(shapes: list[Shape], _: list[Shape]) -> Counted:
@@ -80,13 +82,13 @@ def _elementwise(flop: int, inputs: int) -> _Count:
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
-    """The shape that comes of them, sizes aligned at the end. A number has the shape ()."""
+    """Return the shape that comes of them, sizes aligned at the end. A number has the shape ()."""
     sizes = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
     return tuple(max(size) if 0 not in size else 0 for size in sizes)
 
 
 def _reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
-    """Reads all of its input; what comes out is small beside it."""
+    """Read all of its input; what comes out is small beside it."""
     return float(prod(shapes[0])), float(prod(shapes[0]))
 
 
@@ -150,8 +152,8 @@ COUNTED = frozenset(_COUNTS)
 
 
 def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
-    """One call's work, from the JSON of "Input Dims", "Input type" and "Concrete Inputs"; None when
-    they do not tell.
+    """Return one call's work, from the JSON of "Input Dims", "Input type" and "Concrete Inputs";
+    None when they do not tell.
     """
     try:
         shapes, kinds = msgspec.json.decode(dims), msgspec.json.decode(types)
@@ -174,7 +176,7 @@ def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:
 
 
 def _numbers(text: Any) -> Shape:
-    """ "[1, 2]" → (1, 2); empty for anything that is not a list of numbers."""
+    """Parse "[1, 2]" as (1, 2); empty for anything that is not a list of numbers."""
     if not isinstance(text, str) or not text.startswith("["):
         return ()
     return tuple(

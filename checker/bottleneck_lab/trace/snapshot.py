@@ -19,9 +19,7 @@ NO_STACK = -1
 
 
 class Action(IntEnum):
-    """What the allocator did. What it says beyond these concerns neither allocated nor reserved
-    bytes.
-    """
+    """The allocator's deeds. Others concern neither allocated nor reserved bytes."""
 
     OTHER = 0
     ALLOC = 1
@@ -48,7 +46,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvents:
-    """What one device's allocator did, oldest first. An OOM's `address` is what the device had
+    """One device's allocator's events, oldest first. An OOM's `address` is what the device had
     free; `stack` indexes `Snapshot.stacks`, or is NO_STACK.
     """
 
@@ -96,7 +94,9 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A whole snapshot. A stack is a tuple of indices into `frames`, the line that allocated first."""
+    """A whole snapshot. A stack is a tuple of indices into `frames`, the line that
+    allocated first.
+    """
 
     source: str
     frames: tuple[Frame, ...] = ()
@@ -114,7 +114,7 @@ class Snapshot:
 
 
 def empty_events() -> AllocatorEvents:
-    """No events."""
+    """Return no events."""
     return AllocatorEvents(
         action=np.empty(0, dtype=np.int8),
         time_us=np.empty(0, dtype=np.int64),

@@ -26,7 +26,7 @@ Floats64 = NDArray[np.float64]
 
 
 class ActivityKind(IntEnum):
-    """What a device row is. A SYNC row is a wait that the tool draws on a stream: the device does
+    """Kind of a device row. A SYNC row is a wait that the tool draws on a stream: the device does
     nothing in it, so it is never busy time.
     """
 
@@ -60,8 +60,8 @@ class HostMemory(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """What the accelerators did: one row an activity. `correlation` joins it to the runtime call
-    that launched it (-1: none recorded).
+    """Activities of the accelerators, one a row. `correlation` joins it to the runtime call that
+    launched it (-1: none recorded).
 
     `bytes` are those of a copy, or of a collective's larger side, whose `dtype` is an index into
     names.DTYPES; 0 when it was not recorded.
@@ -90,8 +90,8 @@ class DeviceTable:
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """What a host thread did: runtime calls, operators, ranges or Python frames. `thread` is an
-    index into `Timeline.threads`, where every rank has its own.
+    """Activities of a host thread: runtime calls, operators, ranges or Python frames. `thread` is
+    an index into `Timeline.threads`, where every rank has its own.
 
     `correlation` joins a runtime call to `DeviceTable.correlation`, and an operator or range to
     `DeviceTable.external` (-1: to nothing).
@@ -208,14 +208,16 @@ class Timeline:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have any row, ascending."""
-        found: set[int] = set()
+        ranks: set[int] = set()
         for table in (self.device, self.runtime, self.operators, self.ranges, self.python):
-            found.update(np.flatnonzero(np.bincount(table.rank)).tolist())
-        return tuple(sorted(found))
+            ranks.update(np.flatnonzero(np.bincount(table.rank)).tolist())
+        return tuple(sorted(ranks))
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """First start and last end of anything that was recorded, ns; (0, 0) when there is nothing."""
+        """First start and last end of anything that was recorded, ns; (0, 0) when there is
+        nothing.
+        """
         tables = [
             t
             for t in (self.device, self.runtime, self.operators, self.ranges, self.python)
@@ -238,12 +240,12 @@ class Timeline:
         """Whether a runtime call has work on a device. Of several calls with one number
         `launched_by` holds only the first.
         """
-        found = np.zeros(len(self.runtime), dtype=bool)
-        found[self.launched_by[self.launched_by >= 0]] = True
-        rest = np.flatnonzero(~found & (self.runtime.correlation > 0))
+        launching = np.zeros(len(self.runtime), dtype=bool)
+        launching[self.launched_by[self.launched_by >= 0]] = True
+        rest = np.flatnonzero(~launching & (self.runtime.correlation > 0))
         keys, ranks = self.runtime.correlation[rest], self.runtime.rank[rest]
-        found[rest] = join_rows(self.device.correlation, self.device.rank, keys, ranks) >= 0
-        return found
+        launching[rest] = join_rows(self.device.correlation, self.device.rank, keys, ranks) >= 0
+        return launching
 
     @property
     def events(self) -> int:
@@ -261,7 +263,7 @@ class Timeline:
         )
 
     def names(self, table: DeviceTable | HostTable) -> list[str]:
-        """The names of a table's rows."""
+        """Return the names of a table's rows."""
         return [self.strings[index] for index in table.name.tolist()]
 
 
@@ -298,8 +300,8 @@ DEFAULTS: dict[str, float] = {
 
 
 def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
-    """A table from the columns given; what is not given is filled with its default. Rows are put in
-    order.
+    """Return a table from the columns given; what is not given is filled with its default. Rows are
+    put in order.
     """
     values = {}
     for column in fields(kind):
@@ -322,7 +324,9 @@ rows nearly in order.
 
 
 def sort_table(table: Table) -> Table:
-    """The rows by start, then longer first: a parent stands before the children that start with it."""
+    """Return the rows by start, then longer first: a parent stands before the children that start
+    with it.
+    """
     start = table.start
     end = getattr(table, "end", None)
     if len(start) < 2:
@@ -361,8 +365,9 @@ def _alone(values: NDArray[Any]) -> NDArray[Any]:
 def _exchanged(
     values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp]
 ) -> NDArray[Any]:
-    """With the values of the rows `moved` in the places of `rows`. Most columns are the same there,
-    and need no copy.
+    """Return `values` with those of the rows `moved` at `rows`.
+
+    Most columns are the same there, and need no copy.
     """
     new = values[moved]
     if values.strides == (0,) or (values[rows] == new).all():
@@ -373,7 +378,7 @@ def _exchanged(
 
 
 def _in_order(start: Ints, end: Ints | None) -> bool:
-    """Whether rows stand as `order_of` would put them."""
+    """Return True if rows stand as `order_of` would put them."""
     if (start[1:] < start[:-1]).any():
         return False
     tied = np.flatnonzero(start[1:] == start[:-1])
@@ -381,9 +386,10 @@ def _in_order(start: Ints, end: Ints | None) -> bool:
 
 
 def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
-    """What puts rows in order: by start, then longer first. Captures are sorted runs nearly
-    everywhere, which a stable sort only merges; only rows that start together are compared by their
-    end.
+    """Return the indices that put rows in order: by start, then longer first.
+
+    Captures are sorted runs nearly everywhere, which a stable sort only merges; only rows that
+    start together are compared by their end.
     """
     order = np.argsort(start, kind="stable")
     if len(order) < 2:
@@ -398,8 +404,8 @@ def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
 
 
 def take(table: Table, rows: Any) -> Table:
-    """The table of the given rows: indices, a slice or a mask. Where the mask leaves nothing out,
-    it is the table itself.
+    """Return the table of the given rows: indices, a slice or a mask. Where the mask leaves nothing
+    out, it is the table itself.
     """
     if getattr(rows, "dtype", None) == np.bool_ and rows.all():
         return table
@@ -416,7 +422,7 @@ def take(table: Table, rows: Any) -> Table:
 
 
 def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, int]]:
-    """The (rank, device) pairs that the rows have (all rows, when not given), ascending."""
+    """Return the (rank, device) pairs that the rows have (all rows, when not given), ascending."""
     low, high = int(table.device.min(initial=0)), int(table.device.max(initial=0))
     pairs = different(
         table.rank[rows].astype(np.int64) * (high - low + 1) + table.device[rows] - low
@@ -425,8 +431,8 @@ def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, i
 
 
 def different(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values among whole numbers, ascending: np.unique, but many times as fast for
-    millions of numbers that lie close together.
+    """Return the distinct values among whole numbers, ascending: np.unique, but many times as fast
+    for millions of numbers that lie close together.
     """
     if not len(values):
         return values
@@ -439,7 +445,7 @@ def different(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def concatenate(tables: list[Table]) -> Table:
-    """One table, in order, of all rows of several."""
+    """Return one table, in order, of all rows of several."""
     kind = type(tables[0])
     filled = [table for table in tables if len(table)] or tables[:1]
     if len(filled) == 1:
@@ -450,8 +456,8 @@ def concatenate(tables: list[Table]) -> Table:
 
 
 def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """One column of several. Where all hold a single value, as columns that were not recorded do,
-    the result does too and takes no memory.
+    """Return one column of several. Where all hold a single value, as columns that were not
+    recorded do, the result does too and takes no memory.
     """
     if (
         all(part.strides == (0,) for part in parts)

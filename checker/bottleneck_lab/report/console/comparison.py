@@ -1,4 +1,6 @@
-"""Two captures side by side in the terminal: what got better, what got worse, what is only noise."""
+"""Two captures side by side in the terminal: what got better, what got worse, what is only
+noise.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,7 @@ _STYLES = {"better": "green", "worse": "red", "same": "", "cannot tell": "yellow
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
-    """What `lab compare` prints: the step first, then every part of it that changed by more than
-    the noise.
-    """
+    """Print the step first, then every part of it that changed by more than the noise."""
     sheet = Sheet(console)
     style = _STYLES[comparison.outcome]
     sheet.rule(style)
@@ -43,18 +43,18 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             sheet.heading(title)
         for change in changes:
             _print_change(sheet, change)
-    for title, found in (
+    for title, titles in (
         ("No longer found", comparison.findings_gone),
         ("Newly found", comparison.findings_new),
     ):
-        if found:
+        if titles:
             sheet.heading(title)
-            for name in found.values():
+            for name in titles.values():
                 sheet.line(f"{name}.", indent=1)
 
 
 def _print_change(sheet: Sheet, change: FigureChange) -> None:
-    """`better  1.92x (1.85–2.01x)  175 ms → 91 ms  name`, with the name cut to the width."""
+    """Print `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width."""
     before, after = format_change_time(change.before), format_change_time(change.after)
     interval = format_interval(change.low, change.high)
     figures = sheet.safe(

@@ -1,4 +1,4 @@
-"""What the compiler made of a CUDA source, in the terminal."""
+"""The compiled code of a CUDA source, in the terminal."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from bottleneck_lab.report.console.terminal import Sheet
 _UNITS = {"global": "sectors", "shared": "passes"}
 
 
-def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> None:
-    """`blind`: figures only, with no judgement of them."""
+def render_compiled(compiled: CompiledSource, console: Console, *, blind: bool) -> None:
+    """Print a source's figures and memory accesses; `blind`: with no judgement of them."""
     sheet = Sheet(console)
-    sheet.line(f"{found.source}: compiled, not run", style="bold")
-    _print_figures(sheet, found.groups)
-    if found.accesses:
+    sheet.line(f"{compiled.source}: compiled, not run", style="bold")
+    _print_figures(sheet, compiled.groups)
+    if compiled.accesses:
         sheet.heading(
             "Memory accesses of one warp: the first warp of the first block, computed from the"
             " compiled code"
         )
-        _print_accesses(sheet, found.accesses, blind=blind)
+        _print_accesses(sheet, compiled.accesses, blind=blind)
         sheet.line(
             "A request is one instruction of a warp. It touches 32-byte sectors of global memory,"
             " or makes passes through the 32 banks of shared memory.",
             indent=2,
         )
-    if not found.followed:
+    if not compiled.followed:
         sheet.line(
             "Without a GPU, some launches could not be followed to the end: there may be more"
             " accesses than these.",
@@ -44,7 +44,7 @@ def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> 
     if blind:
         sheet.line(words.BLIND)
         return
-    for verdict in found.judged:
+    for verdict in compiled.judged:
         if verdict.judged.good:
             mark, style = (sheet.signs.right, "green")
         else:
@@ -56,7 +56,7 @@ def render_compiled(found: CompiledSource, console: Console, *, blind: bool) -> 
 
 
 def _print_figures(sheet: Sheet, groups: list[KernelGroup]) -> None:
-    """A column for each group of kernels."""
+    """Print a column for each group of kernels."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column(no_wrap=True)
     for group in groups:
@@ -115,11 +115,11 @@ def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> Non
     for access in accesses:
         style = "" if blind else "red" if access.wasteful else "green"
         each, least = access.cost / access.requests, access.least / access.requests
-        told = f"{each:.3g} {_UNITS[access.space]}"
+        cost = f"{each:.3g} {_UNITS[access.space]}"
         table.add_row(
             f"{access.line}, from {access.caller}" if access.caller else str(access.line),
             _what(access),
-            *((told,) if blind else (told, f"{least:.3g}")),
+            *((cost,) if blind else (cost, f"{least:.3g}")),
             style=style,
         )
     sheet.console.print(table)

@@ -24,8 +24,8 @@ _LABEL, _COLUMN = 27, 14
 def render_counters(
     pairs: Sequence[Pair], notes: Sequence[str], console: Console, *, blind: bool = False
 ) -> None:
-    """What `lab report` prints of a capture of single kernels. `notes` must be read with any
-    figure. `blind`: no advice on what to attack.
+    """Print a capture of single kernels. `notes` must be read with any figure. `blind`: no advice
+    on what to attack.
     """
     sheet = Sheet(console)
     sheet.rule()
@@ -69,10 +69,10 @@ def render_counters(
 
 
 def _print_figures(sheet: Sheet, pair: Pair) -> None:
-    told = "the longest launch"
+    which = "the longest launch"
     if pair.library:
-        told = "the launch that is furthest behind"
-    sheet.heading(f"2  Its counters ({told})")
+        which = "the launch that is furthest behind"
+    sheet.heading(f"2  Its counters ({which})")
     heads = ["yours", *(["library's"] if pair.library else []), "good is"]
     sheet.path(f"{'':{_LABEL}}" + "".join(f"{head:>{_COLUMN}}" for head in heads), indent=2)
     for figure in pair.own.figures:

@@ -16,7 +16,7 @@ _LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 30, 11, 8, 12, 19
 
 
 def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
-    """What `lab report` prints of a snapshot."""
+    """Print a memory snapshot, device by device."""
     sheet = Sheet(console)
     for memory in memories:
         sheet.rule()
@@ -51,7 +51,7 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
 
 
 def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:
-    """The first `top` lines that hold memory; growing ones are bold."""
+    """Print the first `top` lines that hold memory; growing ones are bold."""
     sheet.heading(heading)
     head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
     sheet.path(f"{'':{_LINE}}{head}", indent=1)

@@ -19,11 +19,10 @@ MARGIN = 15
 
 
 def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> list[str]:
-    """Lines of text: FLOP/s upwards over FLOP per byte, both logarithmic. Slopes are memory and the
-    caches, level lines the precisions that occur.
+    """Draw lines of text: FLOP/s upwards over FLOP per byte, both logarithmic.
 
-    `rows` are those with a place (`ceiling_share` not negative); operators in one place show as the
-    first of them.
+    Slopes are memory and the caches, level lines the precisions that occur. `rows` are those with a
+    place (`ceiling_share` not negative); operators in one place show as the first of them.
     """
     levels = {row.precision: machine.flops[row.precision] for row in rows}
     slopes = [machine.bytes_per_s, *(cache.bytes_per_s for cache in machine.caches)]
@@ -67,5 +66,5 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Decades from a little below the smallest to a little above the largest."""
+    """Return decades from a little below the smallest to a little above the largest."""
     return log10(min(values)) - 0.3, log10(max(values)) + 0.3

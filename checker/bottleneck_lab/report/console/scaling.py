@@ -20,7 +20,7 @@ _TITLES = {
 
 
 def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
-    """What a learner sees after `lab run` of a distributed lab."""
+    """Print the scaling curves after `lab run` of a distributed lab."""
     sheet = Sheet(console)
     sheet.line("How it scales: modelled, on virtual GPUs", style="bold")
     for curve in curves:
@@ -45,7 +45,8 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
             share = words.format_share_column(point.efficiency)
             sheet.write(
                 Text(
-                    f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f} {share:>8}  {bar}"
+                    f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f}"
+                    f" {share:>8}  {bar}"
                 )
             )
         if any(point.source == "reducer" for point in curve.points):
@@ -64,13 +65,13 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
         real = [point for point in curve.points if point.source == "reducer"]
         for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
             sheet.line(
-                f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step is"
-                f" lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with all of"
-                f" it hidden: {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
+                f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step"
+                f" is lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with"
+                f" all of it hidden: {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
                 indent=1,
             )
-        if told := curve.points[-1].told_broadcast:
-            sheet.line(told, indent=1)
+        if broadcast := curve.points[-1].told_broadcast:
+            sheet.line(broadcast, indent=1)
     sheet.heading("What these figures are based on")
     for line in assumptions(curves):
         sheet.line(line, indent=1, lead=f"{sheet.signs.bullet} ")

@@ -16,7 +16,7 @@ THREADS = 12
 
 
 def render_selection(selection: Selection, timeline: Timeline, console: Console) -> None:
-    """What `lab report --at` prints."""
+    """Print what every device and thread did in a stretch, for `lab report --at`."""
     sheet = Sheet(console)
     length = selection.end_ns - selection.start_ns
     sheet.heading(
@@ -46,7 +46,7 @@ def _print_device(sheet: Sheet, device: DeviceStretch, length: int, *, ranks: in
         "copying only": device.exposed_copy_ns,
         "no model operator" if device.device == CPU else "idle": device.idle_ns,
     }
-    said = ", ".join(
+    shares = ", ".join(
         f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
     )
     lead = f"rank {device.rank}, {name}" if ranks > 1 else name
@@ -54,17 +54,14 @@ def _print_device(sheet: Sheet, device: DeviceStretch, length: int, *, ranks: in
         longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
     else:
         longest = ""
-    sheet.line(f"{said or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
+    sheet.line(f"{shares or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
 
 
 def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int) -> None:
-    info = None
+    name = f"thread {use.thread}"
     if use.thread < len(timeline.threads):
         info = timeline.threads[use.thread]
-    if info:
         name = info.name or f"process {info.pid}, thread {info.tid}"
-    else:
-        name = f"thread {use.thread}"
     rank = ""
     if len(timeline.ranks) > 1:
         rank = f"rank {use.rank}, "

@@ -38,7 +38,7 @@ does.
 
 
 def render_summary(summary: Summary, console: Console) -> None:
-    """What `lab report` prints."""
+    """Print the summary of a capture, top-down."""
     sheet = Sheet(console)
     parts = wall_parts(summary.devices)
     _print_title(sheet, summary)
@@ -133,8 +133,8 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
 
 
 def _print_strips(sheet: Sheet, summary: Summary) -> None:
-    """How busy each device was from the first step to the last, from left to right; a mark where a
-    step begins.
+    """Print how busy each device was from the first step to the last, left to right, with a mark
+    where a step begins.
     """
     width = max(20, min(sheet.width - 14, STRIP))
     shown = [use for use in summary.devices if use.busy_strip][:TOP]
@@ -157,8 +157,8 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_evidence(sheet: Sheet, summary: Summary) -> None:
-    """The evidence to look for causes in: a step's ranges, the longest gaps, waits and copies,
-    without comment.
+    """Print the evidence to look for causes in: a step's ranges, the longest gaps, waits and
+    copies, without comment.
     """
     shares = list(summary.range_shares.items())[:TOP]
     if shares:
@@ -199,7 +199,7 @@ def _gap_order(gap: Gap) -> tuple[int, int]:
 
 
 def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
-    """`label ███░░░ 41.2%  figure`, with columns that line up whatever the width."""
+    """Print `label ███░░░ 41.2% figure`, with columns that line up whatever the width."""
     room = max(22, sheet.width // 3 - 3)
     bar = sheet.bar(low=share, high=share, end=1.0, width=max(6, sheet.width - room - 22))
     sheet.path(
@@ -209,8 +209,8 @@ def _print_bar(sheet: Sheet, label: str, share: float, figure: str) -> None:
 
 
 def _print_named(sheet: Sheet, name: str, share: float, figure: str) -> None:
-    """`41.2%  figure ███ name`: a short bar leaves room for the long names of kernels, operators
-    and lines.
+    """Print `41.2% figure ███ name`: a short bar leaves room for the long names of kernels,
+    operators and lines.
     """
     bar = sheet.bar(low=share, high=share, end=1.0, width=8)
     lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
@@ -246,7 +246,7 @@ Row = tuple[str, float, str]
 
 
 def _inside(summary: Summary, biggest: Part) -> list[Row]:
-    """The largest contents of the block: name, share of the whole time, time."""
+    """Return the largest contents of the block: name, share of the whole time, time."""
     wall = sum(use.wall_ns for use in summary.devices) or 1
     if biggest.cause == "synchronisation":
         rows: Iterable[tuple[str, int]] = (
@@ -298,7 +298,7 @@ def _print_launches(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_memory(sheet: Sheet, summary: Summary) -> None:
-    """How much each device held over the capture, where allocations were recorded."""
+    """Print how much each device held over the capture, where allocations were recorded."""
     if summary.memory:
         sheet.heading("Memory held over time")
     for use in summary.memory[:TOP]:
@@ -324,8 +324,8 @@ def _print_memory(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_workers(sheet: Sheet, summary: Summary) -> None:
-    """How the loader's worker processes spent their time, and on which lines; of several workers,
-    the busiest one's.
+    """Print how the loader's worker processes spent their time; the lines are those of the busiest
+    worker.
     """
     for number, use in enumerate(summary.workers[:TOP]):
         made = (
@@ -341,7 +341,7 @@ def _print_workers(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_serving(sheet: Sheet, summary: Summary) -> None:
-    """A server's batches, and what the host did for each."""
+    """Print a server's batches, and what the host did for each."""
     use = summary.serving
     if use is None:
         return
@@ -356,8 +356,8 @@ def _print_serving(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_roofline(sheet: Sheet, summary: Summary) -> None:
-    """How near matrix operators come to the ceiling above them, where the device's ceilings are
-    known.
+    """Print how near matrix operators come to the ceiling above them, where the device's ceilings
+    are known.
     """
     machine = summary.roofline.machine
     if summary.blind:
@@ -378,34 +378,34 @@ def _print_roofline(sheet: Sheet, summary: Summary) -> None:
 
 
 def _print_intensities(sheet: Sheet, summary: Summary) -> None:
-    """Work and traffic of the operators whose shapes determine them, and the machine's balance to
-    compare with.
+    """Print work and traffic of the operators whose shapes determine them, and the machine's
+    balance to compare with.
     """
-    found = summary.roofline
-    if not found.rows:
+    roofline = summary.roofline
+    if not roofline.rows:
         return
     sheet.heading("Arithmetic per byte that must move, computed from the shapes")
-    for row in found.rows[:TOP]:
+    for row in roofline.rows[:TOP]:
         figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
         sheet.path(
             sheet.safe(figures)
             + sheet.fit(f"{row.operator} {row.precision}", sheet.width - len(figures) - 1),
             indent=1,
         )
-    for precision in sorted({row.precision for row in found.rows}) if found.machine else ():
-        if found.machine and precision in found.machine.flops:
-            balance = found.machine.balance(precision)
+    for precision in sorted({row.precision for row in roofline.rows}) if roofline.machine else ():
+        if roofline.machine and precision in roofline.machine.flops:
+            balance = roofline.machine.balance(precision)
             sheet.line(
-                f"{found.machine.name}: memory and {precision} arithmetic balance at {balance:,.1f}"
-                " FLOP/byte.",
+                f"{roofline.machine.name}: memory and {precision} arithmetic balance at"
+                f" {balance:,.1f} FLOP/byte.",
                 indent=1,
             )
-    if found.machine is None:
-        sheet.line(found.note, indent=1, style="dim")
+    if roofline.machine is None:
+        sheet.line(roofline.note, indent=1, style="dim")
 
 
 def _print_lines(sheet: Sheet, summary: Summary) -> None:
-    """The reader's own Python, where stacks were recorded."""
+    """Print the reader's own Python, where stacks were recorded."""
     on_device = any(row.device_ns for row in summary.lines)
     wall = sum(use.wall_ns for use in summary.devices) or 1
     rows = sorted(

@@ -21,10 +21,21 @@ _DRIVING = ("Cc", "Cf", "Cs")
 
 _ASCII = str.maketrans(
     {
-        "–": "-", "—": "-", "−": "-", "·": "-", "•": "*", "…": "...", "→": "->", "←": "<-", "×": "x",
-        "≥": ">=", "≤": "<=", "≈": "~", "±": "+-", "µ": "u", "μ": "u", "“": '"', "”": '"', "‘": "'", "’": "'",
+        **dict.fromkeys("–—−·", "-"),
+        **dict.fromkeys("µμ", "u"),  # the sign for micro and the Greek letter
+        **dict.fromkeys("“”", '"'),
+        **dict.fromkeys("‘’", "'"),
+        "•": "*",
+        "…": "...",
+        "→": "->",
+        "←": "<-",
+        "×": "x",
+        "≥": ">=",
+        "≤": "<=",
+        "≈": "~",
+        "±": "+-",
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ ASCII_SIGNS = Signs(
 
 
 def inert(text: str) -> str:
-    """`text` without control and direction characters: names in a trace must not drive the
+    """Return `text` without control and direction characters: names in a trace must not drive the
     terminal.
     """
     return "".join(
@@ -77,18 +88,18 @@ class Sheet:
         self.signs = ASCII_SIGNS if self.ascii else Signs()
 
     def safe(self, text: str) -> str:
-        """`text` as this terminal can show it."""
+        """Return `text` as this terminal can show it."""
         text = inert(text)
         if self.ascii:
             return text.translate(_ASCII).encode("ascii", "replace").decode()
         return text
 
     def blank(self) -> None:
-        """An empty line."""
+        """Write an empty line."""
         self.console.print()
 
     def rule(self, style: str = "") -> None:
-        """A line across the sheet."""
+        """Write a line across the sheet."""
         self.console.print(Text(self.signs.rule * self.width, style=style))
 
     def line(
@@ -100,7 +111,9 @@ class Sheet:
         lead: str = "",
         lead_style: str = "",
     ) -> None:
-        """`text`, wrapped at words with a hanging indent; `lead` stands before its first line."""
+        """Write `text`, wrapped at words with a hanging indent; `lead` stands before its first
+        line.
+        """
         if isinstance(text, Text):
             body = text
         else:
@@ -113,11 +126,11 @@ class Sheet:
             start = Text(" " * len(start))
 
     def path(self, text: str, *, indent: int = 0) -> None:
-        """A path or command on one line, however long, so it can be copied."""
+        """Write a path or command on one line, however long, so it can be copied."""
         self.write(Text(" " * indent + self.safe(text)))
 
     def fit(self, text: str, room: int, *, lines: bool = False) -> str:
-        """`text` cut to `room` characters, on one line unless it may have `lines`."""
+        """Return `text` cut to `room` characters, on one line unless it may have `lines`."""
         text, ellipsis = self.safe(text), self.safe("…")
         text = text if lines else " ".join(text.split())
         if len(text) <= room:
@@ -125,11 +138,13 @@ class Sheet:
         return text[: max(0, room - len(ellipsis))] + ellipsis
 
     def write(self, text: Text) -> None:
-        """One line as it is, whatever its length."""
+        """Write one line as it is, whatever its length."""
         self.console.print(text, soft_wrap=True, highlight=False)
 
     def sides(self, left: Text, right: str) -> None:
-        """`left` and `right` at the two ends of a line; below each other where they do not fit."""
+        """Write `left` and `right` at the two ends of a line; below each other where they do not
+        fit.
+        """
         room = self.width - left.cell_len - len(right) - 1
         if room > 0:
             self.write(left + Text(" " * room + right, style="dim"))
@@ -138,16 +153,16 @@ class Sheet:
             self.line(right, style="dim", indent=2)
 
     def heading(self, text: str) -> None:
-        """The title of a section, after an empty line."""
+        """Write the title of a section, after an empty line."""
         self.blank()
         self.line(text, style="bold")
 
     def strip(self, shares: Sequence[float], width: int) -> str:
-        """Shares (0-1) over time as `width` columns of different heights."""
+        """Draw shares (0–1) over time as `width` columns of different heights."""
         levels = " ▁▂▃▄▅▆▇█"
         if self.ascii:
             levels = " .:-=+*#"
-        edges = [round(place * len(shares) / width) for place in range(width + 1)]
+        edges = [round(column * len(shares) / width) for column in range(width + 1)]
         groups = [shares[low : max(high, low + 1)] for low, high in pairwise(edges)]
         return "".join(
             levels[round((len(levels) - 1) * min(1.0, sum(group) / len(group)))] for group in groups
@@ -156,8 +171,8 @@ class Sheet:
     def bar(
         self, *, low: float, high: float, end: float, width: int, target: float | None = None
     ) -> str:
-        """A bar of `width` cells from 0 to `end`: solid up to `low`, uncertain up to `high`, a mark
-        at `target`.
+        """Return a bar of `width` cells from 0 to `end`: solid up to `low`, uncertain up to `high`,
+        a mark at `target`.
         """
         solid, unsure = (_cells(figure, end, width) for figure in (low, high))
         cells = [self.signs.full] * solid + [self.signs.uncertain] * (unsure - solid)

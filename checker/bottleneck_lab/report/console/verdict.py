@@ -20,8 +20,7 @@ _OUTCOME_STYLES = {
 
 
 def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = None) -> None:
-    """What a learner sees after `lab check`: the outcome, what failed, what is open, what holds;
-    each once.
+    """Print the outcome, what failed, what is open and what holds, each once, after `lab check`.
 
     `html` is the page with the timeline, if one was written.
     """
@@ -32,10 +31,10 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     if any(criterion.holds is None for criterion in verdict.criteria):
         sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     # Predicted and measured gain, and what the first diagnosis is worth.
-    said = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
-    if any(said):
+    sentences = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
+    if any(sentences):
         sheet.heading("Your diagnosis")
-    for sentence in filter(None, said):
+    for sentence in filter(None, sentences):
         sheet.line(sentence[:1].upper() + sentence[1:].rstrip(".") + ".", indent=1)
     _print_list(sheet, "What to do next", verdict.advice)
     _print_list(sheet, "Worth knowing", verdict.notes)
@@ -75,7 +74,7 @@ def _print_outcome(sheet: Sheet, verdict: Verdict) -> None:
 
 
 def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
-    """What holds, in one line; what fails or is open, with its sentence and its bar."""
+    """Print what holds in one line; what fails or is open with its sentence and its bar."""
     sign, style = _mark(sheet, criterion.holds)
     if criterion.holds:
         figure = _figure(criterion)

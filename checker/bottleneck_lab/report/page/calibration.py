@@ -19,30 +19,30 @@ _TOP, _BOTTOM = 14.0, 210.0
 _LEFT, _RIGHT = 0.08, 0.97
 
 
-def calibration_section(found: Calibration | None) -> Section | None:
-    """The chart and its figures; None without a prediction that was measured."""
-    if found is None:
+def calibration_section(calibration: Calibration | None) -> Section | None:
+    """Return the chart and its figures; None without a prediction that was measured."""
+    if calibration is None:
         return None
     rows = [
         [point.lab, f"{point.predicted:.2f}x", f"{point.measured:.2f}x", describe_point(point)]
-        for point in found.points
+        for point in calibration.points
     ]
     return section(
         "calibration",
         "Your predictions",
-        _chart(found.points),
+        _chart(calibration.points),
         table(
             ["lab", "predicted", "measured", ""],
             rows,
             caption="Speed-ups over the shipped workload",
             numeric={1, 2},
         ),
-        lead=describe_calibration(found),
+        lead=describe_calibration(calibration),
     )
 
 
 def _chart(points: list[PastPrediction]) -> Markup:
-    """Measured over predicted, both logarithmic from 1x (or less) on."""
+    """Draw measured over predicted, both logarithmic from 1x (or less) on."""
     gains = [gain for point in points for gain in (point.predicted, point.measured)]
     low, high = math.log(min(*gains, 1.0)), math.log(max(*gains, 2.0) * 1.1)
 

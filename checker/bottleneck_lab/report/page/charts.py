@@ -22,8 +22,8 @@ COLUMN_HEIGHT = 56
 
 
 def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
-    """One bar of 100%. `parts`: name, colour class, share (0–1); a share of at least 8% carries its
-    figure.
+    """Return one bar of 100%. `parts`: name, colour class, share (0–1); a share of at least 8%
+    carries its figure.
     """
     pieces: list[Markup] = []
     left = 0.0
@@ -50,7 +50,7 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Marku
 
 
 def criterion_bar(criterion: CriterionResult) -> Markup | None:
-    """The value with its interval against the target; None without a number and a target."""
+    """Return the value with its interval against the target; None without a number and a target."""
     gauge = words.gauge(criterion)
     if gauge is None:
         return None
@@ -71,11 +71,11 @@ def criterion_bar(criterion: CriterionResult) -> Markup | None:
 
 
 def gain_bars(predicted: float, measured: float | None) -> Markup:
-    """Predicted above measured speed-up, on one scale."""
+    """Draw predicted above measured speed-up, on one scale."""
     end = max(predicted, measured or 0.0, 1.0) * 1.15
     rows: list[Markup] = []
-    for place, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
-        y = place * 30
+    for row, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
+        y = row * 30
         rows.append(tag("text", name, x=0, y=y + 16, class_="soft"))
         figure = "not measured" if gain is None else f"{gain:.2f}x"
         width = 0.6 * (gain or 0.0) / end
@@ -87,8 +87,8 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
 
 
 def steps_chart(steps: Sequence[Step]) -> Markup | None:
-    """One column per step, as high as what the step took on host and device; None for one or two,
-    of which the mean says as much.
+    """Return one column per step, as high as what the step took on host and device; None for one or
+    two, of which the mean says as much.
 
     More steps than fit are drawn in groups, each as high as its longest step: the slow one is what
     is looked for.
@@ -112,7 +112,7 @@ def steps_chart(steps: Sequence[Step]) -> Markup | None:
 
 
 def memory_chart(use: MemoryUse) -> Markup | None:
-    """Memory over the capture, from left to right; None if nothing was held."""
+    """Draw memory over the capture, from left to right; None if nothing was held."""
     if use.peak_bytes <= 0:
         return None
     columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
@@ -122,7 +122,9 @@ def memory_chart(use: MemoryUse) -> Markup | None:
 
 
 def levels_chart(memory: DeviceMemory) -> Markup | None:
-    """Allocated in front of reserved memory, from left to right; None if nothing was recorded."""
+    """Draw allocated in front of reserved memory, from left to right; None if nothing was
+    recorded.
+    """
     if not memory.events:
         return None
     top = memory.peak_reserved_bytes or 1
@@ -143,8 +145,8 @@ def levels_chart(memory: DeviceMemory) -> Markup | None:
 
 
 def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
-    """Columns side by side on one scale from zero. `filled` is each column's width as a share of
-    its slot.
+    """Draw columns side by side on one scale from zero. `filled` is each column's width as a share
+    of its slot.
     """
     top = max((height for _, height in columns), default=0) or 1
     return tag(
@@ -162,19 +164,19 @@ def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: s
         tag(
             "rect",
             tag("title", title),
-            x=_percent(place * width),
+            x=_percent(column * width),
             y=COLUMN_HEIGHT * (1 - height / top),
             width=_percent(width * filled),
             height=COLUMN_HEIGHT * height / top,
             class_=style,
         )
-        for place, (title, height) in enumerate(columns)
+        for column, (title, height) in enumerate(columns)
     ]
 
 
 def roofline_chart(roofline: Roofline) -> Markup | None:
-    """Achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each precision
-    that occurs; None if the ceilings are unknown.
+    """Draw achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each
+    precision that occurs; None if the ceilings are unknown.
     """
     rows = [row for row in roofline.rows if row.ceiling_share >= 0]
     if roofline.machine is None or not rows:
@@ -213,17 +215,17 @@ def roofline_chart(roofline: Roofline) -> Markup | None:
             ]
     for row in rows:
         x, y = at(row.intensity, row.flops_per_s)
-        said = (
+        text = (
             f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)},"
             f" {row.intensity:.3g} FLOP/byte"
         )
         drawn.append(
-            tag("circle", tag("title", said), cx=_percent(x), cy=y, r=5, class_="fill-value")
+            tag("circle", tag("title", text), cx=_percent(x), cy=y, r=5, class_="fill-value")
         )
     drawn.append(tag("line", x1="2%", x2="92%", y1=174, y2=174, class_="axis"))
     drawn += [
-        tag("text", said, x=x, y=192, class_="soft", text_anchor=side)
-        for said, x, side in (
+        tag("text", text, x=x, y=192, class_="soft", text_anchor=side)
+        for text, x, side in (
             (f"{10**low:.3g}", "2%", "start"),
             ("FLOP/byte →   (up: FLOP/s; both logarithmic)", "47%", "middle"),
             (f"{10**high:.3g}", "92%", "end"),
@@ -242,7 +244,8 @@ def _roof(left: tuple[float, float], right: tuple[float, float]) -> Markup:
 
 
 def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
-    """The main criterion over the attempts, with its target; None if no attempt measured one.
+    """Return the main criterion over the attempts, with its target; None if no attempt measured
+    one.
 
     The main criterion is the first of kind `target` in the newest attempt that has one.
     """
@@ -263,14 +266,14 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     ]
     gauges = [None if each is None else words.gauge(each) for each in results]
     end = max(gauge.end for gauge in gauges if gauge)
-    across = [0.08 + 0.86 * (place + 0.5) / len(gauges) for place in range(len(gauges))]
+    across = [0.08 + 0.86 * (nth + 0.5) / len(gauges) for nth in range(len(gauges))]
     open_ = [each is not None and each.holds is None and each.low is not None for each in results]
     points = [
-        (across[place], 130 - 110 * gauge.value / end, gauge.value, attempts[place])
-        for place, gauge in enumerate(gauges)
-        if gauge and not open_[place]
+        (across[nth], 130 - 110 * gauge.value / end, gauge.value, attempts[nth])
+        for nth, gauge in enumerate(gauges)
+        if gauge and not open_[nth]
     ]
-    spans = [(across[place], gauge) for place, gauge in enumerate(gauges) if gauge and open_[place]]
+    spans = [(across[nth], gauge) for nth, gauge in enumerate(gauges) if gauge and open_[nth]]
     drawn = [tag("line", x1="8%", x2="94%", y1=130, y2=130, class_="axis")]
     if main.target is not None:
         y = 130 - 110 * main.target / end
@@ -296,8 +299,8 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
         [_dot(point, main.unit) for point in points],
         [_span(x, gauge, end, main.unit) for x, gauge in spans],
         [
-            tag("text", str(place + 1), x=_percent(x), y=150, class_="soft", text_anchor="middle")
-            for place, x in enumerate(across)
+            tag("text", str(nth + 1), x=_percent(x), y=150, class_="soft", text_anchor="middle")
+            for nth, x in enumerate(across)
         ],
         role="img",
         height=156,
@@ -320,11 +323,11 @@ def _dot(point: Point, unit: str) -> Markup:
 
 
 def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
-    """The bounds of an undecided figure, drawn without a point estimate."""
+    """Return the bounds of an undecided figure, drawn without a point estimate."""
     low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
-    said = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
+    bounds = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
     line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
-    return tag("g", line, tag("title", said))
+    return tag("g", line, tag("title", bounds))
 
 
 def _percent(share: float) -> str:

@@ -20,13 +20,13 @@ _STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "cannot tell": "IN
 
 
 def comparison_section(comparison: Comparison) -> Section:
-    """Before and after, by what the time went to."""
+    """Render before and after, by what the time went to."""
     doubts = [
         tag("p", f"Unreliable, because {reason}.", class_="warning")
         for reason in comparison.reasons
     ]
     tables = [_group(comparison, group, title) for group, title in GROUPS.items()]
-    found = [
+    findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for title, titles in (
             ("No longer found", comparison.findings_gone),
@@ -36,7 +36,12 @@ def comparison_section(comparison: Comparison) -> Section:
     ]
     lead = " ".join([f"{describe_speedup(comparison)}.", *describe_samples(comparison)])
     return section(
-        "compare", "Before and after", doubts, found, tag("div", tables, class_="pair"), lead=lead
+        "compare",
+        "Before and after",
+        doubts,
+        findings,
+        tag("div", tables, class_="pair"),
+        lead=lead,
     )
 
 

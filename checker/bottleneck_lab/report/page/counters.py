@@ -20,8 +20,8 @@ _STYLES = {"good": "PASS", "fair": "INCONCLUSIVE", "poor": "FAIL", "": "soft"}
 
 
 def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
-    """Every launch, the counters of the one that is furthest behind, its stalls, and unless `blind`
-    what to attack.
+    """Return every launch, the counters of the one that is furthest behind, its stalls, and unless
+    `blind` what to attack.
     """
     pairs = compare_kernels(timeline.counters)
     pairs = counters_only(pairs) if blind else pairs

@@ -50,8 +50,8 @@ def render_html(
     plateau: Plateau | None = None,
     warning: str = "",
 ) -> str:
-    """The whole page. What is not given is left out. `attempts` are oldest first; `environment` is
-    the capture's; `warning` is shown before all else.
+    """Return the whole page. What is not given is left out. `attempts` are oldest first;
+    `environment` is the capture's; `warning` is shown before all else.
     """
     timeline, summary = (capture.timeline, capture.summary) if capture else (None, None)
     verdict, blind = attempts[-1] if attempts else None, bool(summary and summary.blind)
@@ -103,8 +103,8 @@ def render_comparison_html(
     names: tuple[str, str],
     blind: bool = False,
 ) -> str:
-    """The page about two versions: what changed, and the timeline of each, one above the other and
-    aligned at their first steps.
+    """Return the page about two versions: what changed, and the timeline of each, one above the
+    other and aligned at their first steps.
 
     `blind`: gaps without their causes.
     """
@@ -164,8 +164,8 @@ def _footer() -> Markup:
 
 
 def _fill_page(title: str, body: Markup) -> str:
-    """The page's template, filled in one pass so that nothing inside a value is ever treated as a
-    placeholder.
+    """Return the page's template, filled in one pass so that nothing inside a value is ever treated
+    as a placeholder.
     """
     page = files("bottleneck_lab.report") / "page"
     style, script = (
@@ -184,7 +184,7 @@ def _fill_page(title: str, body: Markup) -> str:
 
 
 def _csp_hash(text: str) -> str:
-    """The text's digest as a Content-Security-Policy names it: only this very script and style may
-    be used.
+    """Return the text's digest as a Content-Security-Policy names it: only this very script and
+    style may be used.
     """
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

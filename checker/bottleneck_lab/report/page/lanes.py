@@ -1,4 +1,4 @@
-"""What the page draws: a capture's lanes, each a list of events with a name and a category."""
+"""The lanes of the page's timeline, each a list of events with a name and a category."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Events:
         return len(self.start)
 
     def pick(self, rows: Column) -> Events:
-        """The given rows, in their order."""
+        """Return the given rows, in their order."""
         return Events(self.start[rows], self.end[rows], self.name[rows], self.category[rows])
 
 
@@ -104,8 +104,8 @@ class Lane:
 def find_lanes(
     timeline: Timeline, times: Iterable[DeviceTime], *, blind: bool = False
 ) -> tuple[tuple[str, ...], list[Lane]]:
-    """The lanes in the order they are drawn, and the names that their events point into. `blind`:
-    gaps without their causes.
+    """Return the lanes in the order they are drawn, and the names that their events point into.
+    `blind`: gaps without their causes.
     """
     names: tuple[str, ...] = ("idle",) if blind else CAUSES
     find = plain_gap_lanes if blind else gap_lanes
@@ -122,7 +122,7 @@ def find_lanes(
 def plain_gap_lanes(
     timeline: Timeline, times: Iterable[DeviceTime], *, first_name: int
 ) -> Iterator[Lane]:
-    """The idle time of every device, each gap one event of the same name."""
+    """Yield the idle time of every device, each gap one event of the same name."""
     for time in times:
         start, end = time.idle
         name = np.full(len(start), first_name)
@@ -140,8 +140,8 @@ def plain_gap_lanes(
 def gap_lanes(
     timeline: Timeline, times: Iterable[DeviceTime], *, first_name: int
 ) -> Iterator[Lane]:
-    """The idle time of every device by cause, as the analysis attributes it. Causes are named from
-    `first_name` on.
+    """Yield the idle time of every device by cause, as the analysis attributes it. Causes are named
+    from `first_name` on.
     """
     for time in times:
         group = device_group(timeline, time.rank, time.device)
@@ -164,7 +164,7 @@ def gap_lanes(
 
 
 def device_group(timeline: Timeline, rank: int, device: int) -> str:
-    """The heading above a device's lanes."""
+    """Return the heading above a device's lanes."""
     names = {(info.rank, info.index): info.name for info in timeline.devices}
     called = "CPU" if device == CPU else f"Device {device}"
     parts = [
@@ -179,7 +179,7 @@ def device_group(timeline: Timeline, rank: int, device: int) -> str:
 
 
 def device_lanes(timeline: Timeline) -> Iterator[Lane]:
-    """One lane per stream of every device."""
+    """Yield one lane per stream of every device."""
     table = timeline.device
     if len(table.rank):
         pairs = np.unique(np.stack([table.rank, table.device]), axis=1)
@@ -203,8 +203,8 @@ def device_lanes(timeline: Timeline) -> Iterator[Lane]:
 
 
 def host_lanes(timeline: Timeline) -> Iterator[Lane]:
-    """For every thread: its ranges, operators, runtime calls and Python frames, each where there
-    are any.
+    """Yield for every thread its ranges, operators, runtime calls and Python frames, each where
+    there are any.
     """
     tables = {
         "range": timeline.ranges,

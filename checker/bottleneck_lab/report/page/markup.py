@@ -26,7 +26,7 @@ class Section(Markup):
 def tag(
     name: str, *children: str | Iterable[str | None] | None, **attributes: str | float | bool | None
 ) -> Markup:
-    """`<name attributes>children</name>`.
+    """Return `<name attributes>children</name>`.
 
     Strings are escaped unless they are Markup; None is left out. Attribute names lose a trailing
     underscore (`class_`) and have `-` for `_`; True is an attribute without a value, False and None
@@ -52,7 +52,7 @@ def tag(
 
 
 def join(children: Iterable[str | Iterable[str | None] | None]) -> Markup:
-    """The children one after the other, escaped where needed."""
+    """Return the children one after the other, escaped where needed."""
     return Markup("".join(_text(child) for child in children))
 
 
@@ -77,13 +77,13 @@ def _attribute(name: str, value: str | float | bool | None) -> str:
 def table(
     head: list[str], rows: Iterable[Iterable[str]], *, caption: str, numeric: set[int] | None = None
 ) -> Markup:
-    """A table with a caption; columns in `numeric` are set to the right."""
+    """Return a table with a caption; columns in `numeric` are set to the right."""
     numeric = numeric or set()
 
     def cells(kind: str, row: Iterable[str]) -> list[Markup]:
         return [
-            tag(kind, cell, class_="number" if place in numeric else None)
-            for place, cell in enumerate(row)
+            tag(kind, cell, class_="number" if column in numeric else None)
+            for column, cell in enumerate(row)
         ]
 
     body = [tag("tr", cells("td", row)) for row in rows]

@@ -17,7 +17,9 @@ from bottleneck_lab.report.page.verdict import section
 
 
 def memory_section(memories: Sequence[DeviceMemory]) -> Section:
-    """For every device: how much is allocated and reserved, over time, and the lines that hold it."""
+    """Render for every device how much is allocated and reserved, over time, and the lines that
+    hold it.
+    """
     return section(
         "memory",
         "Who holds the memory",

@@ -41,8 +41,8 @@ class PackedTimeline:
 
 
 def pack_timeline(capture: Analysis, *, blind: bool = False) -> PackedTimeline:
-    """The whole capture: devices with their idle time first, then the host's threads, busiest
-    first. `blind`: gaps without their causes.
+    """Return the whole capture: devices with their idle time first, then the host's threads,
+    busiest first. `blind`: gaps without their causes.
     """
     timeline = capture.timeline
     origin, end = timeline.extent
@@ -51,16 +51,16 @@ def pack_timeline(capture: Analysis, *, blind: bool = False) -> PackedTimeline:
 
 
 def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> PackedTimeline:
-    """Two captures in one, each with its lanes under its own headings: the second is moved so that
-    both windows begin together.
+    """Pack two captures in one, each with its lanes under its own headings; the second is moved so
+    that both windows begin together.
     """
     timelines = [capture.timeline for capture in pair]
     begins = [find_window(timeline).start for timeline in timelines]
     strings: tuple[str, ...] = ()
     lanes: list[Lane] = []
     for capture, begin, when in zip(pair, begins, ("before", "after"), strict=True):
-        names, found = find_lanes(capture.timeline, capture.times, blind=blind)
-        lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in found]
+        names, own_lanes = find_lanes(capture.timeline, capture.times, blind=blind)
+        lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in own_lanes]
         strings += names
     extents = [
         (start + begins[0] - begin, end + begins[0] - begin)
@@ -84,14 +84,14 @@ def _packed(
     rows = [(index, row) for index, lane in enumerate(lanes) for row in split_rows(lane.events)]
     names, used = _used_names(strings, [row for _, row in rows])
     columns, packed = _pack_columns([row for _, row in rows], used, origin)
-    found = {int(code) for lane in lanes for code in np.unique(lane.events.category)}
+    occurring = {int(code) for lane in lanes for code in np.unique(lane.events.category)}
     categories = [
         {
             "id": key,
             "means": look.means,
             "colour": look.colour,
             "gap": look.gap,
-            "used": CODES[key] in found,
+            "used": CODES[key] in occurring,
         }
         for key, look in CATEGORIES.items()
     ]
@@ -108,7 +108,7 @@ def _packed(
 
 
 def split_rows(events: Events) -> list[Events]:
-    """`events` spread over rows in which nothing overlaps, outermost first.
+    """Return `events` spread over rows in which nothing overlaps, outermost first.
 
     An event goes on the first row if everything before it has ended; the rest is spread likewise
     over the rows below.
@@ -130,7 +130,9 @@ def split_rows(events: Events) -> list[Events]:
 
 
 def _steps(timeline: Timeline, origin: int) -> list[list[int]]:
-    """Start and end of every step of the first rank that marks any, ns after the capture's start."""
+    """Start and end of every step of the first rank that marks any, ns after the capture's
+    start.
+    """
     rows = step_rows(timeline)
     mine = rows.rank == (rows.rank[0] if len(rows) else 0)
     pairs = zip(rows.start[mine].tolist(), rows.end[mine].tolist(), strict=True)
@@ -138,25 +140,29 @@ def _steps(timeline: Timeline, origin: int) -> list[list[int]]:
 
 
 def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str], Column]:
-    """The names that are used, cut to MAX_NAME, and for every index in `strings` its index among
-    them.
+    """Return the names that are used, cut to MAX_NAME, and for every index in `strings` its index
+    among them.
     """
     used = np.zeros(len(strings), dtype=bool)
     for row in rows:
         used[row.name] = True
-    place = np.cumsum(used) - 1
+    new_index = np.cumsum(used) - 1
     names = [strings[index] for index in np.flatnonzero(used).tolist()]
-    return [name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…" for name in names], place
+    return [
+        name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…" for name in names
+    ], new_index
 
 
 def _pack_columns(
-    rows: list[Events], place: Column, origin: int
+    rows: list[Events], new_index: Column, origin: int
 ) -> tuple[list[dict[str, Any]], bytes]:
-    """Each column as bytes at a multiple of 8, widest first; `head` says type, offset and length."""
+    """Return each column's type, offset and length, and all columns as bytes, each at a multiple of
+    8, widest first.
+    """
     columns = {
         "gap": _smallest([row.start - np.concatenate([[origin], row.end[:-1]]) for row in rows]),
         "dur": _smallest([row.end - row.start for row in rows]),
-        "name": _smallest([place[row.name] for row in rows]),
+        "name": _smallest([new_index[row.name] for row in rows]),
         "category": _smallest([row.category for row in rows]),
     }
     heads, parts, offset = [], [], 0
@@ -175,8 +181,8 @@ _TYPES = {"|u1": "u8", "<u2": "u16", "<u4": "u32", "<f8": "f64"}
 
 
 def _smallest(parts: list[Column]) -> Column:
-    """One little-endian column in the narrowest type that holds it. A float64 is exact up to 2^53
-    ns, 104 days.
+    """Return one little-endian column in the narrowest type that holds it. A float64 is exact up to
+    2^53 ns, 104 days.
     """
     column = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     top = int(column.max(initial=0))

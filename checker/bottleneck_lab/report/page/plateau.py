@@ -1,4 +1,6 @@
-"""The page's section about a server's maximum batch size: throughput and latency against it, drawn."""
+"""The page's section about a server's maximum batch size: throughput and latency against
+it, drawn.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _HEIGHT, _ABOVE, _BELOW = 90.0, 20, 20
 
 
 def plateau_section(plateau: Plateau | None) -> Section | None:
-    """Two charts, one above the other, and their figures; None without a point."""
+    """Render two charts, one above the other, and their figures; None without a point."""
     if plateau is None or not plateau.points:
         return None
     points = plateau.points
@@ -50,21 +52,32 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
 
 
 def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
-    """A column for each maximum batch size, its figure above it and the size below."""
+    """Return a column for each maximum batch size, its figure above it and the size below."""
     top, width = max(value for _, value, _ in columns) or 1.0, 1 / len(columns)
     drawn = []
-    for place, (size, value, figure) in enumerate(columns):
-        left, middle, height = (
-            place * width,
-            f"{100 * (place + 0.4) * width:.2f}%",
-            _HEIGHT * value / top,
-        )
+    for column, (size, value, figure) in enumerate(columns):
+        height = _HEIGHT * value / top
+        middle = f"{100 * (column + 0.4) * width:.2f}%"
         drawn += [
-            tag("rect", tag("title", f"{size}: {figure}"), x=f"{100 * left:.2f}%", y=_ABOVE + _HEIGHT - height,
-                width=f"{80 * width:.2f}%", height=height, class_="fill-value"),
+            tag(
+                "rect",
+                tag("title", f"{size}: {figure}"),
+                x=f"{100 * column * width:.2f}%",
+                y=_ABOVE + _HEIGHT - height,
+                width=f"{80 * width:.2f}%",  # a fifth of the slot stays free between columns
+                height=height,
+                class_="fill-value",
+            ),
             tag("text", figure, x=middle, y=_ABOVE + _HEIGHT - height - 5, text_anchor="middle"),
-            tag("text", str(size), x=middle, y=_ABOVE + _HEIGHT + 15, text_anchor="middle", class_="soft"),
-        ]  # fmt: skip
+            tag(
+                "text",
+                str(size),
+                x=middle,
+                y=_ABOVE + _HEIGHT + 15,
+                text_anchor="middle",
+                class_="soft",
+            ),
+        ]
     return tag("svg", tag("title", spoken), drawn, role="img", height=_ABOVE + _HEIGHT + _BELOW)
 
 

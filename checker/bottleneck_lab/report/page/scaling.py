@@ -39,7 +39,7 @@ class _Line:
 
 
 def scaling_section(curves: Sequence[Sweep]) -> Section | None:
-    """Both charts, the figures and the assumptions; None without a curve."""
+    """Render both charts, the figures and the assumptions; None without a curve."""
     if not curves:
         return None
     ring = curves[0]
@@ -62,7 +62,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         _sweep_chart(curves),
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
         [_figures(curve) for curve in curves],
-        [tag("p", told) for curve in curves if (told := curve.points[-1].told_broadcast)],
+        [tag("p", broadcast) for curve in curves if (broadcast := curve.points[-1].told_broadcast)],
         tag("h3", "What these figures are based on"),
         tag("ul", [tag("li", line) for line in assumptions(curves)]),
         lead=lead,
@@ -78,7 +78,9 @@ def _amdahl(point: Point) -> str:
 
 
 def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
-    """Speed-up over ranks, both axes linear: the curve against its ideal and between its bounds."""
+    """Draw speed-up over ranks, both axes linear: the curve against its ideal and between its
+    bounds.
+    """
     end = points[-1].ranks
     kinds: list[tuple[str, Callable[[Point], float]]] = [
         ("ideal", lambda _: 1.0),
@@ -114,7 +116,7 @@ def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
 
 
 def _sweep_chart(curves: Sequence[Sweep]) -> Markup:
-    """Share of the ideal over ranks, the latter by doublings."""
+    """Draw the share of the ideal over ranks, the latter by doublings."""
     last = math.log2(max(point.ranks for curve in curves for point in curve.points)) or 1.0
     lines = [_sweep_line("ring-hidden", curves[0], last, lambda point: point.hidden_efficiency)]
     lines += [
@@ -165,7 +167,7 @@ def _plot(
 
 
 def _draw(line: _Line) -> list[Markup]:
-    """The line; dots with titles only on the script's own."""
+    """Return the line; dots with titles only on the script's own."""
     pieces = [
         tag(
             "line",

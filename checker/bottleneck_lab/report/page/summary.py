@@ -31,8 +31,8 @@ RANGE_COLOURS = 6
 
 
 def time_section(summary: Summary) -> Section:
-    """Wall time by cause: in figures, as one bar, for every device, and by the ranges that the
-    program marked.
+    """Render wall time by cause: in figures, as one bar, for every device, and by the ranges that
+    the program marked.
     """
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
@@ -152,13 +152,13 @@ def _device_bar(use: DeviceUse) -> Markup:
 
 
 def _range_bar(summary: Summary) -> Markup | None:
-    """The ranges beside each other in a step. Ranges that lie inside another would count twice:
-    those are left to the table.
+    """Return the ranges beside each other in a step. Ranges that lie inside another would count
+    twice: those are left to the table.
     """
     shares = summary.range_shares
     if not shares:
         return None
-    coloured = {name: f"range-{place % RANGE_COLOURS}" for place, name in enumerate(shares)}
+    coloured = {name: f"range-{nth % RANGE_COLOURS}" for nth, name in enumerate(shares)}
     drawn = None
     if sum(shares.values()) <= 1:
         drawn = charts.stacked_bar(
@@ -187,7 +187,7 @@ def _keyed(colour: str, label: str) -> Markup:
 
 
 def findings_section(summary: Summary) -> Section:
-    """Findings, costliest first, each with what to try and what removing it would gain."""
+    """Render findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
         return section(
             "findings",
@@ -232,8 +232,8 @@ def _finding(finding: Finding) -> Markup:
 
 
 def operators_section(summary: Summary) -> Section | None:
-    """The tables behind the summary: operators, kernels, the reader's own lines, waits, copies,
-    launches, memory, ranks.
+    """Return the tables behind the summary: operators, kernels, the reader's own lines, waits,
+    copies, launches, memory, ranks.
     """
     wide = [
         build(summary) for build in (_workers, _serving, _kernels, _operators, _roofline, _lines)
@@ -247,7 +247,9 @@ def operators_section(summary: Summary) -> Section | None:
 
 
 def _workers(summary: Summary) -> Markup | None:
-    """One row per line of every worker process of the data loader, under the worker's own figures."""
+    """Return one row per line of every worker process of the data loader, under the worker's own
+    figures.
+    """
     cells = []
     for use in summary.workers:
         took = (
@@ -268,7 +270,7 @@ def _workers(summary: Summary) -> Markup | None:
 
 
 def _serving(summary: Summary) -> Markup | None:
-    """One row a part of the work for a server's batches."""
+    """Return one row a part of the work for a server's batches."""
     use = summary.serving
     if use is None:
         return None
@@ -325,8 +327,10 @@ def _kernels(summary: Summary) -> Markup | None:
 
 
 def _roofline(summary: Summary) -> Markup | None:
-    """Operators against the device's ceilings, by the FLOP and bytes that their shapes imply."""
-    found = summary.roofline
+    """Render operators against the device's ceilings, by the FLOP and bytes that their shapes
+    imply.
+    """
+    roofline = summary.roofline
     cells = [
         [
             _name(row.operator),
@@ -338,7 +342,7 @@ def _roofline(summary: Summary) -> Markup | None:
             row.bound if row.ceiling_share >= 0 else "–",
             words.format_share(row.ceiling_share) if row.ceiling_share >= 0 else "–",
         ]
-        for row in found.rows[:TOP]
+        for row in roofline.rows[:TOP]
     ]
     head = [
         "operator",
@@ -355,9 +359,9 @@ def _roofline(summary: Summary) -> Markup | None:
         "FLOP and bytes are computed from the input shapes, each byte moved once: the minimum for"
         " any kernel."
     )
-    said = tag("p", f"{found.note} {how}", class_="soft")
+    method = tag("p", f"{roofline.note} {how}", class_="soft")
     if listed:
-        return join([listed, charts.roofline_chart(found), said])
+        return join([listed, charts.roofline_chart(roofline), method])
     return None
 
 
@@ -509,7 +513,7 @@ def _device(summary: Summary, rank: int, device: int) -> str:
 
 
 def _name(name: str) -> Markup:
-    """A name shortened for reading; the whole one appears on pointing at it."""
+    """Return a name shortened for reading; the whole one appears on pointing at it."""
     short = short_name(name)
     return tag(
         "code",

@@ -31,8 +31,8 @@ _KEYS = (
 
 
 def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False) -> Section:
-    """The drawn timeline of `events` rows, with its legend and, for those who cannot see it, a
-    table of its lanes.
+    """Return the drawn timeline of `events` rows, with its legend and, for those who cannot see it,
+    a table of its lanes.
     """
     span = words.format_duration(packed.head["span_ns"])
     hatched = "hatched in the colour of their cause"
@@ -109,7 +109,7 @@ def _canvases(span: str) -> Markup:
         tag("button", label, type="button", data_action=action)
         for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
     ]
-    said = tag("p", tag("b"), " marked: ", tag("code"), " ", buttons, aria_live="polite")
+    marked = tag("p", tag("b"), " marked: ", tag("code"), " ", buttons, aria_live="polite")
     listed = table(
         ["where", "lane", "time", "share", "most of it"],
         [],
@@ -122,6 +122,6 @@ def _canvases(span: str) -> Markup:
             tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
             tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
             tag("p", class_="detail", aria_live="polite"),
-            tag("div", said, listed, class_="sums", hidden=True),
+            tag("div", marked, listed, class_="sums", hidden=True),
         ]
     )

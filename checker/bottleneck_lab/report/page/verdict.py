@@ -35,7 +35,9 @@ class AnsweredQuestion:
 def section(
     anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = ""
 ) -> Section:
-    """A part of the page with its title, `lead` (a sentence or two that introduce it) and children."""
+    """Return a part of the page with its title, `lead` (a sentence or two that introduce it) and
+    children.
+    """
     intro = None
     if lead:
         intro = tag("p", lead, class_="soft")
@@ -48,7 +50,7 @@ def section(
 
 
 def verdict_section(verdict: Verdict) -> Section:
-    """Every criterion of the newest attempt, and what to do next."""
+    """Return every criterion of the newest attempt, and what to do next."""
     lead = f"{verdict.outcome}: {words.headline(verdict)}."
     advice = _list("What to do next", verdict.advice)
     notes = _list("Worth knowing", verdict.notes)
@@ -88,7 +90,7 @@ def _list(title: str, items: Sequence[str]) -> Markup | None:
 
 
 def prediction_section(verdict: Verdict) -> Section | None:
-    """Predicted beside measured gain."""
+    """Render the predicted beside the measured gain."""
     if verdict.prediction is None:
         return None
     bars = charts.gain_bars(verdict.prediction.predicted, verdict.prediction.measured)
@@ -98,7 +100,7 @@ def prediction_section(verdict: Verdict) -> Section | None:
 
 
 def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
-    """The attempts: the main figure plotted, every attempt listed."""
+    """Return the attempts: the main figure plotted, every attempt listed."""
     if not attempts:
         return None
     rows = []
@@ -130,7 +132,7 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
 
 
 def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:
-    """The learner's answers beside what the capture shows."""
+    """Return the learner's answers beside what the capture shows."""
     if not diagnosis:
         return None
     rows = [
@@ -151,8 +153,8 @@ def _answer_mark(answered: AnsweredQuestion) -> str:
 
 
 def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> Section | None:
-    """Where the figures come from: the capture's facts, the machine, the isolation, and who vouches
-    for it.
+    """Render where the figures come from: the capture's facts, the machine, the isolation, and who
+    vouches for it.
     """
     groups = [("Capture", facts)]
     if verdict:

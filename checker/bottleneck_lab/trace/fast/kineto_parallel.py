@@ -1,10 +1,13 @@
-"""Reads the second half of a large plain trace in another process, so that both of a small
-machine's cores decode.
+"""Reads the second half of a large plain trace in another process, so that both cores of a small
+machine decode.
 
 Where the second half begins is guessed: in the middle of the file, at what looks like the place
 between two events. The guess is proven before it is used: the first half is decoded from the start,
 and only when that leaves nothing undecoded at the guessed place do the second half's rows count.
 Otherwise reading goes on in one process.
+
+Why it stands: 104 MB take 0.75–0.88 of the time (40 alternating pairs;
+benchmarks/trace_analysis.py, docs/measured/trace_analysis.md).
 """
 
 from __future__ import annotations
@@ -36,10 +39,9 @@ _BETWEEN = b"\n  },\n"
 
 @dataclass
 class _Piece:
-    """What was read since the last piece: rows by table, and the names and threads that are
-    numbered in them for the first time.
+    """Rows read since the last piece, by table, and the names and threads first numbered in them.
 
-    The rest is of everything so far; in the last piece `offset` is behind the bracket that closes
+    The other fields are totals so far; in the last piece `offset` is behind the bracket that closes
     the events.
     """
 
@@ -53,7 +55,9 @@ class _Piece:
 
 
 def load_in_parallel(path: Path) -> Timeline:
-    """As `read_kineto`, for a plain file that is worth it."""
+    """Read a plain Kineto trace as `read_kineto` does, in two processes. For files of
+    `load.WORTHWHILE_BYTES` or more.
+    """
     columns = Columns()
     with path.open("rb") as file, SecondReader() as second:
         guess = _start(second, file, path)
@@ -70,7 +74,7 @@ def load_in_parallel(path: Path) -> Timeline:
 
 
 def _start(second: SecondReader, file: IO[bytes], path: Path) -> int | None:
-    """Starts the other process; where it begins. None when there is no such process, or the file is
+    """Start the other process; where it begins. None when there is no such process, or the file is
     not laid out as Kineto does.
 
     The halves are equal in time: the first is larger by what is decoded while a fresh interpreter
@@ -117,8 +121,9 @@ class _Reader:
 
 
 def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
-    """The other process: decodes from `start` to the end of the events. Rows are handed over as
-    they come, so that little memory is needed.
+    """Decode from `start` to the end of the events, in the other process.
+
+    Rows are handed over as they come, so that little memory is needed.
     """
     columns = Columns()
     numbered = (0, 0)
@@ -136,8 +141,8 @@ def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
 def _hand_over(
     shared: IO[bytes], columns: Columns, numbered: tuple[int, int], offset: int
 ) -> tuple[int, int]:
-    """Hands over all rows and gives them up. `numbered`: how many names and threads were handed
-    over already; returns how many now are.
+    """Hand over all rows and gives them up. `numbered`: how many names and threads were handed over
+    already; returns how many now are.
     """
     piece = _Piece(
         rows=[(name, rows) for name, table in columns.tables.items() for rows in table.pieces()],
@@ -155,7 +160,9 @@ def _hand_over(
 
 
 def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
-    """Adds the rows that the other process found, renumbered; returns the offset at which it ended."""
+    """Add the rows that the other process found, renumbered; returns the offset at which it
+    ended.
+    """
     names: list[int] = []
     threads: list[int] = []
     for piece in pieces:
@@ -165,9 +172,9 @@ def add_second_half(columns: Columns, pieces: Iterator[_Piece]) -> int:
             "name": np.array(names, dtype=np.int32),
             "thread": np.array(threads, dtype=np.int32),
         }
-        for table, found in piece.rows:
-            rows = columns.tables[table].room(len(found))
-            rows[:] = found
+        for table, fresh in piece.rows:
+            rows = columns.tables[table].room(len(fresh))
+            rows[:] = fresh
             renumber(rows, numbers)
     for thread, name in piece.thread_names.items():
         columns.thread_names.setdefault(thread, name)

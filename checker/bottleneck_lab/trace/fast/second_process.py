@@ -1,9 +1,13 @@
 """Another process that works for this one, so that a small machine uses both of its cores: forked
 where that is safe, otherwise a fresh interpreter.
 
-A fork takes two milliseconds and has every import already, but a copy of a process with threads may
-wait forever for a lock that one of them held. A fresh interpreter takes a quarter of a second.
-Either dies with the process that started it, however that ends.
+A fork takes 2 ms and has every import already, but a copy of a process with threads may wait
+forever for a lock that one of them held. A fresh interpreter takes 250 ms. Either dies with the
+process that started it, however that ends.
+
+Why it stands: threads are no substitute, since decoding holds the interpreter's lock for much of
+its time: an nsys export cost 8.7 s of CPU time with two threads and 6.0 s with two processes
+(docs/measured/trace_analysis.md).
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ _SIGNALS = tuple(
 
 
 class SecondProcess(Protocol):
-    """What `subprocess.Popen` and `_Forked` have in common. `wait` is 0 when the work was done."""
+    """The part of `subprocess.Popen` that `_Forked` has too. `wait` returns 0 when the work was
+    done.
+    """
 
     def wait(self) -> int: ...
 
@@ -38,8 +44,8 @@ class SecondProcess(Protocol):
 
 
 def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A copy of this process that does `work`; None if this process has other threads, or there is
-    no room for another. `shared` is then left as it was.
+    """Return a copy of this process that does `work`; None if this process has other threads, or
+    there is no room for another. `shared` is then left as it was.
 
     NumPy's own threads do no harm: its library stops them before a fork, and starts them again when
     they are needed. So threads are counted afterwards.
@@ -74,8 +80,8 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
 
 
 def spawn(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess | None:
-    """A fresh interpreter that does `work`; None if there is no room for another process, or on
-    Windows, where none inherits an open file.
+    """Return a fresh interpreter that does `work`; None if there is no room for another process, or
+    on Windows, where none inherits an open file.
     """
     import subprocess
 
@@ -104,14 +110,15 @@ def spawn(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess
 
 
 def spawned(work: Work) -> NoReturn:
-    """The fresh interpreter."""
+    """Return the fresh interpreter."""
     parent, shared, *arguments = sys.argv[1:]
     _work_and_end(int(parent), (), work, os.fdopen(int(shared), "r+b"), *arguments)
 
 
 def _work_and_end(parent: int, unblocked: Any, work: Work, *arguments: Any) -> NoReturn:
-    """In the other process. Nothing of the first one may run here: neither its handlers nor what it
-    does at its end.
+    """Do the work in the other process and leave it.
+
+    Nothing of the first process may run here: neither its handlers nor what it does at its end.
     """
     status = 1
     try:

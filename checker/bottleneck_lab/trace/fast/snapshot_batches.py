@@ -1,9 +1,12 @@
-"""Events of a memory snapshot by the thousand.
+"""Reads the events of a memory snapshot by the thousand.
 
 The C pickler writes all events of a list alike: the same keys in the same order, each a reference
 to text that was written once. So the bytes are cut where an event begins, and every field is then
 read for all events at once. What does not fit exactly, down to the byte where the next event
 begins, is left to the machine that reads opcode by opcode (snapshot_pickle.py).
+
+Why it stands: it reads the events of a snapshot several times as fast as that machine alone
+(benchmarks/memory_snapshots.py; the figure is in docs/measured/README.md).
 """
 
 from __future__ import annotations
@@ -76,20 +79,20 @@ class Stacks(dict[bytes, int]):
         self._numbers: dict[tuple[int, ...], int] = {}
 
     def number(self, lines: tuple[int, ...]) -> int:
-        """The number of a stack."""
+        """Return the number of a stack."""
         return self._numbers.setdefault(lines, len(self._numbers))
 
     def __missing__(self, run: bytes) -> int:
         if not _REFERENCES.fullmatch(run):
             return NO_STACK
-        places = (match[1] or match[2] for match in _REFERENCE.finditer(run))
-        lines = [self._line_at(int.from_bytes(place, "little")) for place in places]
+        slots = (match[1] or match[2] for match in _REFERENCE.finditer(run))
+        lines = [self._line_at(int.from_bytes(slot, "little")) for slot in slots]
         known = tuple(line for line in lines if line is not None)
-        self[run] = found = self.number(known) if len(known) == len(lines) else NO_STACK
-        return found
+        self[run] = number = self.number(known) if len(known) == len(lines) else NO_STACK
+        return number
 
     def all(self) -> tuple[tuple[int, ...], ...]:
-        """Every stack, by number."""
+        """Return every stack, by number."""
         return tuple(self._numbers)
 
 
@@ -113,21 +116,21 @@ class Batches:
         return self._shape is not None and self._pause == 0
 
     def add(self, action: int, time_us: int, address: int, size: int, stack: int) -> None:
-        """One event."""
+        """Append one event that was read alone."""
         self._single.append((action, time_us, address, size, stack))
         self.rows += 1
         self._pause = max(0, self._pause - 1)
 
     def learn(self, event: bytes, memo_of: Callable[[int], Any]) -> None:
-        """Takes an event, read one by one, as the model of those to come."""
+        """Take an event, read one by one, as the model of those to come."""
         self._shape = learn(event, memo_of) or self._shape
 
-    def list_at(self, place: int) -> int | None:
-        """The number of the stack at a place of the memo, where one is there."""
-        found = self._lists(np.array([place]))[0]
-        if found == NO_STACK:
+    def list_at(self, slot: int) -> int | None:
+        """Return the number of the stack at a place of the memo, where one is there."""
+        number = self._lists(np.array([slot]))[0]
+        if number == NO_STACK:
             return None
-        return int(found)
+        return int(number)
 
     def _lists(self, places: Ints) -> NDArray[np.int32]:
         known, numbers = self._places.values, self._numbers.values
@@ -139,7 +142,7 @@ class Batches:
     def take(
         self, buffer: bytes, begin: int, memo_next: int, memo_of: Callable[[int], Any]
     ) -> tuple[int, int] | None:
-        """Reads events from `begin` on, where one begins. Returns where it got to and the memo's
+        """Read events from `begin` on, where one begins. Returns where it got to and the memo's
         next place; None when it understood none.
         """
         assert self._shape is not None
@@ -165,7 +168,7 @@ class Batches:
             stack = memo_of(int(events.referred[row]))
             stacks[row] = int(stack) if isinstance(stack, int) else NO_STACK
         actions, which = np.unique(events.values["action"][:count], return_inverse=True)
-        known = [ACTIONS.get(memo_of(int(place)), Action.OTHER) for place in actions.tolist()]
+        known = [ACTIONS.get(memo_of(int(slot)), Action.OTHER) for slot in actions.tolist()]
         columns = [events.values[name][:count] for name in ("time_us", "addr", "size")]
         self._flush()
         self._parts.append([np.array(known, dtype=np.int8)[which], *columns, stacks])
@@ -181,8 +184,9 @@ class Batches:
             self._single.clear()
 
     def columns(self) -> list[NDArray[Any]]:
-        """Action, time, address, bytes and stack of all events. The parts are emptied on the way:
-        together they may be most of the memory.
+        """Return action, time, address, bytes and stack of all events, a column each.
+
+        The parts are emptied on the way: together they may be most of the memory.
         """
         self._flush()
         kinds = (np.int8, np.int64, np.int64, np.int64, np.int32)
@@ -235,8 +239,8 @@ class _Events:
 
     @classmethod
     def cut(cls, buffer: bytes, begin: int, end: int, shape: Shape) -> _Events | None:
-        """The events of a stretch, but for the last, whose end is not known; None if there are too
-        few.
+        """Return the events of a stretch, but for the last, whose end is not known; None if there
+        are too few.
         """
         first = BEGIN + shape.keys[0]
         starts = np.flatnonzero(
@@ -248,7 +252,7 @@ class _Events:
         return cls(buffer, shape, starts[:-1] + len(first), starts[1:])
 
     def read(self, stacks: Stacks, memo_next: int) -> int:
-        """Reads every field; how many events fit, from the first on."""
+        """Read every field; how many events fit, from the first on."""
         for number, (key, name) in enumerate(zip(self._shape.keys, self._shape.names, strict=True)):
             if number:
                 self._expect(key)
@@ -265,7 +269,7 @@ class _Events:
         self._at = np.minimum(self._at + widths, len(self._wide) - 1)
 
     def _expect(self, expected: bytes) -> None:
-        """The same bytes in all of them, at most eight."""
+        """Require the same bytes, at most eight, in all events."""
         self._good &= _alike(self._wide, self._at, expected)
         self._move(len(expected))
 
@@ -301,8 +305,8 @@ class _Events:
         return np.where((code == _K) | (code == _M), (high >> shift).view(np.int64), signed)
 
     def _skip(self) -> None:
-        """A value that is not needed: a reference, a number, or a short text, which takes a place
-        in the memo.
+        """Skip a value that is not needed: a reference, a number, or a short text, which takes a
+        place in the memo.
         """
         code, text = self._data[self._at], self._data[self._at] == _TEXT
         is_long = code == _LONG
@@ -314,8 +318,8 @@ class _Events:
         self.memoized += text
 
     def _places(self, memo_next: int) -> None:
-        """Which place of the memo each list of frames takes: it is the last thing that its event
-        puts there.
+        """Work out which place of the memo each list of frames takes: it is the last thing that its
+        event puts there.
         """
         code = self._data[self._at]
         self.fresh = code == _LIST
@@ -323,8 +327,10 @@ class _Events:
         self.list_places = memo_next + np.cumsum(self.memoized) - 1
 
     def _frames(self, stacks: Stacks) -> None:
-        """Lists of references to the memo, or a reference to such a list; then the event's end, and
-        the next one's start or a new batch of the list's.
+        """Read lists of references to the memo, or a reference to such a list, up to the end of
+        each event.
+
+        An event is followed by the next one's start or by a new batch of the list's.
         """
         joined = (
             self._data[self.ends - 1] == _MARK
@@ -356,20 +362,20 @@ class _Events:
 
 
 def _wide(buffer: bytes) -> Wide:
-    """The eight bytes from each byte of the buffer on, as numbers."""
+    """Return the eight bytes from each byte of the buffer on, as numbers."""
     return np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
 
 
 def _alike(wide: Wide, places: Ints, expected: bytes) -> Mask:
-    """Whether these bytes, at most eight, are at each of the places."""
+    """Return True if these bytes, at most eight, are at each of the places."""
     mask = np.uint64((1 << 8 * len(expected)) - 1)
-    found: Mask = (wide[places] & mask) == np.uint64(int.from_bytes(expected, "little"))
-    return found
+    alike: Mask = (wide[places] & mask) == np.uint64(int.from_bytes(expected, "little"))
+    return alike
 
 
 def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
-    """The shape of an event from one of them; None if a key is not a reference yet, or the frames
-    do not come last.
+    """Return the shape of an event from one of them; None if a key is not a reference yet, or the
+    frames do not come last.
     """
     if not event.startswith(BEGIN):
         return None
@@ -398,7 +404,7 @@ def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
 
 
 def _after(event: bytes, at: int) -> int:
-    """Where the token ends that begins there."""
+    """Return where the token that begins at `at` ends."""
     code = event[at]
     if code == _LONG:
         return at + 2 + event[at + 1]

@@ -7,6 +7,9 @@ those only the shapes that a snapshot has. An event becomes a row of columns as 
 complete, so that memory stays a fraction of the file's size. Nearly all events are read by the
 thousand (snapshot_batches.py); what that does not understand comes here.
 
+Why it stands: `pickle.load` would execute the file, and builds every object. 983 MB are read and
+summed up in 7.6 s and 635 MiB (benchmarks/memory_snapshots.py, docs/measured/README.md).
+
 Opcodes as in Lib/pickletools.py of CPython, protocols 2 to 5.
 """
 
@@ -61,8 +64,8 @@ class Unframed:
         self._as_it_is = False
 
     def more(self) -> bytes:
-        """The next piece; empty at the end of the file. From the first opcode that stands outside a
-        frame on, headers are left in.
+        """Return the next piece; empty at the end of the file. From the first opcode that stands
+        outside a frame on, headers are left in.
         """
         while data := self._read(CHUNK_BYTES):
             data, self._held = self._held + data, b""
@@ -93,19 +96,19 @@ class Unframed:
 class _Dict(dict[Any, Any]):
     """A dictionary being filled, and its place in the memo."""
 
-    place: int | None = None
+    slot: int | None = None
     begin: int = -1
 
 
 class _List:
     """A list being filled; `first_row` is the row that its first event will be."""
 
-    __slots__ = ("first_row", "items", "place", "stack")
+    __slots__ = ("first_row", "items", "slot", "stack")
 
     def __init__(self, first_row: int) -> None:
         self.items: list[Any] = []
         self.first_row = first_row
-        self.place: int | None = None
+        self.slot: int | None = None
         self.stack = NO_STACK
 
 
@@ -140,7 +143,7 @@ class SnapshotReader:
         self._operations = self._table()
 
     def read(self) -> Snapshot:
-        """The snapshot. Raises UnusualPickleError."""
+        """Return the snapshot. Raises UnusualPickleError."""
         start = self._read(2)
         if start[:1] != b"\x80" or len(start) < 2 or not 2 <= start[1] <= 5:
             raise UnusualPickleError("it is not a pickle of protocol 2 to 5")
@@ -200,7 +203,7 @@ class SnapshotReader:
         return data
 
     def _batch(self) -> bool:
-        """Takes as many events as it understands at once; whether it took any."""
+        """Take as many events as it understands at once; whether it took any."""
         taken = self._batches.take(self._buffer, self._at, self._memo_next, self._memo_of)
         if not taken:
             return False
@@ -305,24 +308,26 @@ class SnapshotReader:
         made.begin = self._at - 1
         self._push(made)
 
-    def _put(self, place: int) -> None:
+    def _put(self, slot: int) -> None:
         top = self._stack[-1]
         if len(self._memo) >= MEMO_LIMIT:
             raise UnusualPickleError(f"it keeps more than {MEMO_LIMIT:,} values to refer to")
-        self._memo[place] = top
-        self._memo_next = max(self._memo_next, place + 1)
+        self._memo[slot] = top
+        self._memo_next = max(self._memo_next, slot + 1)
         if isinstance(top, (_Dict, _List)):
-            top.place = place
+            top.slot = slot
 
-    def _memo_of(self, place: int) -> Any:
-        """What was kept there; None for a value that no snapshot refers to again, and was let go."""
-        found = self._memo.get(place)
-        if found is None and (kept := self._batches.list_at(place)) is not None:
+    def _memo_of(self, slot: int) -> Any:
+        """Return the value kept at `slot`; None for one that no snapshot refers to again, and was
+        let go.
+        """
+        value = self._memo.get(slot)
+        if value is None and (kept := self._batches.list_at(slot)) is not None:
             return _Stack(kept)
-        return found
+        return value
 
-    def _line_at(self, place: int) -> int | None:
-        line = self._memo.get(place)
+    def _line_at(self, slot: int) -> int | None:
+        line = self._memo.get(slot)
         if isinstance(line, _Line):
             return int(line)
         return None
@@ -341,11 +346,11 @@ class SnapshotReader:
             raise UnusualPickleError("it sets items of something else than a dictionary")
         made.update(zip(items[::2], items[1::2], strict=True))
         self._stack[-1] = value = self._understood(made)
-        if value is not made and made.place is not None:
+        if value is not made and made.slot is not None:
             if value is _EVENT:
-                self._memo.pop(made.place, None)
+                self._memo.pop(made.slot, None)
             else:
-                self._memo[made.place] = value
+                self._memo[made.slot] = value
 
     def _understood(self, made: _Dict) -> Any:
         if "action" in made:
@@ -380,7 +385,7 @@ class SnapshotReader:
         return made
 
     def _event(self, made: _Dict) -> Any:
-        if made.begin >= 0 and made.place is not None:
+        if made.begin >= 0 and made.slot is not None:
             self._batches.learn(self._buffer[made.begin : self._at], self._memo_of)
         self._batches.add(
             ACTIONS.get(made["action"], Action.OTHER),
@@ -392,7 +397,7 @@ class SnapshotReader:
         return _EVENT
 
     def _stack_of(self, frames: Any) -> int:
-        """The number of a list of lines; NO_STACK where none were recorded."""
+        """Return the number of a list of lines; NO_STACK where none were recorded."""
         if isinstance(frames, _Stack):
             return int(frames)
         if not isinstance(frames, _List):
@@ -402,8 +407,8 @@ class SnapshotReader:
             if any(not isinstance(line, _Line) for line in frames.items):
                 raise UnusualPickleError("a stack holds something else than lines")
             number = self._stacks.number(tuple(int(line) for line in frames.items))
-        if frames.place is not None and number != NO_STACK:
-            self._memo[frames.place] = _Stack(number)
+        if frames.slot is not None and number != NO_STACK:
+            self._memo[frames.slot] = _Stack(number)
         return number
 
     def _snapshot(self, result: Any) -> Snapshot:

@@ -1,10 +1,13 @@
-"""Integer columns of a large SQLite table, read from the file's pages by arrays instead of row by
+"""Reads integer columns of a large SQLite table from the file's pages by arrays instead of row by
 row.
 
 Written from the published file format (https://www.sqlite.org/fileformat2.html). Only plain files
 and plain rows are read: whatever is unusual is left to SQLite itself (`UnusualFileError` for a
 whole table, `Cells.odd` for a row), and a tree that cannot be right is refused
 (`DamagedTreeError`).
+
+Why it stands: a 1 GB nsys export takes 13.5 s and 1.3 GB this way, 51.1 s and 3.6 GB by SQL in the
+same run (benchmarks/trace_analysis.py --nsys, docs/measured/trace_analysis.md).
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class Database:
     """A database file that nobody is writing to."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UnusualFileError for a format that is not read here or a system that cannot
+        """Raise UnusualFileError for a format that is not read here or a system that cannot
         (Windows), OSError when there is no reading it.
         """
         if not hasattr(os, "preadv"):
@@ -78,18 +81,18 @@ class Database:
         self.page_bytes = _number(head, 16, 2) if _number(head, 16, 2) != 1 else 65536
         self.usable = self.page_bytes - head[20]
         by_size = os.fstat(self._file).st_size // self.page_bytes
-        said = 0
+        header_pages = 0
         if head[24:28] == head[92:96]:
-            said = _number(head, 28, 4)
-        self.pages = min(said or by_size, by_size)
+            header_pages = _number(head, 28, 4)
+        self.pages = min(header_pages or by_size, by_size)
         self._most_cells = (self.usable - 8) // 6
 
     def close(self) -> None:
         os.close(self._file)
 
     def leaves(self, root: int) -> Leaves:
-        """The table whose tree starts at page `root`, from its interior pages alone. Every page
-        stands in it once, and keys rise.
+        """Return the table whose tree starts at page `root`, from its interior pages alone. Every
+        page stands in it once, and keys rise.
         """
         seen = np.zeros(self.pages + 1, dtype=bool)
         level = Leaves(*np.array([[root], [_FIRST], [_LAST]], dtype=np.int64))
@@ -116,15 +119,15 @@ class Database:
         seen[pages] = True
 
     def parts(self, leaves: Leaves) -> Iterator[Leaves]:
-        """The same in pieces that are read at once."""
+        """Yield the same in pieces that are read at once."""
         step = max(1, CHUNK_BYTES // self.page_bytes)
         for at in range(0, len(leaves.pages), step):
             some = slice(at, at + step)
             yield Leaves(leaves.pages[some], leaves.lowest[some], leaves.highest[some])
 
     def _load(self, pages: Ints) -> Bytes:
-        """The bytes of the pages one after the other, and padding. Good until others are loaded:
-        fresh memory for all would take a third longer.
+        """Return the bytes of the pages one after the other, and padding. Good until others are
+        loaded: fresh memory for all would take a third longer.
         """
         size = len(pages) * self.page_bytes + _PADDING
         if len(self._buffer) < size:
@@ -142,8 +145,8 @@ class Database:
         return data
 
     def _pointers(self, data: Bytes, kind: int, header: int, least: int = 1) -> tuple[Ints, Ints]:
-        """Of pages of one kind: how many cells each has, `least` or more, and where in `data` the
-        cells begin, in the order of the rows.
+        """Return how many cells each page has (`least` or more), and where in `data` the cells
+        begin, in the order of the rows. All pages are of one `kind`.
         """
         at = np.arange(0, len(data) - _PADDING, self.page_bytes)
         if (data[at] != kind).any():
@@ -164,7 +167,7 @@ class Database:
         return count, pointers + np.repeat(at, count)
 
     def _children(self, level: Leaves) -> tuple[Ints, Ints, Ints]:
-        """The pages below interior pages: as `Leaves`."""
+        """Return the pages below interior pages: as `Leaves`."""
         data = self._load(level.pages)
         count, at = self._pointers(data, _INTERIOR, 12)
         key, _ = _varint(data, at + 4)
@@ -181,14 +184,14 @@ class Database:
         return pages & 0xFFFFFFFF, lowest, highest
 
     def check(self, root: int) -> None:
-        """Checks that a table's tree is a tree, so that SQLite cannot loop in it. For tables that
+        """Check that a table's tree is a tree, so that SQLite cannot loop in it. For tables that
         SQLite reads.
         """
         for part in self.parts(self.leaves(root)):
             self._pointers(self._load(part.pages), _LEAF, 8, part.fewest)
 
     def cells(self, leaves: Leaves) -> Cells:
-        """The rows of some leaves."""
+        """Return the rows of some leaves."""
         data = self._load(leaves.pages)
         count, at = self._pointers(data, _LEAF, 8, leaves.fewest)
         payload, at = _varint(data, at)
@@ -219,12 +222,12 @@ class Cells:
     odd: Mask
 
     def fields(self, wanted: Collection[int]) -> dict[int, Field]:
-        """The columns of these numbers. Records that do not add up become odd."""
+        """Return the columns of these numbers. Records that do not add up become odd."""
         size = self.data[self.at].astype(np.int64)
         self.odd |= (size < 1) | (size > 127) | (self.at + size > self.end)
         type_at = self.at + 1
         offset = header_end = self.at + np.where(self.odd, 1, size)
-        found = {}
+        fields = {}
         left = int((header_end - type_at).min(initial=_PADDING))
         for index in range(max(wanted) + 1):
             left -= (
@@ -246,7 +249,7 @@ class Cells:
                 left -= int((behind - type_at[wide]).max()) - 1
                 type_at[wide] = behind - 1
             if index in wanted:
-                found[index] = Field(kind, offset, length, absent if some_absent else None)
+                fields[index] = Field(kind, offset, length, absent if some_absent else None)
             type_at += ~absent if some_absent else 1
             offset = offset + length
         self.odd |= (
@@ -254,18 +257,20 @@ class Cells:
             | (offset > self.end)
             | ((type_at == header_end) & (offset != self.end))
         )
-        return {index: self._without_odd(field) for index, field in found.items()}
+        return {index: self._without_odd(field) for index, field in fields.items()}
 
     def _without_odd(self, field: Field) -> Field:
-        """Odd rows are not read: the size that they state may be anything."""
+        """Blank out odd rows of a column: the size that they state may be anything, so they are not
+        read.
+        """
         if self.odd.any():
             field.kind[self.odd] = 0
             field.offset = np.where(self.odd, 0, field.offset)
         return field
 
     def integers(self, field: Field) -> tuple[Ints, Mask | None]:
-        """A column's numbers, and where it has none (None: nowhere). Rows in which it is not an
-        integer become odd.
+        """Return a column's numbers, and where it has none (None: nowhere). Rows in which it is not
+        an integer become odd.
         """
         kind = field.kind
         low, high = int(kind.min(initial=255)), int(kind.max(initial=0))
@@ -292,8 +297,8 @@ class Field:
 
 
 def _is_plain(head: bytes) -> bool:
-    """Whether a file's first 100 bytes announce what is read here: no write-ahead log, UTF-8, a
-    format of today.
+    """Return True if a file's first 100 bytes announce what is read here: no write-ahead log,
+    UTF-8, a format of today.
     """
     page = _number(head, 16, 2)
     return (
@@ -312,12 +317,12 @@ def _number(head: bytes, at: int, length: int) -> int:
 
 
 def words(data: Bytes) -> NDArray[Any]:
-    """The eight bytes that begin at every place, as big-endian numbers."""
+    """Return the eight bytes that begin at every place, as big-endian numbers."""
     return np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))
 
 
 def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The numbers of variable length at some places, and the places behind them."""
+    """Return the numbers of variable length at some places, and the places behind them."""
     byte = data[at]
     value = (byte & 127).astype(np.int64)
     behind = at + 1

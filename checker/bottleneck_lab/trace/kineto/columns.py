@@ -82,7 +82,7 @@ class Numbers(dict[Any, int]):
         return number
 
     def sort(self) -> NDArray[np.int32]:
-        """Puts `order` in order; returns the new number by the old one. Nothing can be numbered
+        """Put `order` in order; returns the new number by the old one. Nothing can be numbered
         after this.
         """
         old = sorted(range(len(self.order)), key=self.order.__getitem__)
@@ -100,8 +100,8 @@ class _Parsed(dict[Any, int]):
         if isinstance(value, int):
             number = value if -1 <= value < 2**31 else -1
         else:
-            found = re.search(r"\d{1,9}", str(value))
-            number = int(found.group()) if found else -1
+            digits = re.search(r"\d{1,9}", str(value))
+            number = int(digits.group()) if digits else -1
         self[value] = number
         return number
 
@@ -119,7 +119,7 @@ class RowBlocks:
         self._used = 0
 
     def room(self, length: int) -> NDArray[Any]:
-        """This many further rows, which the caller fills in."""
+        """Return this many further rows, which the caller fills in."""
         if self._used + length > len(self._block):
             self._full = self.pieces()
             self._block = np.empty(max(length, BLOCK_ROWS), dtype=self._block.dtype)
@@ -131,7 +131,7 @@ class RowBlocks:
         self.room(len(rows))[:] = rows
 
     def pieces(self) -> list[NDArray[Any]]:
-        """All rows, in order; they may be changed."""
+        """Return all rows, in order; they may be changed."""
         return [*self._full, self._block[: self._used]]
 
     def clear(self) -> None:
@@ -139,7 +139,7 @@ class RowBlocks:
         self._used = 0
 
     def taken(self) -> NDArray[Any]:
-        """All rows, which are given up block by block as they are copied."""
+        """Return all rows, which are given up block by block as they are copied."""
         pieces = self.pieces()[::-1]
         rows = np.empty(sum(map(len, pieces)), dtype=self._block.dtype)
         self.clear()
@@ -153,7 +153,7 @@ class RowBlocks:
 
 
 def renumber(rows: NDArray[Any], numbers: dict[str, NDArray[np.int32]]) -> None:
-    """Replaces old numbers by new ones; for some columns, `numbers` maps each old number to its new
+    """Replace old numbers by new ones; for some columns, `numbers` maps each old number to its new
     one.
     """
     for column in set(numbers) & set(rows.dtype.names or ()):
@@ -176,7 +176,7 @@ class Columns:
         self._works: dict[tuple[str, bytes, bytes, bytes], Work | None] = {}
 
     def add(self, events: list[Any]) -> None:
-        """Takes one piece: events, or dictionaries where a piece held something unexpected."""
+        """Take one piece: events, or dictionaries where a piece held something unexpected."""
         if events and isinstance(events[0], dict):
             events = self._mend(events)
         groups: dict[str, list[Any]] = defaultdict(list)
@@ -206,7 +206,7 @@ class Columns:
                 self.thread_names[_thread((event.pid, event.tid))] = event.args.label
 
     def settle(self) -> None:
-        """Numbers names and threads alphabetically, so that the rows are the same however the file
+        """Number names and threads alphabetically, so that the rows are the same however the file
         was cut into pieces. Nothing is added after this.
         """
         new = {"name": self.names.sort(), "thread": self.threads.sort()}
@@ -215,7 +215,9 @@ class Columns:
                 renumber(rows, new)
 
     def _mend(self, events: list[dict[str, Any]]) -> list[Any]:
-        """Dictionaries → events. What cannot be read as an event is counted, for the notes."""
+        """Turn dictionaries into events. Those that cannot be read as one are counted, for the
+        notes.
+        """
         good = []
         for event in events:
             try:
@@ -293,8 +295,8 @@ class Columns:
 
 
 def _external(events: list[Any]) -> NDArray[np.int64]:
-    """The number that joins an operator to the work of the device; old traces write its key without
-    a capital.
+    """Return the number that joins an operator to the work of the device; old traces write its key
+    without a capital.
     """
     args = [event.args for event in events]
     return _integers(
@@ -303,9 +305,7 @@ def _external(events: list[Any]) -> NDArray[np.int64]:
 
 
 def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
-    """Microseconds with a fraction → whole nanoseconds. The whole part is kept apart: times since
-    1970 × 1000 exceed a double's 53 bits.
-    """
+    """Convert microseconds with a fraction to whole nanoseconds."""
     values = np.clip(np.array(microseconds, dtype=np.float64), -9e15, 9e15)
     whole = np.floor(values)
     result: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint(
@@ -315,7 +315,7 @@ def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
 
 
 def _integers(values: list[int]) -> NDArray[np.int64]:
-    """int64, or clipped to it where a value is larger (addresses, overflowed counters)."""
+    """Return int64, or clipped to it where a value is larger (addresses, overflowed counters)."""
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:

@@ -1,8 +1,8 @@
-"""What an event of a Chrome trace looks like, and how pieces of JSON become events.
+"""The events of a Chrome trace, and how pieces of JSON become events.
 
 Three ways, from quick to forgiving: events told apart by their category, of which only what their
 table needs is decoded; events of any category; and dictionaries whose values are of unexpected
-types. Each way is tried where the one before finds something that it does not know.
+types. Each way is tried where the one before meets something that it does not know.
 """
 
 from __future__ import annotations
@@ -135,24 +135,24 @@ class _Flow(msgspec.Struct, gc=False, tag_field="cat"):
 
 
 def _kinds_of_event() -> list[type[msgspec.Struct]]:
-    """One type a category: the decoder tells them apart by it, and skips what a type has no field
-    for. Old traces write categories with a capital.
+    """Return one type a category: the decoder tells them apart by it, and skips what a type has no
+    field for. Old traces write categories with a capital.
     """
     args = {"device": _Activity, "runtime": _Call, "operators": _Shaped}
-    found = []
+    types = []
     for category, table in {
         **HOST_CATEGORIES,
         **dict.fromkeys(DEVICE_CATEGORIES, "device"),
     }.items():
         fields = [("args", args.get(table, _Operator), args.get(table, _Operator)())]
-        found += _types(
+        types += _types(
             _Span, category, fields, table=table, kind=int(DEVICE_CATEGORIES.get(category, -1))
         )
     for category in IGNORED_SPANS:
-        found += _types(_Ignored, category, [], table="ignored")
+        types += _types(_Ignored, category, [], table="ignored")
     for category in FLOWS:
-        found += _types(_Flow, category, [], table="ignored")
-    return found
+        types += _types(_Flow, category, [], table="ignored")
+    return types
 
 
 def _types(
@@ -173,8 +173,8 @@ _decode_any = msgspec.json.Decoder(list[TraceEvent]).decode
 
 
 def decode(array: bytes) -> list[Any]:
-    """The events of a JSON array. Raises msgspec.ValidationError when a value is of an unexpected
-    type.
+    """Return the events of a JSON array. Raises msgspec.ValidationError when a value is of an
+    unexpected type.
     """
     try:
         return _decode_known(array)
@@ -183,8 +183,8 @@ def decode(array: bytes) -> list[Any]:
 
 
 def mend(event: dict[str, Any]) -> TraceEvent:
-    """An event whose values are of unexpected types. ValidationError or ValueError where one has no
-    number where one is needed.
+    """Return an event whose values are of unexpected types. ValidationError or ValueError where one
+    has no number where one is needed.
     """
     args = event.get("args")
     cleaned = {
@@ -199,14 +199,14 @@ def mend(event: dict[str, Any]) -> TraceEvent:
             cleaned[key] = str(cleaned[key])
     if cleaned.get("ph") == "X" and "ts" not in cleaned:
         raise ValueError("no time")
-    found = msgspec.convert(cleaned, TraceEvent, strict=False)
+    mended = msgspec.convert(cleaned, TraceEvent, strict=False)
     if isinstance(args, dict):
-        found.args = _mend_args(args)
-    return found
+        mended.args = _mend_args(args)
+    return mended
 
 
 def _mend_args(args: dict[str, Any]) -> _Args:
-    """Decodes arguments one by one, so that one bad value does not cost the others."""
+    """Decode arguments one by one, so that one bad value does not cost the others."""
     good = {}
     for field in msgspec.structs.fields(_Args):
         if field.encode_name in args:

@@ -35,8 +35,8 @@ NOTES = "captureNotes"
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
-    """A timeline from a stream of bytes. Raises CaptureError if they are not a trace or end too
-    early.
+    """Return a timeline from a stream of bytes. Raises CaptureError if they are not a trace or end
+    too early.
     """
     columns = Columns()
     stream = EventStream(read, source, decode, chunk_bytes)
@@ -46,17 +46,20 @@ def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -
 
 
 def assemble(
-    columns: Columns, metadata: dict[str, Any], source: Path, notes: Iterable[str] = ()
+    columns: Columns, metadata: dict[str, Any], source: Path, reader_notes: Iterable[str] = ()
 ) -> Timeline:
-    """The timeline of everything that was gathered. Each table's rows are freed as it is made, so
-    that nothing is held twice for long.
+    """Return the timeline of everything that was gathered. Each table's rows are freed as it is
+    made, so that nothing is held twice for long.
     """
-    told = metadata.get(NOTES)
-    said = [*notes, *([str(each)[:300] for each in told[:10]] if isinstance(told, list) else [])]
+    remarks = metadata.get(NOTES)
+    notes = [
+        *reader_notes,
+        *([str(each)[:300] for each in remarks[:10]] if isinstance(remarks, list) else []),
+    ]
     if columns.malformed:
-        said.append(f"{columns.malformed} malformed events were left out")
+        notes.append(f"{columns.malformed} malformed events were left out")
     if columns.overhead_ns:
-        said.append(
+        notes.append(
             f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
         )
     value = metadata.get("distributedInfo")
@@ -76,7 +79,7 @@ def assemble(
             " on_trace_ready. JSON from rocprof and browsers is not supported.",
         )
     if sum(bad):
-        said.append(
+        notes.append(
             f"{sum(bad)} events have impossible times (zero, negative or longer than a day) and"
             " were left out"
         )
@@ -119,14 +122,14 @@ def assemble(
         emulated=any(
             strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()
         ),
-        notes=tuple(said),
+        notes=tuple(notes),
         facts={key: str(metadata[key])[:80] for key in wanted if key in metadata},
         work=WorkTable(rank=np.full(len(work), rank, dtype=np.int32), **work_columns),
     )
 
 
 def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
-    """Rows whose times can be true; how many cannot is appended to `dropped`.
+    """Return the rows whose times can be true; the number of the others is appended to `dropped`.
 
     A start of zero is a time that was never filled in, unless the whole capture's clock begins
     there.
@@ -144,7 +147,9 @@ def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
 
 
 def _taken(columns: Columns, strings: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """The rows of every table. Old traces write some ranges as operators, where their names tell."""
+    """Return the rows of every table. Old traces write some ranges as operators, where their names
+    tell.
+    """
     named = np.array([is_range(name) for name in strings], dtype=bool)
     operators = columns.tables["operators"].taken()
     is_range_row = named[operators["name"]] if named.any() else named
@@ -207,20 +212,20 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
 
 
 def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[DeviceInfo, ...]:
-    """The devices that did something, with what the capture says of them."""
+    """Return the devices that did something, with what the capture says of them."""
     described = metadata.get("deviceProperties")
     if isinstance(described, list):
         by_index = {_small(d.get("id")): d for d in described if isinstance(d, dict)}
     else:
         by_index = {}
-    found = []
+    devices = []
     for index in np.unique(table.device).tolist():
         facts = by_index.get(index, {})
         if facts:
             capability = f"{_small(facts.get('computeMajor'))}.{_small(facts.get('computeMinor'))}"
         else:
             capability = ""
-        found.append(
+        devices.append(
             DeviceInfo(
                 rank=rank,
                 index=index,
@@ -230,7 +235,7 @@ def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[D
                 memory_bytes=_small(facts.get("totalGlobalMem")),
             )
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def _small(value: Any) -> int:

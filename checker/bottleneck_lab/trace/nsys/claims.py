@@ -25,26 +25,27 @@ _AT_WORK = 0
 this number.
 """
 
-Place = tuple[str, int]
+PageRange = tuple[str, int]
 """Some pages: their table and the first of them."""
 
 
-def place_of(table: str, leaves: Leaves) -> Place:
+def page_range(table: str, leaves: Leaves) -> PageRange:
     return table, int(leaves.pages[0])
 
 
-def claim(shared: IO[bytes], place: Place) -> bool:
-    """Whether this process is to read the pages, from now on."""
+def claim(shared: IO[bytes], pages: PageRange) -> bool:
+    """Return True if this process is to read the pages, from now on."""
     try:
-        fcntl.lockf(shared, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place[1])
+        fcntl.lockf(shared, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, pages[1])
     except BlockingIOError:
         return False
     return True
 
 
 def keep_claims(shared: IO[bytes]) -> None:
-    """The other process ends when the first one comes to what it has claimed: until then that must
-    not look free.
+    """Keep what the other process has claimed locked until the first one has come to it.
+
+    Were the process to end before, its pages would look free.
     """
     shared.flush()
     fcntl.lockf(shared, fcntl.LOCK_EX, 1, _AT_WORK)
@@ -59,16 +60,16 @@ class SharedExport:
         self._second = SecondReader()
         fcntl.lockf(self._second.shared, fcntl.LOCK_EX, 1, _AT_WORK)
         _ = self._second.fork(work, str(path)) or self._second.spawn(work, str(path))
-        self._read: dict[Place, TablePart] | None = None
+        self._read: dict[PageRange, TablePart] | None = None
 
-    def read_by_the_other(self, place: Place) -> TablePart | None:
-        """What the other process read there; None if this one is to read."""
+    def read_by_the_other(self, pages: PageRange) -> TablePart | None:
+        """Return what the other process read of `pages`; None if this one is to read them."""
         if self._read is None:
-            if claim(self._second.shared, place):
+            if claim(self._second.shared, pages):
                 return None
             fcntl.lockf(self._second.shared, fcntl.LOCK_UN, 1, _AT_WORK)
             self._read = dict(self._second.handed_over() or ())
-        return self._read.pop(place, None)
+        return self._read.pop(pages, None)
 
     def close(self) -> None:
         self._second.close()

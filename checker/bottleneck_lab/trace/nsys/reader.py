@@ -28,7 +28,7 @@ from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.second_reader import hand_over
 from bottleneck_lab.trace.fast.sqlite_pages import Database, UnusualFileError
 from bottleneck_lab.trace.names import is_communication, is_range
-from bottleneck_lab.trace.nsys.claims import Place, SharedExport, claim, keep_claims, place_of
+from bottleneck_lab.trace.nsys.claims import PageRange, SharedExport, claim, keep_claims, page_range
 from bottleneck_lab.trace.nsys.rows import (
     NUMBER_MARKS,
     PRODUCTS,
@@ -95,7 +95,7 @@ class _Strings:
         self._added: dict[str, int] = {}
 
     def look_up(self, ids: Ints) -> NDArray[np.int32]:
-        """Numbers of names given by StringIds' ids; an id that the file lacks is the empty name."""
+        """Number of names given by StringIds' ids; an id that the file lacks is the empty name."""
         unknown = self.add("")
         if not len(self._ids) or not len(ids):
             return np.full(len(ids), unknown, dtype=np.int32)
@@ -104,8 +104,8 @@ class _Strings:
             table = np.full(high - low + 1, unknown, dtype=np.int32)
             table[self._ids - low] = self._order
             known = (ids >= low) & (ids <= high)
-            found: NDArray[np.int32] = table[np.where(known, ids, self._ids[:1]) - low]
-            return np.where(known, found, np.int32(unknown))
+            numbers: NDArray[np.int32] = table[np.where(known, ids, self._ids[:1]) - low]
+            return np.where(known, numbers, np.int32(unknown))
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[at] == ids, self._order[at], unknown).astype(np.int32)
 
@@ -150,7 +150,7 @@ class _Report:
             self._pages.close()
 
     def share(self, path: Path) -> None:
-        """Has another process read as well, from the end of `TABLES`."""
+        """Have another process read as well, from the end of `TABLES`."""
         if (
             self._pages is not None
             and path.stat().st_size >= WORTHWHILE_BYTES
@@ -158,91 +158,91 @@ class _Report:
         ):
             self._shared = SharedExport(read_from_the_end, path)
 
-    def numbers(self, table: str, asked: TableQuery) -> Rows:
-        """The columns asked for, as integers; a column that is missing or a value that is NULL is
-        its default, and text is what number it begins with.
+    def numbers(self, table: str, query: TableQuery) -> Rows:
+        """Return the columns asked for, as integers; a column that is missing or a value that is
+        NULL is its default, and text is what number it begins with.
 
         From the file's pages, or by SQL where they are not as plain as they should be.
         """
-        asked = self._possible(table, asked)
+        query = self._possible(table, query)
         with suppress(UnusualFileError):
             if self._pages is not None and table in self._roots:
                 return self._completed(
-                    table, asked, read_rows(self._parts(table, asked, self._pages))
+                    table, query, read_rows(self._parts(table, query, self._pages))
                 )
-        return self.by_sql(table, asked)
+        return self.by_sql(table, query)
 
     def table(self, table: str) -> Rows:
-        """One of `TABLES`."""
+        """Return one of `TABLES`."""
         return self.numbers(table, TABLES[table])
 
-    def _parts(self, table: str, asked: TableQuery, pages: Database) -> Iterator[TablePart]:
-        layout = self._layout(table, asked)
+    def _parts(self, table: str, query: TableQuery, pages: Database) -> Iterator[TablePart]:
+        layout = self._layout(table, query)
         parts = pages.parts(pages.leaves(layout.root))
         shared = self._shared
         return (
-            (shared and shared.read_by_the_other(place_of(table, leaves)))
-            or read_part(pages, leaves, layout, asked)
+            (shared and shared.read_by_the_other(page_range(table, leaves)))
+            or read_part(pages, leaves, layout, query)
             for leaves in parts
         )
 
-    def from_the_end(self) -> Iterator[tuple[Place, Callable[[], TablePart]]]:
-        """The parts of `TABLES`, the last first, and what reads them: as far as they are read from
-        the file's pages.
+    def from_the_end(self) -> Iterator[tuple[PageRange, Callable[[], TablePart]]]:
+        """Yield the parts of `TABLES`, the last first, and what reads them: as far as they are read
+        from the file's pages.
         """
         for table in reversed(TABLES):
             if self._pages is not None and table in self._roots:
-                asked = self._possible(table, TABLES[table])
+                query = self._possible(table, TABLES[table])
                 with suppress(UnusualFileError):
-                    layout = self._layout(table, asked)
+                    layout = self._layout(table, query)
                     for leaves in reversed([*self._pages.parts(self._pages.leaves(layout.root))]):
                         yield (
-                            place_of(table, leaves),
-                            partial(read_part, self._pages, leaves, layout, asked),
+                            page_range(table, leaves),
+                            partial(read_part, self._pages, leaves, layout, query),
                         )
 
-    def _possible(self, table: str, asked: TableQuery) -> TableQuery:
-        if asked.text in self.columns.get(table, ()):
-            return asked
-        return replace(asked, text=None)
+    def _possible(self, table: str, query: TableQuery) -> TableQuery:
+        if query.text in self.columns.get(table, ()):
+            return query
+        return replace(query, text=None)
 
-    def _layout(self, table: str, asked: TableQuery) -> Layout:
-        """How the table's records are laid out."""
+    def _layout(self, table: str, query: TableQuery) -> Layout:
+        """Return how the table's records are laid out."""
         columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
         for _, name, kind, _, _, key, hidden in columns:
             if (
                 hidden
                 or name.lower() == "rowid"
-                or (name in asked.sources and (key or _is_real(kind)))
+                or (name in query.sources and (key or _is_real(kind)))
             ):
                 raise UnusualFileError("columns that are not stored as they are read")
         added = frozenset(column[0] for column in columns if column[4] is not None)
         return Layout(self._roots[table], {column[1]: column[0] for column in columns}, added)
 
-    def _completed(self, table: str, asked: TableQuery, read: TablePart) -> Rows:
-        """Adds the rows that only SQLite can read, limited to those that were asked for."""
+    def _completed(self, table: str, query: TableQuery, read: TablePart) -> Rows:
+        """Add the rows that only SQLite can read, limited to those that were asked for."""
         if not len(read.odd):
             return read.rows
-        wanted = replace(asked, columns=asked.columns | {"rowid": 0})
+        wanted = replace(query, columns=query.columns | {"rowid": 0})
         runs = np.split(read.odd, np.flatnonzero(np.diff(read.odd) != 1) + 1)
-        found = joined([self.by_sql(table, wanted, int(run[0]), int(run[-1])) for run in runs])
+        by_sql = joined([self.by_sql(table, wanted, int(run[0]), int(run[-1])) for run in runs])
         order = np.arange(len(read.rows))
         order[read.odd_at] = -1
-        order[read.odd_at[np.isin(read.odd, found["rowid"])]] = len(order) + np.arange(len(found))
+        order[read.odd_at[np.isin(read.odd, by_sql["rowid"])]] = len(order) + np.arange(len(by_sql))
         both = joined(
-            [read.rows, Rows({name: found[name] for name in read.rows.columns}, found.meanings)]
+            [read.rows, Rows({name: by_sql[name] for name in read.rows.columns}, by_sql.meanings)]
         )
         return both.at(order[order >= 0])
 
     def by_sql(
-        self, table: str, asked: TableQuery, first: int = -(2**63), last: int = 2**63 - 1
+        self, table: str, query: TableQuery, first: int = -(2**63), last: int = 2**63 - 1
     ) -> Rows:
-        """The rows whose rowid lies between two, read by SQLite.
+        """Return the rows whose rowid lies between two, read by SQLite.
 
         It writes them as hexadecimal digits, many at a time: an object for every value would take
         most of the time.
         """
-        names = list(asked.columns | ({"rowid": 0} if asked.text else {}))
+        names = list(query.columns | ({"rowid": 0} if query.text else {}))
         if table not in self.columns:
             return numbered(Rows({name: np.empty(0, dtype=np.int64) for name in names}))
         self._check(table)
@@ -250,15 +250,15 @@ class _Report:
         pieces = list(
             self._pieces(
                 table,
-                [_value(n, there, asked.columns.get(n, 0)) for n in names],
-                asked.where,
+                [_value(n, there, query.columns.get(n, 0)) for n in names],
+                query.where,
                 first,
                 last,
             )
         )
         flat = np.concatenate([np.empty((0, len(names)), dtype=np.int64), *pieces])
         rows = Rows({name: np.ascontiguousarray(flat[:, nth]) for nth, name in enumerate(names)})
-        return numbered(self._with_text(table, asked, rows, first, last) if asked.text else rows)
+        return numbered(self._with_text(table, query, rows, first, last) if query.text else rows)
 
     def _pieces(
         self, table: str, values: list[str], where: str, first: int, last: int
@@ -283,14 +283,14 @@ class _Report:
             )
             first = piece[1] + 1
 
-    def _with_text(self, table: str, asked: TableQuery, rows: Rows, first: int, last: int) -> Rows:
-        """The same with the names that are written in the rows themselves."""
-        column = _quoted(asked.text or "")
+    def _with_text(self, table: str, query: TableQuery, rows: Rows, first: int, last: int) -> Rows:
+        """Return the same with the names that are written in the rows themselves."""
+        column = _quoted(query.text or "")
         sql = (
-            f"SELECT rowid, {column} FROM {_quoted(table)} WHERE {asked.where} AND {column} IS NOT"
+            f"SELECT rowid, {column} FROM {_quoted(table)} WHERE {query.where} AND {column} IS NOT"
             " NULL AND rowid BETWEEN ? AND ?"
         )
-        places = dict(zip(rows["rowid"].tolist(), range(len(rows)), strict=True))
+        row_of = dict(zip(rows["rowid"].tolist(), range(len(rows)), strict=True))
         names: dict[bytes, int] = {}
         rows.columns["text"] = np.full(len(rows), -1, dtype=np.int32)
         self._connection.text_factory = bytes  # What is cut off below need not be text.
@@ -299,20 +299,20 @@ class _Report:
                 name = _BYTE_MARKS.split(
                     text if isinstance(text, bytes) else str(text).encode(), 1
                 )[0]
-                rows["text"][places[rowid]] = names.setdefault(name, len(names))
+                rows["text"][row_of[rowid]] = names.setdefault(name, len(names))
         finally:
             self._connection.text_factory = str
-        if "rowid" not in asked.columns:
+        if "rowid" not in query.columns:
             del rows.columns["rowid"]
         return replace(rows, meanings={"text": list(names)})
 
     def rows(self, table: str, sql: str) -> list[tuple[Any, ...]]:
-        """The rows that SQLite returns for a table."""
+        """Return the rows that SQLite returns for a table."""
         self._check(table)
         return self._connection.execute(sql).fetchall()
 
     def _check(self, table: str) -> None:
-        """Checks, before SQLite reads a table, that its tree is a tree: in anything else SQLite
+        """Check, before SQLite reads a table, that its tree is a tree: in anything else SQLite
         would go round in circles.
         """
         if self._pages is not None and table in self._roots and table not in self._checked:
@@ -326,7 +326,7 @@ def _quoted(name: str) -> str:
 
 
 def _is_real(kind: str) -> bool:
-    """Whether SQLite reads the whole numbers of a column declared like this as fractions."""
+    """Return True if SQLite reads the whole numbers of a column declared like this as fractions."""
     kind = kind.upper()
     return any(part in kind for part in ("REAL", "FLOA", "DOUB")) and not any(
         part in kind for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")
@@ -338,7 +338,7 @@ _BYTE_MARKS = re.compile(_MARKS.pattern.encode())
 
 
 def _value(name: str, there: set[str], default: int) -> str:
-    """SQL for one column of ours, from those of its sources that the table has."""
+    """Return SQL for one column of ours, from those of its sources that the table has."""
     sources = [_quoted(source) for source in sources_of(name) if source in there]
     if not sources:
         return str(default)
@@ -348,7 +348,7 @@ def _value(name: str, there: set[str], default: int) -> str:
 
 
 def load_nsys_report(path: Path) -> Timeline:
-    """From a .nsys-rep, exported to SQLite by the nsys that is installed."""
+    """Read a .nsys-rep, exported to SQLite by the nsys that is installed."""
     tool = find_program("nsys")
     if tool is None:
         raise CaptureError(
@@ -358,7 +358,7 @@ def load_nsys_report(path: Path) -> Timeline:
         )
     with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
         target = Path(folder) / "export.sqlite"
-        said = run_tool(
+        output = run_tool(
             [
                 str(tool),
                 "export",
@@ -375,7 +375,7 @@ def load_nsys_report(path: Path) -> Timeline:
         )
         if not target.exists():
             raise CaptureError(
-                f"nsys could not export {path.name}: {said.strip()[-200:]}",
+                f"nsys could not export {path.name}: {output.strip()[-200:]}",
                 "The report may be of a newer nsys than the one installed: export it with that"
                 " one.",
             )
@@ -383,7 +383,7 @@ def load_nsys_report(path: Path) -> Timeline:
 
 
 def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
-    """From an SQLite export. Raises CaptureError when it is damaged or no export of nsys."""
+    """Read an SQLite export. Raises CaptureError when it is damaged or not an export of nsys."""
     source = source or path
     try:
         connection = _opened(path)
@@ -403,12 +403,12 @@ def load_nsys_sqlite(path: Path, source: Path | None = None) -> Timeline:
 
 
 def read_from_the_end(shared: IO[bytes], path: str) -> None:
-    """The other process: reads until it comes to what the first one has claimed."""
+    """Read, in the other process, until it comes to what the first one has claimed."""
     with closing(_opened(Path(path))) as connection, _Report(connection, Path(path)) as report:
-        for place, read in report.from_the_end():
-            if not claim(shared, place):
+        for pages, read in report.from_the_end():
+            if not claim(shared, pages):
                 break
-            hand_over(shared, (place, read()))
+            hand_over(shared, (pages, read()))
     keep_claims(shared)
 
 
@@ -477,7 +477,7 @@ class _Ranks:
         self.pids: dict[int, int] = {}
 
     def of(self, rows: Rows, column: str) -> NDArray[np.int32]:
-        """Of every row, by its globalPid or globalTid."""
+        """Return ranks (and threads) of every row, by its globalPid or globalTid."""
         pids = {number: pid_of(rows.meanings[column][number]) for number in _used(rows[column])}
         for pid in sorted(pids.values()):
             self.pids.setdefault(pid, len(self.pids))
@@ -492,7 +492,7 @@ class _Threads:
         self.ids: dict[int, int] = {}
 
     def of(self, rows: Rows) -> dict[str, NDArray[np.int32]]:
-        """`rank` and `thread` of every row."""
+        """Return ranks (and threads) of every row, by its globalPid or globalTid."""
         ids = {number: rows.meanings["globalTid"][number] for number in _used(rows["globalTid"])}
         for serialised in sorted(ids.values()):
             self.ids.setdefault(serialised, len(self.ids))
@@ -504,20 +504,20 @@ class _Threads:
 
 
 def _used(numbers: NDArray[np.int32]) -> list[int]:
-    """The numbers that occur, rising."""
-    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
-    return found
+    """Return the numbers that occur, rising."""
+    used: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return used
 
 
 def _renumbered(numbers: NDArray[np.int32], new: dict[int, int]) -> NDArray[np.int32]:
-    """Every number's new one."""
+    """Return every number's new one."""
     table = np.zeros(max(new, default=0) + 1, dtype=np.int32)
     table[list(new)] = list(new.values())
     return table[numbers]
 
 
 def pid_of(serialised: int) -> int:
-    """The process in a globalTid or globalPid."""
+    """Return the process in a globalTid or globalPid."""
     return (serialised >> 24) & 0xFFFFFF
 
 
@@ -574,7 +574,7 @@ def _copies(rows: Rows, strings: _Strings, ranks: _Ranks, notes: list[str]) -> D
 def _others(
     report: _Report, strings: _Strings, ranks: _Ranks, notes: list[str]
 ) -> Iterator[DeviceTable]:
-    """Memsets, waits, and CUDA graphs that were recorded as wholes."""
+    """Yield memsets, waits, and CUDA graphs that were recorded as wholes."""
     memsets = _plausible(report.table("CUPTI_ACTIVITY_KIND_MEMSET"), notes)
     yield _rows(
         memsets,
@@ -679,8 +679,8 @@ def _runtime(rows: Rows, strings: _Strings, threads: _Threads) -> HostTable:
 
 
 def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTable, HostTable]:
-    """(ranges, operators): `emit_nvtx` and nsys' own PyTorch tracing write operators as ranges with
-    their full names.
+    """Return (ranges, operators): `emit_nvtx` and nsys' own PyTorch tracing write operators as
+    ranges with their full names.
     """
     if not {"start", "end", "eventType"} <= report.columns.get("NVTX_EVENTS", set()):
         return make_table(HostTable), make_table(HostTable)
@@ -702,17 +702,22 @@ def _nvtx(report: _Report, strings: _Strings, threads: _Threads) -> tuple[HostTa
         renamed[number] = strings.add(_MARKS.split(value, 1)[0]) if _MARKS.search(value) else number
         operator[number] = bool(_OPERATOR.match(value)) and not is_range(value)
     are = operator[names]
-    found = {"start": rows["start"], "end": rows["end"], "name": renamed[names], **threads.of(rows)}
+    columns = {
+        "start": rows["start"],
+        "end": rows["end"],
+        "name": renamed[names],
+        **threads.of(rows),
+    }
     del rows, names
     if not are.any():
-        return make_table(HostTable, len(are), **found), make_table(HostTable)
+        return make_table(HostTable, len(are), **columns), make_table(HostTable)
     ranges = make_table(
-        HostTable, int((~are).sum()), **{column: values[~are] for column, values in found.items()}
+        HostTable, int((~are).sum()), **{column: values[~are] for column, values in columns.items()}
     )
     if not len(ranges):
-        return ranges, make_table(HostTable, len(are), **found)
+        return ranges, make_table(HostTable, len(are), **columns)
     return ranges, make_table(
-        HostTable, int(are.sum()), **{column: values[are] for column, values in found.items()}
+        HostTable, int(are.sum()), **{column: values[are] for column, values in columns.items()}
     )
 
 
@@ -720,16 +725,16 @@ def _thread_list(report: _Report, strings: _Strings, threads: _Threads) -> tuple
     named = report.table("ThreadNames")
     ids = [named.meanings["globalTid"][number] for number in named["globalTid"].tolist()]
     names = dict(zip(ids, strings.look_up(named["nameId"]).tolist(), strict=True))
-    found = []
+    listed = []
     for serialised in threads.ids:
         pid = pid_of(serialised)
         name = ""
         if serialised in names:
             name = strings.values[names[serialised]]
-        found.append(
+        listed.append(
             Thread(threads.ranks.pids.get(pid, 0), str(pid), str(serialised & 0xFFFFFF), name)
         )
-    return tuple(found)
+    return tuple(listed)
 
 
 def _devices(report: _Report, device: DeviceTable) -> tuple[DeviceInfo, ...]:
@@ -742,23 +747,23 @@ def _devices(report: _Report, device: DeviceTable) -> tuple[DeviceInfo, ...]:
             row[0]: row
             for row in report.rows("TARGET_INFO_GPU", f'SELECT {picked} FROM "TARGET_INFO_GPU"')
         }
-    found = []
+    devices = []
     for rank, index in devices_of(device):
         _, name, sms, memory, major, minor = described.get(index, (0, "", 0, 0, 0, 0))
         capability = ""
         if major:
             capability = f"{major}.{minor}"
-        found.append(
+        devices.append(
             DeviceInfo(
                 rank, index, str(name or "")[:120], int(sms or 0), capability, int(memory or 0)
             )
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def _facts(report: _Report) -> dict[str, str]:
-    """Version of the tool and of the schema, from wherever this generation keeps them, and when the
-    report's clock began (Unix time), as Kineto calls it.
+    """Return the version of the tool and of the schema, from wherever this generation keeps them,
+    and when the report's clock began (Unix time), under Kineto's key.
 
     Nothing that names the machine or its user.
     """

@@ -39,7 +39,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sources_of(name: str) -> tuple[str, ...]:
-    """The columns of the file that one of ours is made of."""
+    """Return the columns of the file that one of ours is made of."""
     return PRODUCTS.get(name, FIRSTS.get(name, (name,)))
 
 
@@ -93,19 +93,19 @@ class Rows:
         return len(next(iter(self.columns.values())))
 
     def only(self, mask: Mask) -> Rows:
-        """The rows where it is true."""
+        """Return the rows where it is true."""
         if mask.all():
             return self
         return self.at(mask)
 
     def at(self, rows: Mask | Ints) -> Rows:
-        """The rows of these places."""
+        """Return the rows of these places."""
         return Rows({name: values[rows] for name, values in self.columns.items()}, self.meanings)
 
 
 def joined(parts: list[Rows]) -> Rows:
-    """One after the other. The parts are emptied on the way: together they may be most of the
-    memory.
+    """Return one after the other. The parts are emptied on the way: together they may be most of
+    the memory.
     """
     meanings: dict[str, dict[Any, int]] = {name: {} for name in parts[0].meanings}
     for part in parts:
@@ -124,18 +124,18 @@ FEW = ("globalTid", "globalPid")
 
 
 def numbered(rows: Rows) -> Rows:
-    """The same with the columns of few values numbered."""
+    """Return the same with the columns of few values numbered."""
     for name in rows.columns.keys() & {*FEW}:
         rows.columns[name], rows.meanings[name] = _few(rows[name])
     return rows
 
 
 def _few(values: Column) -> tuple[Column, list[int]]:
-    found = _grouped(values.astype(np.uint64) * _SPREAD, [values])
-    if found is None:
+    groups = _grouped(values.astype(np.uint64) * _SPREAD, [values])
+    if groups is None:
         used, inverse = np.unique(values, return_inverse=True)
         return inverse.reshape(-1).astype(np.int32), used.tolist()
-    return found[0], values[found[1]].tolist()
+    return groups[0], values[groups[1]].tolist()
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Layout:
 
 @dataclass
 class TablePart:
-    """What the pages gave, and the rows that only SQLite can read: where they stand, and their
+    """Rows from some pages, and those that only SQLite can read: where they stand, and their
     rowids.
     """
 
@@ -160,29 +160,29 @@ class TablePart:
     odd: Ints
 
 
-def read_part(database: Database, leaves: Leaves, layout: Layout, asked: TableQuery) -> TablePart:
-    """The rows of some pages."""
+def read_part(database: Database, leaves: Leaves, layout: Layout, query: TableQuery) -> TablePart:
+    """Return the rows of some pages."""
     cells = database.cells(leaves)
-    used = {name: layout.places[name] for name in asked.sources if name in layout.places}
+    used = {name: layout.places[name] for name in query.sources if name in layout.places}
     fields = cells.fields(used.values()) if used else {}
     for index in layout.added & fields.keys():
         if (absent := fields[index].absent) is not None:
             cells.odd |= absent
     numbers = {
-        name: cells.integers(fields[index]) for name, index in used.items() if name != asked.text
+        name: cells.integers(fields[index]) for name, index in used.items() if name != query.text
     }
     columns = {
-        name: _column(name, default, numbers, cells) for name, default in asked.columns.items()
+        name: _column(name, default, numbers, cells) for name, default in query.columns.items()
     }
     keep = np.ones(len(cells.rowid), dtype=bool)
-    for name, among in asked.among.items():
+    for name, among in query.among.items():
         keep &= np.logical_or.reduce([numbers[name][0] == value for value in among])
-    for name in (*asked.among, *asked.there):
+    for name in (*query.among, *query.there):
         null = numbers[name][1]
         keep &= True if null is None else ~null
     names = None
-    if asked.text is not None:
-        columns["text"], names = _texts(cells, fields[used[asked.text]], keep)
+    if query.text is not None:
+        columns["text"], names = _texts(cells, fields[used[query.text]], keep)
     keep |= cells.odd
     rows = Rows(
         {name: _narrow(values) for name, values in columns.items()},
@@ -193,7 +193,9 @@ def read_part(database: Database, leaves: Leaves, layout: Layout, asked: TableQu
 
 
 def read_rows(parts: Iterator[TablePart]) -> TablePart:
-    """The whole table from its parts. Raises UnusualFileError when too much of it is unusual."""
+    """Return the whole table from its parts. Raises UnusualFileError when too much of it is
+    unusual.
+    """
     read, length, unusual = [], 0, 0
     for part in parts:
         read.append(replace(part, odd_at=part.odd_at + length))
@@ -208,7 +210,7 @@ def read_rows(parts: Iterator[TablePart]) -> TablePart:
 
 
 def _narrow(values: Column) -> Column:
-    """In four bytes where they fit."""
+    """Return the column in four bytes where they suffice."""
     fits = not len(values) or (values.min() >= -(2**31) and values.max() < 2**31)
     if fits:
         return values.astype(np.int32)
@@ -218,7 +220,9 @@ def _narrow(values: Column) -> Column:
 def _column(
     name: str, default: int, numbers: dict[str, tuple[Ints, Mask | None]], cells: Cells
 ) -> Ints:
-    """A column of ours. Rows whose product is too large become odd: SQL goes on with fractions."""
+    """Return a column of ours. Rows whose product is too large become odd: SQL goes on with
+    fractions.
+    """
     if name == "rowid":
         return cells.rowid
     there = [numbers[source] for source in sources_of(name) if source in numbers]
@@ -252,8 +256,8 @@ def _filled(values: Ints, null: Mask | None, default: int) -> Ints:
 
 
 def _texts(cells: Cells, column: Field, keep: Mask) -> tuple[Ints, list[bytes]]:
-    """The names in a column of text, without what numbers them, and which each row that is kept
-    has.
+    """Return the names in a column of text, without what numbers them, and which each row that is
+    kept has.
     """
     kind = column.kind
     cells.odd |= keep & (kind > 0) & ((kind < 13) | (kind & 1 == 0))
@@ -265,17 +269,17 @@ def _texts(cells: Cells, column: Field, keep: Mask) -> tuple[Ints, list[bytes]]:
 
 
 def _before_marks(data: Bytes, start: Ints, length: Ints) -> Ints:
-    """How long texts are up to the first of the marks."""
-    found, ends = [np.array([len(data)])], [np.array([len(data)])]
+    """Return how long texts are up to the first of the marks."""
+    starts, ends = [np.array([len(data)])], [np.array([len(data)])]
     commas = np.flatnonzero(data[:-16] == ord(","))
     words_there = words(data)[commas]
     for mark in NUMBER_MARKS:
         at = commas[words_there == int.from_bytes(mark.encode()[:8], "big")]
         for nth in range(8, len(mark)):
             at = at[data[at + nth] == ord(mark[nth])]
-        found.append(at)
+        starts.append(at)
         ends.append(at + len(mark))
-    marks = np.concatenate(found)
+    marks = np.concatenate(starts)
     order = np.argsort(marks, kind="stable")
     marks, behind = marks[order], np.concatenate(ends)[order]
     nearest = np.searchsorted(marks, start)
@@ -283,8 +287,8 @@ def _before_marks(data: Bytes, start: Ints, length: Ints) -> Ints:
 
 
 def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Column, list[bytes]]:
-    """The different texts among those given by place and length, in the order of the first of each,
-    and which each is.
+    """Return the different texts among those given by place and length, in the order of the first
+    of each, and which each is.
     """
     if len(start) and length.max() > _LONG_NAME:
         return _distinct_by_hand(data, start, length)
@@ -298,18 +302,18 @@ def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Column, list[bytes
         columns.append(column)
         hashed = (hashed ^ column.view(np.uint64)) * _SPREAD
         hashed ^= hashed >> np.uint64(29)
-    found = _grouped(hashed, columns)
-    if found is None:
+    groups = _grouped(hashed, columns)
+    if groups is None:
         return _distinct_by_hand(data, start, length)
-    codes, firsts = found
+    codes, firsts = groups
     return codes, [data[start[row] : start[row] + length[row]].tobytes() for row in firsts.tolist()]
 
 
 def _grouped(
     hashed: NDArray[np.uint64], columns: list[Column]
 ) -> tuple[NDArray[np.int32], Ints] | None:
-    """Rows of the same columns under one number, and the first row of each number; None when two
-    share a slot.
+    """Give rows of the same columns one number; return it for each row, and each number's first
+    row. None when two different rows share a slot of the table.
     """
     slot = (hashed >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
     owner = np.empty(1 << _SLOT_BITS, dtype=np.int32)
@@ -324,7 +328,7 @@ def _grouped(
 
 
 def _distinct_by_hand(data: Bytes, start: Ints, length: Ints) -> tuple[Ints, list[bytes]]:
-    """The same for long texts and for the rare ones that share a slot."""
+    """Return the same for long texts and for the rare ones that share a slot."""
     whole = data.tobytes()
     names: dict[bytes, int] = {}
     texts = (
