@@ -14,8 +14,7 @@ import pytest
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast import snapshot_pickle
 from bottleneck_lab.trace.fast.snapshot_batches import Batches
-from bottleneck_lab.trace.load import load
-from bottleneck_lab.trace.load import is_snapshot, load_snapshot
+from bottleneck_lab.trace.load import is_snapshot, load, load_snapshot
 from bottleneck_lab.trace.snapshot import ACTIONS, Snapshot
 
 from ...modules import load_file

@@ -64,10 +64,11 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
         # of the curve.
         real = [point for point in curve.points if point.source == "reducer"]
         for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
+            hidden = point.step_ms * point.hidden_efficiency / point.alone_ms
             sheet.line(
                 f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step"
                 f" is lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with"
-                f" all of it hidden: {point.step_ms * point.hidden_efficiency / point.alone_ms:.2f}x.",
+                f" all of it hidden: {hidden:.2f}x.",
                 indent=1,
             )
         if broadcast := curve.points[-1].told_broadcast:
