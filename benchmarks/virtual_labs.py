@@ -17,7 +17,7 @@ from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
-from bottleneck_lab.measure.kinds.training.check import train_modelled
+from bottleneck_lab.measure.kinds.training.session import train_modelled
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine

@@ -64,7 +64,7 @@ REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("wrong", "says"),
     [
         (REPORTS[:1], "due after steps 10, 20"),
         ([REPORTS[0], (20, {"loss": 0.251})], "The report of step 20 says loss 0.251"),
@@ -72,8 +72,8 @@ REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
         ([REPORTS[0], (20, {"loss": float("nan")})], "loss nan"),
     ],
 )
-def test_wrong_reports_are_named(found: list, says: str) -> None:
-    assert says in (wrong_reports(found, REPORTS, 1e-3) or "")
+def test_wrong_reports_are_named(wrong: list, says: str) -> None:
+    assert says in (wrong_reports(wrong, REPORTS, 1e-3) or "")
 
 
 def test_rounding_is_no_difference() -> None:
@@ -81,7 +81,7 @@ def test_rounding_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("wrong", "says"),
     [
         ({}, "it should have w"),
         ({"w": np.ones(3)}, "has the shape (3,)"),
@@ -89,8 +89,8 @@ def test_rounding_is_no_difference() -> None:
         ({"w": np.array([1.0, np.nan])}, "differs from the shipped script's"),
     ],
 )
-def test_wrong_parameters_are_named(found: dict, says: str) -> None:
-    assert says in (wrong_parameters(found, {"w": np.ones(2)}, 1e-3) or "")
+def test_wrong_parameters_are_named(wrong: dict, says: str) -> None:
+    assert says in (wrong_parameters(wrong, {"w": np.ones(2)}, 1e-3) or "")
 
 
 def test_the_same_parameters_are_right() -> None:

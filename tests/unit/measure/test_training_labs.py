@@ -18,7 +18,7 @@ from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import TrainingSettings, check
-from bottleneck_lab.measure.kinds.training.check import Training
+from bottleneck_lab.measure.kinds.training.session import Training
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.trace import load
@@ -73,9 +73,9 @@ def captured(
         context = Context(
             lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda *_: None
         )
-        said: list[str] = []
-        assert kind_of(lab).profile(context, folder / "trace.json.gz", said.append) == 0, said
-    assert said[-1] == "goodbye\n", "what a script does at its end is done"
+        lines: list[str] = []
+        assert kind_of(lab).profile(context, folder / "trace.json.gz", lines.append) == 0, lines
+    assert lines[-1] == "goodbye\n", "what a script does at its end is done"
     return lab, summarise(load(folder / "trace.json.gz"))
 
 

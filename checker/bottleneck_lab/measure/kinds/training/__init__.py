@@ -65,9 +65,9 @@ class TrainingKind(Kind[TrainingSettings]):
     def run(self, context: Context[TrainingSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.training.run import run
 
-        return (
-            run(context, on_line) if context.device == "virtual" else super().run(context, on_line)
-        )
+        if context.device == "virtual":
+            return run(context, on_line)
+        return super().run(context, on_line)
 
     def trusted_files(self, lab: Lab) -> list[str]:  # noqa: ARG002 - the reference's own training says what is right
         return []

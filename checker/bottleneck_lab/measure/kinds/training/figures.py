@@ -1,4 +1,4 @@
-"""What a run on the virtual GPU comes to, from the engine's books: pure functions."""
+"""Figures of a training, from the virtual GPU's books or a worker's memory: pure functions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ half.
 
 
 def step_time_us(figures: Figures) -> float:
-    """µs a step after the warm-up, the emptying of the stream at the end included."""
+    """Return µs a step after the warm-up, the emptying of the stream at the end included."""
     timed = figures.step_us[WARM_UP_STEPS:]
     return sum(timed) / len(timed)
 
 
 def waits_per_interval(figures: Figures, interval: int) -> int:
-    """The most times that the host waited for the device in `interval` steps, from one report to
-    the next.
+    """Return the most times that the host waited for the device in `interval` steps, from one
+    report to the next.
 
     The first interval sets up, and the last one may have two reports to make: neither counts by
     itself. Whoever takes all batches at once has the waits of all steps in the last one: so the
@@ -37,13 +37,13 @@ def waits_per_interval(figures: Figures, interval: int) -> int:
 
 
 def timed_flops(figures: Figures) -> float:
-    """The arithmetic of the steps whose time counts, FLOP."""
+    """Return the arithmetic of the steps whose time counts, FLOP."""
     return figures.flops - figures.step_flops[WARM_UP_STEPS]
 
 
 def late_report(figures: Figures, interval: int) -> tuple[int, float] | None:
-    """The step of the first report that came more than an interval late, and the share of all
-    arithmetic that was done by then; None if none did.
+    """Return the step of the first report that came more than an interval late, and the share (0–1)
+    of all arithmetic that was done by then; None if none did.
     """
     for number, flops in enumerate(figures.report_flops, 1):
         share = flops / figures.flops
@@ -53,25 +53,23 @@ def late_report(figures: Figures, interval: int) -> tuple[int, float] | None:
 
 
 def launches_per_step(figures: Figures) -> float:
-    """Operators that the device was given, a step."""
+    """Return operators that the device was given, a step."""
     return figures.launches / figures.steps
 
 
 def peak_mib(figures: Figures) -> float:
-    """The most memory that was allocated at a time."""
+    """Return the most memory that was allocated at a time, MiB."""
     return figures.peak_bytes / MIB
 
 
 def growth_mib(step_bytes: Sequence[float]) -> float:
-    """How much higher memory stands in the last quarter of the steps than in the second, by the
-    lowest of each: `step_bytes` has a level a step, in bytes.
+    """Return by how many MiB memory stands higher in the last quarter of the steps than in the
+    second, by the lowest of each. `step_bytes`: the level of each step.
 
     Memory that is merely late to be released comes and goes within a quarter: some steps then begin
     with what the one before needed. NaN for fewer than four steps.
     """
     quarter = len(step_bytes) // 4
-    return (
-        (min(step_bytes[-quarter:]) - min(step_bytes[quarter : 2 * quarter])) / MIB
-        if quarter
-        else math.nan
-    )
+    if not quarter:
+        return math.nan
+    return (min(step_bytes[-quarter:]) - min(step_bytes[quarter : 2 * quarter])) / MIB

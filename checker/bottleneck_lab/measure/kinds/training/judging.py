@@ -1,5 +1,5 @@
-"""Whether two trainings are the same: reports and parameters, compared in several figures that no
-scale can hide in.
+"""Compare two trainings: reports number by number, parameters by the norm of each array, so that
+no scale can hide a difference.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Arrays = Mapping[str, NDArray[np.floating]]
 
 
 def wrong_reports(reports: Reports, wanted: Reports, tolerance: float) -> str | None:
-    """What is wrong with the reports, as a sentence; None when every number is the reference's
-    within a relative `tolerance`.
+    """Return a sentence on what is wrong with the reports; None when every number is the
+    reference's within a relative `tolerance`.
     """
     steps, due = [step for step, _ in reports], [step for step, _ in wanted]
     if steps != due:
@@ -35,22 +35,22 @@ def wrong_reports(reports: Reports, wanted: Reports, tolerance: float) -> str | 
     return None
 
 
-def wrong_parameters(found: Arrays, wanted: Arrays, tolerance: float) -> str | None:
-    """What is wrong with the parameters, as a sentence; None when each array differs by at most
-    `tolerance` of its own norm.
+def wrong_parameters(parameters: Arrays, wanted: Arrays, tolerance: float) -> str | None:
+    """Return a sentence on what is wrong with the parameters; None when each array differs by at
+    most `tolerance` of its own norm.
     """
-    if found.keys() != wanted.keys():
+    if parameters.keys() != wanted.keys():
         return (
-            f"The returned model has the parameters {_few(sorted(found))}; it should have"
+            f"The returned model has the parameters {_few(sorted(parameters))}; it should have"
             f" {_few(sorted(wanted))}."
         )
     for name, right in wanted.items():
-        value = found[name]
+        value = parameters[name]
         if value.shape != right.shape:
             return f"The parameter {name} has the shape {value.shape}; it should be {right.shape}."
         off = float(np.linalg.norm(value.astype(np.float64) - right.astype(np.float64)))
         norm = float(np.linalg.norm(right.astype(np.float64)))
-        if not off <= tolerance * max(norm, 1e-6):
+        if not off <= tolerance * max(norm, 1e-6):  # so written that NaN is wrong, too
             return (
                 f"The parameter {name} differs from the shipped script's by"
                 f" {off / max(norm, 1e-6):.1%} of its norm."
@@ -59,5 +59,6 @@ def wrong_parameters(found: Arrays, wanted: Arrays, tolerance: float) -> str | N
 
 
 def _few(items: list[object] | list[int] | list[str]) -> str:
+    """Join at most six items: a sentence is read, not searched."""
     shown = ", ".join(str(item) for item in items[:6])
     return shown + (", …" if len(items) > 6 else "")

@@ -15,23 +15,28 @@ from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 
-CHILD = "bottleneck_lab.measure.kinds.training.child"
+CHILD = "bottleneck_lab.measure.kinds.training.child_profiled"
 
 
 def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
-    """Runs the script on the virtual GPU and says what a step took; its exit status."""
+    """Run the script on the virtual GPU, then say how long a step took. Returns its exit status."""
     spec = msgspec.structs.replace(
         T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB
     )
     status, books = _run_modelled(context, spec, on_line, [], recording=False)
-    if status == 0 and books.figures.steps > figures.WARM_UP_STEPS:
-        on_line(_summary(books))
+    modelled = books.figures
+    if status == 0 and modelled.steps > figures.WARM_UP_STEPS:
+        on_line(
+            f"{figures.step_time_us(modelled) / 1000:.2f} ms per step, at most"
+            f" {figures.peak_mib(modelled):.1f} MiB allocated"
+            f" (modelled: {T4.stands_for}; a hint, not a verdict)"
+        )
     return status
 
 
 def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) -> int:
-    """Writes the run's timeline: of the virtual GPU as modelled, of a real device as torch.profiler
-    saw it; the script's exit status.
+    """Write the run's timeline to `trace`: of the virtual GPU as modelled, of a real device as
+    torch.profiler saw it. Returns the script's exit status.
     """
     if context.device != "virtual":
         options = [*trace_options(trace, context.device), "--device", context.device]
@@ -39,6 +44,7 @@ def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) ->
             child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {}
         )
     captured = context.settings.captured_steps
+    # The first steps allocate what later ones reuse: they run, and are left out of the trace.
     steps = ["--steps", str(figures.WARM_UP_STEPS + captured)] if captured else []
     status, books = _run_modelled(context, T4, on_line, steps, recording=True)
     if books.figures.steps > figures.WARM_UP_STEPS:
@@ -54,6 +60,9 @@ def _run_modelled(
     *,
     recording: bool,
 ) -> tuple[int, Books]:
+    """Run the script with its tensors in an engine. Returns its exit status and the engine's
+    books.
+    """
     with engine_process() as engine:
         engine.begin(spec, recording=recording)
         program = engine.program.fileno()
@@ -62,11 +71,3 @@ def _run_modelled(
         )
         status = stream(command, context.workspace, context.janitor, on_line, {}, (program,))
         return status, engine.end()
-
-
-def _summary(books: Books) -> str:
-    seen = books.figures
-    return (
-        f"{figures.step_time_us(seen) / 1000:.2f} ms per step, at most {figures.peak_mib(seen):.1f}"
-        f" MiB allocated (modelled: {T4.stands_for}; a hint, not a verdict)"
-    )

@@ -1,0 +1,109 @@
+"""The verifier's end of a training worker: one call is one training, on the data of a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.kinds.training import TrainingSettings
+from bottleneck_lab.measure.kinds.training.judging import Reports
+from bottleneck_lab.measure.virtual_gpu.books import Figures
+from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
+from bottleneck_lab.measure.virtual_gpu.spec import T4
+
+PROGRAM = "bottleneck_lab.measure.kinds.training.child"
+
+Arrays = dict[str, NDArray[np.floating]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The outcome of one training: reports, parameters and, on the virtual GPU, the engine's
+    figures.
+
+    `seconds` is the whole call on the verifier's clock. `own_figures` are the worker's own word on
+    its memory and waits: nothing checks them.
+    """
+
+    reports: Reports
+    parameters: Arrays
+    figures: Figures | None = None
+    seconds: float = 0.0
+    own_figures: dict[str, Any] = field(default_factory=dict)
+
+    def engine_figures(self) -> Figures:
+        """Return the engine's figures of a training on the virtual GPU."""
+        assert self.figures is not None
+        return self.figures
+
+
+class WorkerReport(msgspec.Struct, frozen=True):
+    """A worker's answer beside the parameters' arrays, which come in the order of `names`."""
+
+    reports: Reports
+    names: list[str]
+    own_figures: dict[str, Any]
+
+
+@contextmanager
+def training_session(
+    context: Context[TrainingSettings], role: Role, folder: Path, engine: EngineOwner | None = None
+) -> Iterator[CallSession]:
+    """Start a worker that trains with the script in `folder`, on `engine` if one is given."""
+    fds = [engine.program.fileno()] if engine else []
+    options = [part for fd in fds for part in ("--engine", str(fd))]
+    limits, entry = limits_of(context.settings), context.lab.spec.entry
+    with CallSession.start(
+        context, role, folder, entry, limits, program=PROGRAM, options=options, fds=fds
+    ) as session:
+        yield session
+
+
+def train_on_device(session: CallSession, seed: int, *, counting: bool = False) -> Training:
+    """Train once on a real device. `counting` runs under a profiler that counts waits: its time
+    must not be used.
+    """
+    seconds, (text, *arrays) = session.call([seed, int(counting)])
+    report = _decode_report(session, text)
+    # A worker that names other parameters than it sends has none: the comparison then says so.
+    complete = len(report.names) == len(arrays)
+    parameters = dict(zip(report.names, arrays, strict=True)) if complete else {}
+    return Training(report.reports, parameters, None, seconds, report.own_figures)
+
+
+def train_modelled(
+    context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]
+) -> list[Training]:
+    """Train on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
+    trainings = []
+    with engine_process() as engine, training_session(context, role, folder, engine) as session:
+        for seed in seeds:
+            engine.begin(T4)
+            engine.wait_started()
+            seconds, (text, *_) = session.call([seed, 0])
+            # The parameters come from the engine, not from the worker: no value of them passes
+            # through the learner's process.
+            books = engine.end()
+            parameters = {name: kept.array() for name, kept in books.kept.items()}
+            reports = _decode_report(session, text).reports
+            trainings.append(Training(reports, parameters, books.figures, seconds))
+    return trainings
+
+
+def _decode_report(session: CallSession, text: Any) -> WorkerReport:
+    """Decode the text of an answer. Raises the fault of a worker that sent something else."""
+    try:
+        return msgspec.json.decode(str(text), type=WorkerReport)
+    except msgspec.MsgspecError as error:
+        raise session.fault(
+            "tampered", f"training: the reports cannot be read ({error})."
+        ) from None
