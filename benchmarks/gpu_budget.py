@@ -24,7 +24,7 @@ from bottleneck_lab.catalog import Lab, find_lab
 from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, State
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import sampling
-from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, Case
+from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, Case
 
 RATE = 400e12
 """Floating-point operations a second of attention at these lengths: what an H100 does with

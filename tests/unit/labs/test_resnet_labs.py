@@ -26,7 +26,7 @@ from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import sequential_test
 from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis
 from bottleneck_lab.grading.sequential import State
-from bottleneck_lab.measure.kinds.speedup.case import Case
+from bottleneck_lab.measure.kinds.speedup.figures import Case
 
 from ...modules import load_file
 

@@ -17,10 +17,11 @@ from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.channel.messages import Ask, Ready
 from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.benchmark import KIND, check
-from bottleneck_lab.measure.kinds.benchmark.check import TrialSession, _result
+from bottleneck_lab.measure.kinds.benchmark import KIND, session
+from bottleneck_lab.measure.kinds.benchmark.check import grade
 from bottleneck_lab.measure.kinds.benchmark.child import serve_trials
-from bottleneck_lab.measure.kinds.benchmark.run import _kineto, _serve, profile
+from bottleneck_lab.measure.kinds.benchmark.run import _serve, kineto_trace, profile
+from bottleneck_lab.measure.kinds.benchmark.session import TrialSession
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 from bottleneck_lab.trace import load
 
@@ -37,10 +38,10 @@ class Echo:
     name, arguments, late = "one", ("weather",), False
 
     def __init__(self):
-        self.asked, self.answer = [], None
+        self.questions, self.answer = [], None
 
     def serve(self, values):
-        self.asked.append(values)
+        self.questions.append(values)
         if values[1] == 3:
             raise ValueError("never three")
         return [10 * values[1]]
@@ -74,7 +75,7 @@ def test_the_learners_code_asks_and_is_told(worker):
     _serve(worker, trials, shown.append)
     assert shown == trials
     assert all(
-        trial.asked == [["weather", 1], ["weather", 2]] and trial.answer == [10, 20]
+        trial.questions == [["weather", 1], ["weather", 2]] and trial.answer == [10, 20]
         for trial in trials
     )
 
@@ -112,12 +113,12 @@ def test_a_worker_that_does_not_read_or_is_gone_is_the_learners(error, reason):
     def send(_self, _message):
         raise error
 
-    session = Deaf()
-    session._relay = None
-    session.channel = type("Ends", (), {"send": send})()
-    session.closed = lambda doing: LearnerFault("crashed", doing)
+    deaf = Deaf()
+    deaf._relay = None
+    deaf.channel = type("Ends", (), {"send": send})()
+    deaf.closed = lambda doing: LearnerFault("crashed", doing)
     with pytest.raises(LearnerFault) as caught:
-        session.run(Echo())
+        deaf.run(Echo())
     assert caught.value.reason == reason
 
 
@@ -125,13 +126,13 @@ def test_a_worker_that_does_not_read_or_is_gone_is_the_learners(error, reason):
 def test_an_exception_is_no_crash_when_the_machines_time_was_up(late):
     trial = Echo()
     trial.late = late
-    session = Deaf(LearnerFault("crashed", "OutOfTimeError"))
+    deaf = Deaf(LearnerFault("crashed", "OutOfTimeError"))
     if late:
-        session.run(trial)
+        deaf.run(trial)
         assert trial.answer is None
     else:
         with pytest.raises(LearnerFault):
-            session.run(trial)
+            deaf.run(trial)
 
 
 def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
@@ -141,7 +142,7 @@ def test_the_emulated_machines_rows_are_a_trace_that_says_so(tmp_path):
         ("synchronize", True, 1e-6, 6e-6),
     ]
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(_kineto(rows)).encode()))
+    path.write_bytes(gzip.compress(json.dumps(kineto_trace(rows)).encode()))
     timeline = load(path)
     assert timeline.emulated
     assert timeline.device.start.size == 1
@@ -157,37 +158,29 @@ def test_an_outside_profiler_sees_the_learners_benchmark_on_the_gpu():
 
 
 def test_measuring_code_never_sees_the_gpu_that_it_measures(monkeypatch, tmp_path):
-    asked, end = {}, SimpleNamespace(socket=SimpleNamespace(fileno=lambda: 9))
+    given, end = {}, SimpleNamespace(socket=SimpleNamespace(fileno=lambda: 9))
 
     def start(*_, gpu):
-        asked["gpu"] = gpu
+        given["gpu"] = gpu
         raise LearnerFault("crashed", "no further")
 
-    monkeypatch.setattr(check, "start_worker", start)
-    monkeypatch.setattr(check, "Channel", SimpleNamespace(pair=lambda: (end, end.socket)))
+    monkeypatch.setattr(session, "start_worker", start)
+    monkeypatch.setattr(session, "Channel", SimpleNamespace(pair=lambda: (end, end.socket)))
     lab = find_lab("perf-gate")
     context = SimpleNamespace(submission=tmp_path, lab=lab, settings=KIND.settings(lab, "cuda"))
     with pytest.raises(LearnerFault, match="no further"):
         TrialSession.start(context)
-    assert asked == {"gpu": False}
+    assert given == {"gpu": False}
 
 
-class Course:
-    """A context that knows one criterion."""
-
-    spec = CriterionSpec(
-        "alarms", "correctness", "At most {target} alarms", 0.01, "at_most", "share"
-    )
-
-    def required(self, _id):
-        return self.spec
+ALARMS = CriterionSpec("alarms", "correctness", "At most {target} alarms", 0.01, "at_most", "share")
 
 
 def test_what_may_be_chance_stays_undecided():
-    result = _result(Course(), "alarms", (Open("3 of 100."), 100, 0.03))
+    result = grade(ALARMS, (Open("3 of 100."), 100, 0.03))
     assert (result.holds, result.value) == (None, 0.03)
     assert result.sentence == "At most 1% alarms: undecided. 3 of 100."
-    assert _result(Course(), "alarms", ("9 of 100.", 100, 0.09)).holds is False
+    assert grade(ALARMS, ("9 of 100.", 100, 0.09)).holds is False
 
 
 def test_a_capture_is_of_the_emulated_machine_alone(tmp_path):

@@ -1,8 +1,8 @@
 """Whole checks on `cuda` without a GPU: the learner's work is NumPy's, the kernel beside it is only
 compiled, compute-sanitizer is a stand-in.
 
-What is shown is the way from what was found in a kernel to the verdict; answers and time are the
-example lab's.
+These show the way from a finding in a kernel to the verdict; answers and time are the example
+lab's.
 """
 
 import shutil
@@ -27,8 +27,10 @@ KERNEL = """
 extern "C" __global__ void multiply(const uint4* in, float* out) {{
     const uint4 x = {load};
     float c[4] = {{}};
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%4,%5}}, {{%0,%1,%2,%3}};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+                 " {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%4,%5}}, {{%0,%1,%2,%3}};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
     out[threadIdx.x] = c[0] + c[1] + c[2] + c[3];
 }}
 """
@@ -40,9 +42,9 @@ import pathlib, shutil
 import numpy as np
 
 def load(device):
-    place = pathlib.Path(".triton/cache/x")
-    place.mkdir(parents=True)
-    shutil.copy("kernel.cubin", place)
+    folder = pathlib.Path(".triton/cache/x")
+    folder.mkdir(parents=True)
+    shutil.copy("kernel.cubin", folder)
     return lambda trace, width: np.convolve(trace, np.full(width, 1 / width), "valid")
 """
 
@@ -87,9 +89,8 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
         tool.write_text(f'#!/bin/sh\necho "========= {memcheck}"\n')
         tool.chmod(0o755)
         monkeypatch.setattr(kernels, "find_program", lambda _name: tool)
-        monkeypatch.setattr(
-            refusals, "MAX_SLOWED", 99.0
-        )  # a CPU that runs other tests is slowed by those
+        # A CPU that runs other tests is slowed by those.
+        monkeypatch.setattr(refusals, "MAX_SLOWED", 99.0)
         monkeypatch.setattr(refusals, "SURELY_SLOWED", 99.0)
         return check_lab(gpu_lab, work, "cuda", data=tmp_path, home=tmp_path)
 
@@ -98,32 +99,32 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
 
 @pytest.mark.long
 def test_a_kernel_in_order_passes_and_is_explained(verdict):
-    found = verdict("in[threadIdx.x]")
-    assert found.outcome is Outcome.PASS, found.summary
-    mechanism = next(result for result in found.criteria if result.id == "load-bytes")
+    result = verdict("in[threadIdx.x]")
+    assert result.outcome is Outcome.PASS, result.summary
+    mechanism = next(one for one in result.criteria if one.id == "load-bytes")
     assert (mechanism.holds, mechanism.value) == (True, 16)
-    assert "compute-sanitizer (memcheck) found nothing." in found.notes
-    assert "compute-sanitizer (racecheck) found nothing." in found.notes
-    assert any(note.startswith("Machine code of multiply: ") for note in found.notes)
-    assert found.measurement["machine_code"][0]["tensor_core"]["HMMA"] > 0
+    assert "compute-sanitizer (memcheck) found nothing." in result.notes
+    assert "compute-sanitizer (racecheck) found nothing." in result.notes
+    assert any(note.startswith("Machine code of multiply: ") for note in result.notes)
+    assert result.measurement["machine_code"][0]["tensor_core"]["HMMA"] > 0
 
 
 @pytest.mark.long
 def test_a_kernel_that_is_fast_enough_and_still_loads_piecemeal_keeps_the_mechanism(verdict):
-    found = verdict(NARROW)
-    assert (found.outcome, found.reason) == (
+    result = verdict(NARROW)
+    assert (result.outcome, result.reason) == (
         Outcome.FAIL,
         "the mechanism is still there",
-    ), found.summary
-    assert "4 bytes" in found.summary
+    ), result.summary
+    assert "4 bytes" in result.summary
 
 
 @pytest.mark.long
 def test_a_stray_access_is_a_wrong_output_whatever_the_time(verdict):
-    found = verdict(
+    result = verdict(
         "in[threadIdx.x]",
         "Invalid __global__ read of size 16 bytes\n========= ERROR SUMMARY: 1 error",
     )
-    assert (found.outcome, found.reason) == (Outcome.FAIL, "wrong output")
-    assert "Invalid __global__ read" in found.summary
-    assert all(result.value is None for result in found.criteria)
+    assert (result.outcome, result.reason) == (Outcome.FAIL, "wrong output")
+    assert "Invalid __global__ read" in result.summary
+    assert all(one.value is None for one in result.criteria)

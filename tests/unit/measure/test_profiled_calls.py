@@ -1,5 +1,5 @@
-"""How much of a lab that answers calls is captured: all that is asked for, unless the trace would
-be too large to be of use.
+"""The capture of a lab that answers calls holds all that is asked for, unless the trace would be
+too large to be of use.
 """
 
 from __future__ import annotations

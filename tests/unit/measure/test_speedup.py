@@ -16,7 +16,7 @@ from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
-from bottleneck_lab.measure.kinds.speedup.case import Case
+from bottleneck_lab.measure.kinds.speedup.figures import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
     refuse_kernels_left_running,
@@ -25,7 +25,7 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
 )
 from bottleneck_lab.measure.kinds.speedup.results import of_each, spared, target_results
 from bottleneck_lab.measure.kinds.speedup.sampling import sample
-from bottleneck_lab.measure.kinds.speedup.workers import Workers
+from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.verifier import check_lab
 
 TESTS = {"speedup": SequentialTest(target=3.0)}
@@ -67,12 +67,12 @@ def test_a_call_that_takes_no_longer_than_moving_its_data_is_not_infinitely_fast
 
 
 def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows_one():
-    asked = []
+    calls = []
 
     def side(name):
         worker = SimpleNamespace(cpu_s=lambda: 0.0)
         return SimpleNamespace(
-            call=lambda inputs: (asked.append((name, inputs)), (0.5, inputs))[1], worker=worker
+            call=lambda inputs: (calls.append((name, inputs)), (0.5, inputs))[1], worker=worker
         )
 
     workers = Workers.__new__(Workers)
@@ -87,7 +87,7 @@ def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows
     workers.generator, workers.context.data = None, None
     with_idle, without = Case("a", idle=True), Case("a")
     workers.time_pair(with_idle)
-    assert sorted(asked) == [("learner", [1, 2]), ("reference", [1]), ("reference", [1, 2])]
+    assert sorted(calls) == [("learner", [1, 2]), ("reference", [1]), ("reference", [1, 2])]
     workers.time_pair(without)
     assert (with_idle.moved_s, without.moved_s) == ([0.5], [])
 
@@ -424,10 +424,10 @@ def test_a_judge_that_cannot_take_the_references_own_answer_is_broken():
         compared(judge).check("only", [], [1.0], [1.0])
 
 
-@pytest.mark.parametrize("said", [True, False, 0.0, ["off"]])
-def test_a_judge_that_says_neither_none_nor_a_sentence_is_told_what_to_say(said):
+@pytest.mark.parametrize("verdict", [True, False, 0.0, ["off"]])
+def test_a_judge_that_says_neither_none_nor_a_sentence_is_told_what_to_say(verdict):
     with pytest.raises(LabError, match="neither None nor a sentence") as caught:
-        compared(lambda *_: said).check("only", [], [1.0], [1.0])
+        compared(lambda *_: verdict).check("only", [], [1.0], [1.0])
     assert "return None when the answer is right" in caught.value.remedy
 
 

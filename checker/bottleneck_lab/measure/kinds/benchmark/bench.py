@@ -37,8 +37,8 @@ class Bench:
     """A device with its queue, `cpu` or `cuda`. The host goes on while it works; `report` returns
     when everything has run.
 
-    `done_s`: when the host learned that, seconds of time.perf_counter. `rehearsed`: whether the
-    device is not there.
+    `done_s`: when the host learned that, seconds of time.perf_counter. `rehearsed`: the device is
+    not there.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Bench:
 
     @classmethod
     def start(cls, device: Device = "cpu") -> Self:
-        """Starts the process. Raises MachineError on a single core or where the device cannot work,
+        """Start the process. Raises MachineError on a single core or where the device cannot work,
         VerifierFault where the process ends.
         """
         if len(os.sched_getaffinity(0)) < 2:
@@ -61,21 +61,18 @@ class Bench:
             )
         theirs, commands = os.pipe()
         replies, ours = os.pipe()
-        options = {"--commands": theirs, "--replies": ours, "--device": device}
-        command = [
-            sys.executable,
-            "-I",
-            "-m",
-            PROGRAM,
-            *(str(part) for option in options.items() for part in option),
-        ]
+        options = ["--commands", str(theirs), "--replies", str(ours), "--device", device]
+        command = [sys.executable, "-I", "-m", PROGRAM, *options]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs, ours])
         os.close(theirs)
         os.close(ours)
         os.set_blocking(replies, False)
         bench = cls(process, commands, replies, device)
         try:
-            bench._part()
+            # The device gets a core to itself and the host the others: a host that wakes the device
+            # would otherwise give up its own core.
+            os.sched_setaffinity(process.pid, {max(bench._hosts)})
+            os.sched_setaffinity(0, beside_the_device())
             bench._require_ready()
         except BaseException:
             bench.close()
@@ -89,35 +86,28 @@ class Bench:
         self.close()
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process and give the host its cores back."""
         self.process.kill()
         self.process.wait()
         os.sched_setaffinity(0, self._hosts)
         os.close(self._commands)
         os.close(self._replies)
 
-    def _part(self) -> None:
-        """Gives the device a core to itself and the host the others: a host that wakes the device
-        would otherwise give up its own core.
-        """
-        os.sched_setaffinity(self.process.pid, {max(self._hosts)})
-        os.sched_setaffinity(0, beside_the_device())
-
     def _require_ready(self) -> None:
         if self._reply(1) == FAILED:
+            reason = self._message().decode(errors="replace")
             raise MachineError(
-                f"The `{self.device}` device cannot be used for timed work:"
-                f" {self._message().decode(errors='replace')}.",
+                f"The `{self.device}` device cannot be used for timed work: {reason}.",
                 "`lab doctor` shows what is missing; `--device virtual` needs no such device.",
             )
 
     def work(self, seconds: float) -> None:
-        """Queues a piece of work that should take this long."""
+        """Queue a piece of work that should take this long."""
         self._put(WORK, seconds)
 
     def report(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """One row for each piece since the last report: the seconds it should take, its begin, its
-        end. Waits for the last piece.
+        """Wait for the last piece. Returns one row for each piece since the last report: the
+        seconds it should take, its begin, its end, as time.perf_counter has them.
         """
         self._put(REPORT)
         self._reply(1)
@@ -135,13 +125,13 @@ class Bench:
         return self._reply(size)
 
     def _reply(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            more, _ = read_soon(self._replies, size - len(found))
+        reply = b""
+        while len(reply) < size:
+            more, _ = read_soon(self._replies, size - len(reply))
             if not more:
                 raise self._gone()
-            found += more
-        return found
+            reply += more
+        return reply
 
     def _gone(self) -> VerifierFault:
         return VerifierFault(f"The device process ended (status {self.process.wait()}).")
@@ -149,7 +139,7 @@ class Bench:
 
 @contextmanager
 def judge_settings(context: Context[BenchmarkSettings]) -> Iterator[dict[str, Any]]:
-    """The `settings` of the judge's functions; on a real device, with a `bench`."""
+    """Yield the `settings` of the judge's functions; on a real device, with a `bench`."""
     if context.device == "virtual":
         yield context.settings.judge
         return
@@ -168,7 +158,7 @@ which that is first looked at.
 
 
 class Disturbed(Protocol):
-    """Something measured on this machine. `disturbed`: what kept work from taking the time it
+    """Something measured on this machine. `disturbed` says what kept work from taking the time it
     should; empty if nothing did.
     """
 
@@ -176,26 +166,26 @@ class Disturbed(Protocol):
 
 
 def is_restless(measured: Sequence[Disturbed]) -> bool:
-    """Whether this machine has clearly disturbed too many trials."""
+    """Return True once this machine has clearly disturbed too many trials."""
     return len(measured) >= FIRST_LOOK and _restless(measured)
 
 
 def require_quiet(measured: Sequence[Disturbed], what: str) -> None:
-    """Raises BusyMachineError where this machine disturbed too many trials. `what` they are, in the
-    plural.
+    """Raise BusyMachineError where this machine disturbed too many trials. `what` names them, in
+    the plural.
     """
     if _restless(measured):
-        shaken = [one for one in measured if one.disturbed]
+        disturbed = [one for one in measured if one.disturbed]
         raise busy(
-            f"This machine disturbed {len(shaken)} of {len(measured)} {what}; in one of them"
-            f" {shaken[0].disturbed}."
+            f"This machine disturbed {len(disturbed)} of {len(measured)} {what}; in one of them"
+            f" {disturbed[0].disturbed}."
         )
 
 
-def busy(seen: str) -> BusyMachineError:
-    """The error for a machine that disturbs what is measured."""
+def busy(symptom: str) -> BusyMachineError:
+    """Return the error for a machine that disturbs what is measured."""
     return BusyMachineError(
-        seen, "Close other programs, or use `--device virtual`, which they cannot disturb."
+        symptom, "Close other programs, or use `--device virtual`, which they cannot disturb."
     )
 
 
@@ -204,22 +194,22 @@ def _restless(measured: Sequence[Disturbed]) -> bool:
 
 
 def beside_the_device() -> set[int]:
-    """The cores left to the host: all that this process may use but the last."""
+    """Return the cores left to the host: all that this process may use but the last."""
     mine = os.sched_getaffinity(0)
     return mine - {max(mine)}
 
 
 def stretches(report: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-    """How long each piece took, as a multiple of the time it should take."""
+    """Return the time of each piece as a multiple of the time it should take."""
     return [float(stretch) for stretch in (report[:, 2] - report[:, 1]) / report[:, 0]]
 
 
 def disturbance(report: np.ndarray[Any, np.dtype[np.float64]], steady: float, share: float) -> str:
-    """What was seen where more than `share` of the pieces missed their time by more than `steady`,
-    either way; empty where they kept to it.
+    """Describe a disturbance where more than `share` (0–1) of the pieces missed their time by more
+    than `steady` (a share of it), either way; empty where they kept to it.
     """
     off = sorted(abs(stretch - 1) for stretch in stretches(report))
-    most = off[math.ceil((1 - share) * len(off)) - 1] if off else 0.0
-    return (
-        f"{share:.0%} of the work missed its time by at least {most:.1%}" if most > steady else ""
-    )
+    miss = off[math.ceil((1 - share) * len(off)) - 1] if off else 0.0
+    if miss <= steady:
+        return ""
+    return f"{share:.0%} of the work missed its time by at least {miss:.1%}"

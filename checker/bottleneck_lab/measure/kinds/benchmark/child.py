@@ -14,7 +14,7 @@ from bottleneck_lab.measure.worker import as_values, load_module, serve
 
 
 def serve_trials(channel: Channel, entry: Path, harness: Path) -> None:
-    """Loads harness and entry once, then runs trials until the verifier closes the channel. Raises
+    """Load harness and entry once, then run trials until the verifier closes the channel. Raises
     WireError for an unexpected message.
     """
     run, learners = load_module(harness).run, load_module(entry)

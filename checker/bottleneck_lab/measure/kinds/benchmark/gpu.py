@@ -18,19 +18,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bottleneck_lab.measure.kinds.benchmark.device import Note
+from bottleneck_lab.measure.kinds.benchmark.works import Note
 from bottleneck_lab.measure.rehearsal import rehearsing
 
 LEAD_S = 2e-5
-"""What the GPU is kept busy with before work that finds it idle: long enough to launch that work,
-so that its first event is not passed too early.
+"""A spin before work that finds the GPU idle: long enough to launch that work, so that its first
+event is not passed too early.
 """
 HELD_S = 2e-5
 """A piece that starts at most this late still ends on time: in a full queue, the gap between two
 kernels and the event in it take a few microseconds.
 """
 ZERO_S, ZERO_TRIES = 5e-5, 20
-"""How exactly the moment of an event should be known, and how often that is tried: other programs
+"""The moment of an event should be known this exactly, and that is tried so often: other programs
 can hold this process up between event and clock.
 """
 SPIN = b"""
@@ -38,7 +38,8 @@ SPIN = b"""
 .target sm_75
 .address_size 64
 
-// due: when the piece before should end, nanoseconds of the timer. The new piece begins then, or now where that is more than `held` ago.
+// due: when the piece before should end, nanoseconds of the timer. The new piece begins then, or
+// now where that is more than `held` ago.
 .visible .entry spin(.param .u64 due, .param .u64 length, .param .u64 held)
 {
     .reg .pred %late, %early;
@@ -95,13 +96,15 @@ class Gpu:
         self._end: Event
         self._set_zero()
 
-    def work(self, seconds: float, waited: bool) -> None:  # noqa: ARG002 - the stream itself knows whether it ran dry
-        """Queues one piece; of no time, a mark: a single event."""
+    def work(self, seconds: float, waited: bool) -> None:  # noqa: ARG002 - the stream itself knows if it ran dry
+        """Queue one piece; of no time, a mark: a single event."""
         if not seconds:
             self._last = self._mark()
             self._pieces.append((seconds, self._last, self._last))
             return
         if self._end.query():
+            # The GPU is idle: without this spin the first event would be passed before the piece
+            # is launched, and its launch latency would count as its time.
             self._spin(LEAD_S, 0.0)
             self._last = self._mark()
         begin = self._last
@@ -114,7 +117,10 @@ class Gpu:
         self._last.synchronize()
 
     def take_notes(self) -> list[Note]:
-        """The notes since the last call, from the events. Those are then free to be recorded again."""
+        """Return the notes since the last call, from the events, which are then free for new
+        pieces.
+        """
+        # A mark's begin is the event of the piece before: each event becomes spare only once.
         notes = [(seconds, self._at(begin), self._at(end)) for seconds, begin, end in self._pieces]
         used = {id(event): event for _, *events in self._pieces for event in (*events, self._zero)}
         self._spare += used.values()
@@ -123,8 +129,8 @@ class Gpu:
         return notes
 
     def _set_zero(self) -> None:
-        """An event whose moment this process knows, to ZERO_S if other programs let it. It is never
-        long ago: CUDA gives differences, in single precision.
+        """Record an event whose moment this process knows, to ZERO_S if other programs let it. It
+        is never long ago: CUDA gives differences, in single precision.
         """
         for left in reversed(range(ZERO_TRIES)):
             began_s = self._clock()
@@ -165,10 +171,10 @@ class Kernel:
         self._values[:] = list(values)
         grid_and_block = (1, 1, 1, 1, 1, 1)
         shared_bytes, no_more = 0, None
-        where = ctypes.c_void_p(stream)
+        queue = ctypes.c_void_p(stream)
         self._require(
             self._cuda.cuLaunchKernel(
-                self._function, *grid_and_block, shared_bytes, where, self._pointers, no_more
+                self._function, *grid_and_block, shared_bytes, queue, self._pointers, no_more
             )
         )
 

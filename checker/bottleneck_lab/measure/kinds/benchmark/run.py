@@ -9,7 +9,7 @@ import gzip
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
-from bottleneck_lab.measure.kinds.benchmark.check import PROGRAM
+from bottleneck_lab.measure.kinds.benchmark.session import PROGRAM
 from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Row, Trial
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
@@ -28,7 +28,7 @@ HOST, DEVICE, STREAM = 1000, 0, 7
 
 
 def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
-    """Plays the practice trials and prints a line for each; the exit status of the learner's
+    """Play the practice trials and print a line for each. Returns the exit status of the learner's
     process.
     """
     judge = cast(Judge, context.judge())
@@ -42,8 +42,8 @@ def run(context: Context[BenchmarkSettings], on_line: OnLine) -> int:
 
 
 def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -> int:
-    """Writes what host and device of the emulated machine did during one practice trial. Raises
-    UsageError where there is no timeline.
+    """Write to `trace` what host and device of the emulated machine did in one practice trial.
+    Returns the exit status. Raises UsageError where there is no timeline.
     """
     if context.device != "virtual":
         raise UsageError(
@@ -61,7 +61,7 @@ def profile(context: Context[BenchmarkSettings], trace: Path, on_line: OnLine) -
     trial = judge.profiled(context.settings.judge)
     status = _play(context, [trial], lambda _trial: None, on_line)
     with gzip.open(trace, "wt", encoding="utf-8") as file:
-        json.dump(_kineto(judge.rows(trial)), file)
+        json.dump(kineto_trace(judge.rows(trial)), file)
     return status
 
 
@@ -89,7 +89,9 @@ def _play(
 
 
 def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], None]) -> None:
-    """The machine's end. An exception in the learner's process is printed there and ends it."""
+    """Serve the machine's end. An exception in the learner's process ends it, and is printed
+    there.
+    """
     with contextlib.suppress(WireError), contextlib.closing(channel):
         channel.receive(None)
         for trial in trials:
@@ -102,37 +104,28 @@ def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], No
             show(trial)
 
 
-def _kineto(rows: Iterable[Row]) -> dict[str, Any]:
-    """The rows as a trace in torch.profiler's format, each row marked as emulated."""
+def kineto_trace(rows: Iterable[Row]) -> dict[str, Any]:
+    """Return the rows as a trace in torch.profiler's format, each row marked as emulated."""
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
+        for pid, name in ((HOST, "emulated host"), (DEVICE, "emulated GPU"))
+    ]
+    for number, (name, on_host, begin_s, end_s) in enumerate(rows):
+        times = (1e6 * begin_s, 1e6 * end_s)
+        ids = {"correlation": number}
+        if not on_host:
+            ids |= {"device": DEVICE, "stream": STREAM}
+            row = emulated_row("kernel", f"emulated: {name}", *times, DEVICE, STREAM, **ids)
+        elif name == "synchronize":
+            # This is the name by which readers of traces know a wait.
+            row = emulated_row("cuda_runtime", "cudaDeviceSynchronize", *times, HOST, HOST, **ids)
+        else:
+            row = emulated_row("cpu_op", f"emulated: {name}", *times, HOST, HOST, **ids)
+        events.append(row)
     return {
         "schemaVersion": 1,
         "emulated": "Modelled times on an emulated accelerator; not a capture of a GPU.",
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
-        "traceEvents": [
-            *_labels(),
-            *(_event(*row, correlation=number) for number, row in enumerate(rows)),
-        ],
+        "traceEvents": events,
     }
-
-
-def _labels() -> Iterator[dict[str, Any]]:
-    for pid, name in ((HOST, "emulated host"), (DEVICE, "emulated GPU")):
-        yield {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
-
-
-def _event(
-    name: str, host: bool, begin_s: float, end_s: float, *, correlation: int
-) -> dict[str, Any]:
-    waits = host and name == "synchronize"
-    category = ("cuda_runtime" if waits else "cpu_op") if host else "kernel"
-    shown = (
-        "cudaDeviceSynchronize" if waits else f"emulated: {name}"
-    )  # the name by which readers of traces know a wait
-    begin_us, end_us = 1e6 * begin_s, 1e6 * end_s
-    if host:
-        return emulated_row(category, shown, begin_us, end_us, HOST, HOST, correlation=correlation)
-    where = {"device": DEVICE, "stream": STREAM}
-    return emulated_row(
-        category, shown, begin_us, end_us, DEVICE, STREAM, correlation=correlation, **where
-    )

@@ -1,5 +1,5 @@
-"""What a `benchmark` lab's judge and its trials provide. A trial is a conversation between the
-learner's code and the machine.
+"""The functions that a `benchmark` lab's judge and its trials provide. A trial is a conversation
+between the learner's code and the machine.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from bottleneck_lab.measure.channel.messages import Value
 
 
 class Open(str):
-    """What is wrong with a criterion where it may be chance: the criterion stays undecided."""
+    """A sentence on what is wrong with a criterion where it may be chance: the criterion stays
+    undecided.
+    """
 
     __slots__ = ()
 
 
-Found = tuple[str | None, int, float | None]
-"""For one criterion: what is wrong (None if nothing), how many trials were judged, and its figure
-(None if it has none).
+Judged = tuple[str | None, int, float | None]
+"""Of one criterion: a sentence on what is wrong (None if nothing is), the number of trials judged,
+and its figure (None if it has none).
 """
 Row = tuple[str, bool, float, float]
 """Something an emulated machine did: its name, whether the host did it, and begin and end in
@@ -39,8 +41,8 @@ class Trial(Protocol):
 
     @property
     def late(self) -> bool:
-        """Whether the learner's code has used more machine time than it was given. An exception is
-        then no crash.
+        """True once the learner's code has used more machine time than it was given. An exception
+        is then no crash.
         """
 
     def serve(self, values: list[Any]) -> Sequence[Value]:
@@ -58,14 +60,14 @@ class Judge(Protocol):
     def trials(self, rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
         """Secret trials, each drawn after the previous one is done."""
 
-    def judge(self, done: list[Any], settings: dict[str, Any]) -> dict[str, Found]:
+    def judge(self, done: list[Any], settings: dict[str, Any]) -> dict[str, Judged]:
         """The result for each criterion; one that is missing was not reached."""
 
     def practice(self, settings: dict[str, Any]) -> Iterable[Trial]:
         """The trials of `lab run`, the same every time."""
 
     def practice_line(self, trial: Any) -> str:
-        """What `lab run` prints for one of them; empty for nothing."""
+        """Return the line that `lab run` prints for a trial; empty for none."""
 
 
 Ask = Callable[..., list[Value]]

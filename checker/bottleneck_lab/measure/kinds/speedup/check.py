@@ -26,8 +26,8 @@ from bottleneck_lab.grading.criteria import Conditions
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup.case import Case
 from bottleneck_lab.measure.kinds.speedup.cuda import kernels
+from bottleneck_lab.measure.kinds.speedup.figures import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
     refuse_kernels_left_running,
@@ -41,14 +41,14 @@ from bottleneck_lab.measure.kinds.speedup.results import (
     target_results,
 )
 from bottleneck_lab.measure.kinds.speedup.sampling import sample, sequential_tests
-from bottleneck_lab.measure.kinds.speedup.workers import Workers
+from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.rehearsal import STAND_IN, rehearsing
 from bottleneck_lab.measure.sandbox.limits import Limits
 
 
 def measure(context: Context[SpeedupSettings]) -> Measured:
-    """Runs the whole comparison. Raises LearnerFault or VerifierFault when it ends early."""
+    """Run the whole comparison. Raises LearnerFault or VerifierFault when it ends early."""
     judge, limits = context.judge(), limits_of(context.settings)
     kernels.refuse_forbidden(context)
     if rehearsing() and context.settings.stand_in:
@@ -73,9 +73,8 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             measured = _compare(workers)
         if on_gpu:
             after_s = workers.reference_alone_s()
-            if (
-                not rehearsing()
-            ):  # there any other program on the host slows what stands in for a kernel
+            # In a rehearsal any other program on the host slows what stands in for a kernel.
+            if not rehearsing():
                 _refuse_slowed(measured, before_s, after_s)
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
@@ -85,8 +84,8 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
 
 @contextlib.contextmanager
 def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[CallSession | None]:
-    """The worker that runs what the brief allows, in a lab that has one. It starts while the
-    reference does.
+    """Yield the worker that runs what the brief allows; None in a lab that has none. It starts
+    while the reference does.
     """
     if context.settings.standards is None:
         yield None
@@ -101,7 +100,9 @@ def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[Ca
 def _refuse_slowed(
     measured: Measured, before_s: dict[str, list[float]], after_s: dict[str, list[float]]
 ) -> None:
-    """Compares the reference's calls beside the learner's processes with those alone, case by case."""
+    """Compare the reference's calls beside the learner's processes with those alone, case by
+    case.
+    """
     beside_s = {case: times["reference_s"] for case, times in measured.details["cases"].items()}
     turns = {case: Turns(before_s[case], beside_s[case], after_s[case]) for case in before_s}
     refuse_kernels_left_running(
@@ -110,6 +111,9 @@ def _refuse_slowed(
 
 
 def _compare(workers: Workers) -> Measured:
+    """Warm up, compare the reference with itself, time pairs until the tests have decided, and
+    grade.
+    """
     context, names = workers.context, workers.names
     context.progress("checking answers", 0.25)
     for name in names:
@@ -124,7 +128,8 @@ def _compare(workers: Workers) -> Measured:
     tests = sequential_tests(context, itself.doubt)
     cases = sample(workers, cases, tests)
     waited_s, other_cores = waiting.seconds(), meter.cores()
-    if not rehearsing():  # there a call takes no more time than the protocol
+    # In a rehearsal a call takes no more time than the protocol.
+    if not rehearsing():
         refuse_overhead(cases, tests)
     refuse_more_threads(cases)
     workers.refuse_overall()
@@ -156,25 +161,23 @@ def _compare(workers: Workers) -> Measured:
 
 
 def _case(workers: Workers, name: str) -> Case:
-    """A case without pairs. Where the judge can have a call move its data and compute nothing
-    (`idle`), that holds the protocol's time, too.
+    """Return a case without pairs. Where the judge can have a call move its data and compute
+    nothing (`idle`), that time holds the protocol's, too.
     """
     if workers.context.device == "cuda" and hasattr(workers.judge, "idle"):
         return Case(name, idle=True)
-    overhead_s = workers.overhead_s(workers.inputs(name))
-    return Case(
-        name, overhead_s, threads=getattr(workers.judge, "threads", lambda _case: None)(name)
-    )
+    threads = getattr(workers.judge, "threads", lambda _case: None)(name)
+    return Case(name, workers.overhead_s(workers.inputs(name)), threads=threads)
 
 
 def _over_shipped(
     context: Context[SpeedupSettings], measured: Measured, judge: ModuleType, limits: Limits
 ) -> float | None:
-    """How many times faster than the shipped workload, in the case where that is most: what a
-    prediction is about where the reference is another program.
+    """Return the speed-up over the shipped workload, in the case where it is largest: a prediction
+    is about that where the reference is another program.
 
-    None for work that does not pass: it is only set beside the prediction, and two calls a case are
-    enough for that.
+    None for work that does not pass: the figure is only set beside the prediction, and two calls a
+    case are enough for that.
     """
     if not all(result.holds for result in measured.results):
         return None
@@ -189,8 +192,7 @@ def _over_shipped(
                 list(judge.make_inputs(generator, case, context.data, context.settings.judge))
                 for _ in range(2)
             ]
-            seconds = min(
-                shipped.call(values)[0] for values in inputs
-            )  # the first call of a shape may be a slow one
+            # The first call of a shape may be a slow one.
+            seconds = min(shipped.call(values)[0] for values in inputs)
             gains.append(seconds / median(times["learner_s"]))
     return float(max(gains))

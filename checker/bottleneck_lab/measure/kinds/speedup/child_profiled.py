@@ -25,7 +25,7 @@ Call = Callable[[], None]
 
 
 def calls(options: argparse.Namespace) -> None:
-    """The function of a lab that answers calls, on inputs that lie ready in files."""
+    """Call the lab's function on the inputs that lie ready in files, and record it."""
     function = load_entry(options.entry, options.stand_in).load(options.device)
     files = sorted(options.inputs.glob("*.call"), key=lambda path: int(path.stem))
     record = record_on_gpu if options.device == "cuda" else record_on_cpu
@@ -41,7 +41,7 @@ def _answer(function: Callable[..., Any], file: Path) -> None:
 
 
 def record_on_gpu(calls: Sequence[Call], schedule: dict[str, int], trace: Path) -> None:
-    """Records as many calls as the schedule says."""
+    """Record as many calls as the schedule says."""
     with profiling(trace, schedule) as step:
         for call in calls:
             call()
@@ -49,7 +49,7 @@ def record_on_gpu(calls: Sequence[Call], schedule: dict[str, int], trace: Path) 
 
 
 def record_on_cpu(calls: Sequence[Call], schedule: dict[str, int], trace: Path) -> None:
-    """Records as many calls as the schedule says, or as fit into a trace of MOST_BYTES.
+    """Record as many calls as the schedule says, or as fit into a trace of MOST_BYTES.
 
     The backend of torch.profiler does it alone: there is no GPU whose recorder must warm up, and
     the front imports TorchInductor, which takes two seconds.
@@ -68,10 +68,8 @@ def record_on_cpu(calls: Sequence[Call], schedule: dict[str, int], trace: Path) 
 
 
 def as_many_as_fit(call: Call, trace: Path) -> int:
-    """Calls like this one that fit into a trace of MOST_BYTES, LEAST_CALLS or more: one is recorded
-    and weighed.
-
-    Its operators' shapes, half of what is written, are left out of that.
+    """Return the number of calls like this one that fit into a trace of MOST_BYTES, at least
+    LEAST_CALLS: one is recorded and weighed.
     """
     from torch.autograd.profiler import profile
 
@@ -79,6 +77,7 @@ def as_many_as_fit(call: Call, trace: Path) -> int:
         call()
     weighed = trace.with_name("one-call.json")
     profiler.export_chrome_trace(str(weighed))
+    # Shapes were left out of this one, and are half of what is written.
     fits = MOST_BYTES // (2 * weighed.stat().st_size)
     weighed.unlink()
     return max(LEAST_CALLS, fits)

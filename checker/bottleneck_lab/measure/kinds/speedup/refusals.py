@@ -10,7 +10,7 @@ from statistics import median
 from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.kinds.speedup.case import SAMPLES, Case
+from bottleneck_lab.measure.kinds.speedup.figures import SAMPLES, Case
 
 MAX_OVERHEAD_SHARE = 0.02
 """Largest share of a timed call that the protocol itself may take (VERDICT.md)."""
@@ -30,12 +30,14 @@ programs hide how many cores they would keep busy.
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
-    """Raises VerifierFault if the protocol's own time is all that stands between the pairs and a
+    """Raise VerifierFault if the protocol's own time is all that stands between the pairs and a
     decision.
 
     A target that one case has missed for sure is missed, whatever the others would have needed.
     """
-    for case in [] if any(case.failed() for case in cases) else cases:
+    if any(case.failed() for case in cases):
+        return
+    for case in cases:
         share = case.overhead_share
         plain = {
             id_: test.decide(SAMPLES[id_](case), exhausted=True).state
@@ -60,21 +62,21 @@ class Turns:
 
     @property
     def slowed(self) -> float:
-        """How many times as long a call took beside the learner's processes as alone; 0 where none
-        was timed there.
+        """A call's median time beside the learner's processes over that alone; 0 where none was
+        timed there.
         """
         return median(self.beside_s or [0.0]) / max(median(self.before_s), median(self.after_s))
 
     def surely(self) -> bool:
-        """Whether three quarters of the calls took longer than every one alone, and their middle by
-        far.
+        """Return True if three quarters of the calls took longer than every one alone, and their
+        median by far.
         """
         slowest_alone, few = max(*self.before_s, *self.after_s), len(self.beside_s) // 4
         return self.slowed > SURELY_SLOWED and sorted(self.beside_s)[few] > slowest_alone
 
 
 def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> None:
-    """Raises LearnerFault if the reference was slowed while all of the learner's processes were
+    """Raise LearnerFault if the reference was slowed while all of the learner's processes were
     stopped, and neither before nor after they lived.
 
     A kernel on a GPU goes on when its process is stopped, and takes turns with the reference's.
@@ -100,7 +102,7 @@ def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> Non
 
 
 def refuse_more_threads(cases: list[Case]) -> None:
-    """Raises LearnerFault if a case says how many threads it allows (`judge.threads`), and many
+    """Raise LearnerFault if a case says how many threads it allows (`judge.threads`), and many
     more cores were busy: the reference keeps to it.
 
     A few percent more are charged as time (`Case.charged`). Raises BusyMachineError if more threads
@@ -110,15 +112,15 @@ def refuse_more_threads(cases: list[Case]) -> None:
     for case in cases:
         if not case.threads or len(case.learner_s) < PAIRS.looks[0]:
             continue
-        asked = "one thread" if case.threads == 1 else f"{case.threads} threads"
+        allowed = "one thread" if case.threads == 1 else f"{case.threads} threads"
         if case.cores > MAX_CORES_SHARE * case.threads:
             raise LearnerFault(
                 "tampered",
-                f"It may use {asked} but kept {case.cores:.1f} cores busy ({case.name}).",
+                f"It may use {allowed} but kept {case.cores:.1f} cores busy ({case.name}).",
             )
         if case.ready > MAX_READY_SHARE * case.threads and not failed:
             raise BusyMachineError(
-                f"It may use {asked}, and {case.ready:.1f} were ready on average: other programs"
+                f"It may use {allowed}, and {case.ready:.1f} were ready on average: other programs"
                 f" kept them from the cores ({case.name}; in {sum(case.learner_s):.2f} s they ran"
                 f" for {case.cpu_s:.2f} s and waited {case.waited_s:.2f} s).",
                 "Close other programs (`top` shows them), and use no more threads than the case"

@@ -18,22 +18,21 @@ from bottleneck_lab.grading.sequential import SequentialTest, State
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup.case import SAMPLES, Case
+from bottleneck_lab.measure.kinds.speedup.figures import SAMPLES, Case
 
 
 def answers_result(
     context: Context[SpeedupSettings], cases: list[Case], hard: int
 ) -> CriterionResult:
-    """Every answer was right, or the check would have ended: says how many were checked, `hard` of
-    them untimed.
-    """
+    """Return the result of `right-answers`: how many were checked, `hard` of them untimed."""
+    # Every answer was right, or the check would have ended.
     checked = sum(len(case.learner_s) for case in cases) + hard
     return grade_check(context.required("right-answers"), None, checked)
 
 
 def of_each(cases: list[Case]) -> list[str]:
-    """Every case with what it came to, where there are several: a criterion's figure is the worst
-    one's alone.
+    """Return a line with the speed-up of each case, where there are several: a criterion's figure
+    is the worst one's alone.
     """
     return [
         f"{case.name}: {median(case.charged().without_moving().ratios()):.2f}x in"
@@ -44,12 +43,12 @@ def of_each(cases: list[Case]) -> list[str]:
 
 
 def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> dict[str, str]:
-    """The tests whose miss hangs on the time in which the learner's threads waited for a core, or
-    that have no partner to share it with, and why, if more is known than that others were busy.
-
-    A neighbour on the same cores hurts a program of many threads more than the reference beside it,
-    and by far: where one thread waits for a core, the others wait for that thread.
+    """Return the ids of the tests whose miss hangs on the `waited_s` seconds in which the learner's
+    threads waited for a core, or that have no partner to share it with. The value says why, if more
+    is known than that others were busy.
     """
+    # A neighbour on the same cores hurts a program of many threads far more than the reference
+    # beside it: where one thread waits for a core, the others wait for that thread.
     share = min(1.0, max(0.0, waited_s / max(sum(sum(case.learner_s) for case in cases), 1e-9)))
     failed = [case.without_waiting(share) for case in cases if case.failed()]
     for case in failed:
@@ -60,7 +59,7 @@ def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float)
 
 
 def _given_back(failed: list[Case], waited_s: float) -> str:
-    """What the speed-up would be without the waiting, in the case where that is least; empty if
+    """Say what the speed-up would be without the waiting, in the case where it is least; empty if
     none missed it.
     """
     bounds = [case.decisions["speedup"].interval for case in failed if "speedup" in case.decisions]
@@ -79,33 +78,27 @@ def target_results(
     not_charged: dict[str, str],
     other_cores: float,
 ) -> list[CriterionResult]:
-    """One result per target, which every case must meet on its own. A miss among `not_charged` only
-    counts on an idle machine.
+    """Return one result per target, which every case must meet on its own. A miss among
+    `not_charged` only counts on an idle machine.
     """
-    results = [
-        worst_case({case.name: _result(spec, case) for case in cases})
-        for spec in context.lab.spec.devices[context.device].criteria
-        if spec.id in SAMPLES
-    ]
-    return [
-        (
-            not_held_against(result, other_cores, not_charged[result.id])
-            if result.id in not_charged
-            else result
-        )
-        for result in results
-    ]
+    results = []
+    for spec in context.lab.spec.devices[context.device].criteria:
+        if spec.id not in SAMPLES:
+            continue
+        result = worst_case({case.name: _result(spec, case) for case in cases})
+        if result.id in not_charged:
+            result = not_held_against(result, other_cores, not_charged[result.id])
+        results.append(result)
+    return results
 
 
 def _result(spec: CriterionSpec, case: Case) -> CriterionResult:
-    """What a case's pairs say of a criterion, and that they are few where its calls left time for
-    no more.
-    """
+    """Return a case's result; its sentence says so where the calls left time for few pairs."""
     result = grade_decision(spec, case.decisions[spec.id])
     if not (case.out_of_time and result.holds is False):
         return result
-    said = (
+    sentence = (
         f"{result.sentence.rstrip('.')}. Time ran out after these pairs; each call took"
         f" {median(case.learner_s):.3g} s."
     )
-    return msgspec.structs.replace(result, sentence=said)
+    return msgspec.structs.replace(result, sentence=sentence)

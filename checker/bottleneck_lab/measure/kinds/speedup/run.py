@@ -17,23 +17,19 @@ CHILD = "bottleneck_lab.measure.kinds.speedup.child_profiled"
 
 
 def profile(context: Context[SpeedupSettings], trace: Path, on_line: OnLine) -> int:
-    """Calls the entry file's function on inputs like those of a check, made beforehand and handed
-    over as files; the exit status.
+    """Call the entry file's function on inputs like those of a check, under torch.profiler. Returns
+    the exit status.
     """
     judge, rng, settings = context.judge(), np.random.default_rng(0), context.settings.judge
     case = judge.cases(rng, settings)[0]
+    # Made beforehand and handed over as files: making them must not be in the trace.
     folder = context.janitor.folder / "inputs"
     folder.mkdir()
     for call in range(sum(schedule(context.device).values())):
         values = judge.make_inputs(rng, case, context.data, settings)
         (folder / f"{call}.call").write_bytes(pack(Call(values)))
-    options = [
-        *trace_options(trace, context.device),
-        "--inputs",
-        str(folder),
-        "--device",
-        context.device,
-    ]
+    options = trace_options(trace, context.device)
+    options += ["--inputs", str(folder), "--device", context.device]
     if context.settings.stand_in:
         options += ["--stand-in", str(context.lab.path / context.settings.stand_in)]
     return stream(

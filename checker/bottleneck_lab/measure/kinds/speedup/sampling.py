@@ -1,4 +1,4 @@
-"""How many pairs are measured, of which case, and when to stop."""
+"""Sampling of pairs: of which case the next one is, and when to stop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bottleneck_lab.grading.criteria import sequential_test
 from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, SAMPLES, Case
-from bottleneck_lab.measure.kinds.speedup.workers import Workers
+from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, SAMPLES, Case
+from bottleneck_lab.measure.kinds.speedup.session import Workers
 
 FAILED_S = 15.0
 """Seconds for further answers of code that has been found too slow: they can only change the
@@ -21,8 +21,8 @@ reason, and a learner waits.
 
 
 def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[str, SequentialTest]:
-    """The lab's criteria that pairs can decide, by id. `doubt` (0–1): by how much two runs of the
-    same code differed here.
+    """Return the tests of the lab's criteria that pairs can decide, by id. `doubt` (0–1): by how
+    much two runs of the same code differed here.
     """
     specs = {id_: spec for id_ in SAMPLES if (spec := context.criterion(id_)) is not None}
     return {
@@ -32,14 +32,11 @@ def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[st
 
 
 def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
-    """Measures pairs until every test of every case has decided, or one has failed, which no other
+    """Measure pairs until every test of every case has decided, or one has failed, which no other
     can make good, or the time is up.
     """
-    further, begin, max_s = (
-        Further(workers, len(cases)),
-        time.monotonic(),
-        workers.context.settings.max_s,
-    )
+    max_s = workers.context.settings.max_s
+    further, begin = Further(workers, len(cases)), time.monotonic()
     open_ = list(cases)
     while (
         open_
@@ -72,18 +69,16 @@ class Further:
         self._most = 2 * self.left // (PAIRS.looks[0] * cases)
 
     def clock(self) -> float:
-        """Seconds as the monotonic clock has them, without those of these calls."""
+        """Return the monotonic clock's seconds, less those of these calls."""
         return time.monotonic() - self.spent_s
 
     def some(self) -> None:
-        """As many as a draw says."""
+        """Judge as many as a draw says."""
         for _ in range(min(self.left, self.workers.context.rng.randint(0, self._most + 1))):
             self._one()
 
     def rest(self, beyond_s: float) -> None:
-        """All that are left; where code has been found too slow for them to matter, until these
-        calls have taken `beyond_s`.
-        """
+        """Judge all that are left, but no longer than until these calls have taken `beyond_s`."""
         while self.left and self.spent_s < beyond_s:
             self._one()
 
@@ -97,8 +92,8 @@ class Further:
 def _settle_slowest(
     workers: Workers, cases: list[Case], tests: dict[str, SequentialTest], spent_s: float
 ) -> None:
-    """The time is up. Where the learner's calls took most of it, the slowest case gets the pairs
-    that show it to be far too slow, as long as it does.
+    """Give the slowest case the pairs that show it to be far too slow, now that the time is up;
+    only where the learner's calls took most of it.
     """
     slowest = max(cases, key=lambda case: sum(case.learner_s))
     if sum(sum(case.learner_s) for case in cases) <= spent_s / 2:

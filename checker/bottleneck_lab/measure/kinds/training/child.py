@@ -32,7 +32,7 @@ Reports = list[tuple[int, dict[str, float]]]
 
 
 class Program:
-    """A training script on a device, given the first `steps` batches of its recipe, None for all."""
+    """A training script on a device. It is given the first `steps` batches of its recipe, or all."""
 
     def __init__(
         self, entry: Path, device: str, driver: Driver | None, steps: int | None = None
@@ -49,8 +49,8 @@ class Program:
         on_step: Callable[[], None] = lambda: None,
         on_report: Callable[..., None] = lambda *_: None,
     ) -> tuple[Reports, dict[str, torch.Tensor]]:
-        """Train on the data of a seed, calling `on_step` when a step begins and `on_report` for each
-        report.
+        """Train on the data of a seed, calling `on_step` when a step begins and `on_report` for
+        each report.
 
         Returns the reports and the parameters by name, in float32 on the CPU; no parameters on the
         virtual GPU, whose engine keeps them. Raises TypeError for a report that is not a number, or

@@ -17,7 +17,7 @@ from bottleneck_lab.measure.kinds.training.child import program_of, training_par
 
 
 def _train(options: argparse.Namespace) -> None:
-    """Train once, printing each report; with `--trace` in the options, torch.profiler records it."""
+    """Train once, printing each report. With `--trace` torch.profiler records it."""
 
     def show(step: int, numbers: dict[str, float]) -> None:
         line = ", ".join(f"{name} {value:.5g}" for name, value in numbers.items())

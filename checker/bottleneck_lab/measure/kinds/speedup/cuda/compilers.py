@@ -1,7 +1,7 @@
-"""Running the compilers of this machine on a learner's kernel, with limits and a cache.
+"""The compilers of this machine, run on a learner's kernel with limits and a cache.
 
-A kernel is compiled once for each content, command and compiler. What the compiler complains of is
-shown with the learner's own file, line and text.
+A kernel is compiled once for each content, command and compiler. Complaints are shown with the
+learner's own file, line and text.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _version(tool: Path) -> str:
 
 
 def compile_cubin(source: Path, arch: str, folder: Path | None = None) -> Path:
-    """Machine code of a .cu file for one architecture (`80`, `90a`), in `folder` (default: the
-    user's cache).
+    """Compile a .cu file to machine code for one architecture (`80`, `90a`), into `folder`
+    (default: the user's cache). Returns the path.
 
     Raises UsageError for an error in the source, MachineError without nvcc.
     """
@@ -49,28 +49,21 @@ def compile_cubin(source: Path, arch: str, folder: Path | None = None) -> Path:
 
 
 def compile_host(source: Path, runtime: Path, arch: str, folder: Path | None = None) -> Path:
-    """The host code of a .cu file as a library, with `runtime` (a C file) for the CUDA runtime and
-    its kernels as PTX. Raises as `compile_cubin`.
+    """Compile the host code of a .cu file to a library, with `runtime` (a C file) for the CUDA
+    runtime and its kernels as PTX. Raises as `compile_cubin`.
     """
-    options = [
-        "-gencode",
-        f"arch=compute_{arch},code=compute_{arch}",
-        "-shared",
-        "-cudart",
-        "none",
-        "-Xcompiler",
-        "-fPIC",
-    ]
+    options = ["-gencode", f"arch=compute_{arch},code=compute_{arch}"]
+    options += ["-shared", "-cudart", "none", "-Xcompiler", "-fPIC"]
     return _compiled(source, (runtime,), options, f".compute_{arch}.so", folder)
 
 
 def _compiled(
-    source: Path, with_: tuple[Path, ...], options: list[str], suffix: str, folder: Path | None
+    source: Path, libraries: tuple[Path, ...], options: list[str], suffix: str, folder: Path | None
 ) -> Path:
-    """What nvcc makes of a source: made under another name and renamed when whole."""
+    """Compile with nvcc, unless the cache has it. Returns the path."""
     tool = require_program("nvcc")
     options = ["-O3", "-std=c++17", "-lineinfo", *options]
-    texts = [file.read_bytes() for file in (source, *with_)]
+    texts = [file.read_bytes() for file in (source, *libraries)]
     key = hashlib.sha256(
         b"\0".join([*texts, _version(tool).encode(), *map(str.encode, options)])
     ).hexdigest()[:24]
@@ -82,7 +75,8 @@ def _compiled(
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = Path(scratch) / target.name
-            _run([str(tool), *options, source.name, *map(str, with_), "-o", str(fresh)], source)
+            _run([str(tool), *options, source.name, *map(str, libraries), "-o", str(fresh)], source)
+            # Renamed when whole: another process may be looking for it.
             fresh.replace(target)
     return target
 
@@ -116,20 +110,18 @@ def _limit() -> None:
 
 
 def complaint(source: Path, output: str) -> str:
-    """What a compiler (g++ or nvcc) said, as the learner's lines: `attention.cu, line 12: … | the
-    line itself`.
+    """Return a compiler's (g++ or nvcc) errors as the learner's lines: `attention.cu, line 12: …`,
+    then the line itself.
     """
     lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = list(_COMPLAINT.finditer(output))
-    if not found:
+    errors = list(_COMPLAINT.finditer(output))
+    if not errors:
         return f"{source.name} does not compile: {output.strip()[-1500:]}"
-    shown = [_place(match, source, lines) for match in found[:_MAX_SHOWN]]
-    more = f"\n… and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+    shown = []
+    for error in errors[:_MAX_SHOWN]:
+        number, file = int(error["cuda"] or error["line"]), Path(error["file"]).name
+        shown.append(f"  {file}, line {number}: {error['text'].strip()}")
+        if file == source.name and number <= len(lines):
+            shown.append(f"    {lines[number - 1].strip()}")
+    more = f"\n… and {len(errors) - _MAX_SHOWN} more" if len(errors) > _MAX_SHOWN else ""
     return f"{source.name} does not compile:\n" + "\n".join(shown) + more
-
-
-def _place(match: re.Match[str], source: Path, lines: list[str]) -> str:
-    number = int(match["cuda"] or match["line"])
-    own = Path(match["file"]).name == source.name and number <= len(lines)
-    text = f"\n    {lines[number - 1].strip()}" if own else ""
-    return f"  {Path(match['file']).name}, line {number}: {match['text'].strip()}{text}"

@@ -1,5 +1,5 @@
-"""What a check on `cuda` looks at in a learner's kernels besides answers and time: whose work they
-do, stray accesses and races, machine code.
+"""The checks of a learner's kernels on `cuda` besides answers and time: whose work they do, stray
+accesses and races, machine code.
 
 A lab asks for it in its device's settings: `triton_sources` are read before they are run,
 `sanitize` names a program of the lab that launches the kernel under compute-sanitizer, and a
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,15 +41,15 @@ MEMORY_BYTES = 8 << 30
 
 
 def refuse_forbidden(context: Context[SpeedupSettings]) -> None:
-    """Raises LearnerFault for a Triton source that does anything but launch kernels."""
+    """Raise LearnerFault for a Triton source that does anything but launch kernels."""
     for name in context.settings.triton_sources:
         if problem := forbidden((context.submission / name).read_bytes(), name):
             raise LearnerFault("forbidden call", problem)
 
 
 def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
-    """Runs the lab's program under compute-sanitizer; notes for the verdict that say what was
-    checked. Raises LearnerFault for what it finds.
+    """Run the lab's program under compute-sanitizer. Returns notes for the verdict that say what
+    was checked. Raises LearnerFault for an error that the sanitizer reports.
     """
     program = context.settings.sanitize
     if program is None or context.device != "cuda":
@@ -61,17 +60,16 @@ def refuse_stray_accesses(context: Context[SpeedupSettings]) -> list[str]:
             f"Out-of-bounds accesses and races were not checked: {SANITIZER} is not installed here."
         ]
     folder = context.janitor.folder / "sanitized"
-    collect(
-        context.lab, context.workspace, folder
-    )  # afresh: nothing that the code has written when it ran
+    # Collected afresh: without anything that the code has written when it ran.
+    collect(context.lab, context.workspace, folder)
     return [_sanitize(context, tool, folder, program, check) for check in SANITIZER_CHECKS]
 
 
 def _sanitize(
     context: Context[SpeedupSettings], tool: Path, folder: Path, program: str, check: str
 ) -> str:
-    """The note for a clean run, or for one without a conclusion. Raises LearnerFault for problems,
-    which are a wrong output that was lucky.
+    """Return the note for a clean run, or for one without a conclusion. Raises LearnerFault for
+    problems, which are a wrong output that was lucky.
     """
     context.progress(f"running the kernel under {SANITIZER} ({check})", 0.9)
     text, status = _under_sanitizer(context, tool, folder, program, check)
@@ -90,6 +88,7 @@ def _sanitize(
         )
     if problems == 0 and status == 0:
         return f"{SANITIZER} ({check}) found nothing."
+    # Where the shipped kernel cannot finish either, the sanitizer is at fault, not the learner.
     if _under_sanitizer(context, tool, context.pristine(), program, check)[1] == 0:
         raise LearnerFault(
             "wrong output", f"Under {SANITIZER} ({check}) {program} failed with this kernel: {last}"
@@ -103,8 +102,8 @@ def _sanitize(
 def _under_sanitizer(
     context: Context[SpeedupSettings], tool: Path, folder: Path, program: str, check: str
 ) -> tuple[str, int | None]:
-    """The end of what was said when a folder's program ran, and the exit status, the program's own
-    where nothing was found; None when not done.
+    """Run a folder's program under the sanitizer. Returns the end of the output, and the exit
+    status: the program's own where no error was reported, None when not done in time.
     """
     # It may lie outside the system's folders: all of its toolkit is shown.
     paths = Paths(folder, [tool.resolve().parents[1], Path("/opt/nvidia")])
@@ -129,8 +128,8 @@ def _under_sanitizer(
 
 
 def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> Measured:
-    """The same with what the machine code of the kernels shows: the criterion `load-bytes` where
-    the lab has it, and a few sentences.
+    """Add the machine code of the kernels to a measurement: the criterion `load-bytes` where the
+    lab has it, and a few sentences.
 
     Raises VerifierFault if no compiled kernel is found.
     """
@@ -151,48 +150,48 @@ def with_machine_code(context: Context[SpeedupSettings], measured: Measured) -> 
 
 
 def read_binaries(folder: Path) -> list[KernelReport]:
-    """Every kernel that was compiled below a submission's folder: by the lab's binding into
-    `cache/`, by Triton into its own cache.
+    """Read every kernel that was compiled below a submission's folder: by the lab's binding into
+    `cache/`, by Triton into its own cache. Files without a kernel are passed over.
 
-    What holds no kernel is passed over. The disassembler sees only that folder: the file is the
-    learner's. Raises MachineError without one.
+    Raises MachineError without a disassembler.
     """
 
+    # The disassembler sees only that folder: the file is the learner's.
     def around(command: list[str]) -> list[str]:
         return sandboxed(command, Paths(folder), MEMORY_BYTES, gpu=False)
 
-    found: list[KernelReport] = []
-    for binary in _binaries(folder):
+    reports: list[KernelReport] = []
+    binaries = [*sorted(folder.glob("cache/*.so")), *sorted(folder.glob(".triton/cache/*/*.cubin"))]
+    usable = [
+        path
+        for path in binaries
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_BINARY_BYTES
+    ]
+    for binary in usable[:MAX_BINARIES]:
         try:
-            found += check_binary(binary, around)
+            reports += check_binary(binary, around)
         except (CaptureError, subprocess.TimeoutExpired):
             continue
-    return found
-
-
-def _binaries(folder: Path) -> Iterator[Path]:
-    found = [*sorted(folder.glob("cache/*.so")), *sorted(folder.glob(".triton/cache/*/*.cubin"))]
-    usable = (path for path in found if path.is_file() and not path.is_symlink())
-    yield from [path for path in usable if path.stat().st_size <= MAX_BINARY_BYTES][:MAX_BINARIES]
+    return reports
 
 
 def grade_machine_code(spec: CriterionSpec, reports: list[KernelReport]) -> CriterionResult:
-    """Bytes a thread of the widest global load in a kernel that uses tensor cores; 0 when none
-    does.
+    """Grade the bytes a thread of the widest global load in a kernel that uses tensor cores; 0 when
+    none does.
     """
     widths = [report.widest_load_bytes for report in reports if report.tensor_core_instructions]
     return grade_value(spec, float(max(widths, default=0)), len(reports), "kernels")
 
 
 def explain(reports: list[KernelReport]) -> list[str]:
-    """What the machine code of the kernel that does most says, and what is wrong with any other, a
+    """Describe the machine code of the kernel that does most, and what is wrong with any other, a
     sentence a line.
     """
     main = max(reports, key=lambda report: (report.tensor_core_instructions, report.instructions))
     worse = [report for report in reports if set(faults(report)) - set(faults(main))]
-    told = [f"Machine code of {readable(main.name)}: {' '.join(describe(main))}"]
-    told += [
+    lines = [f"Machine code of {readable(main.name)}: {' '.join(describe(main))}"]
+    lines += [
         f"Machine code of {readable(report.name)}: {' '.join(faults(report))}"
         for report in worse[:2]
     ]
-    return told
+    return lines

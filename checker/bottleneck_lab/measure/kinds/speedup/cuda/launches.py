@@ -1,5 +1,5 @@
-"""How a CUDA source launches its kernels, and what one warp's addresses do there, without a GPU:
-its host code runs against a runtime that launches nothing.
+"""The launches of a CUDA source's kernels, and the addresses of one warp there, without a GPU: its
+host code runs against a runtime that launches nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALL_S = 20
 
 
 class TracedLaunch(msgspec.Struct, frozen=True):
-    """A kernel's launch, and what the first warp of it does to memory."""
+    """A kernel's launch, and the memory accesses of its first warp."""
 
     launch: Launch
     followed: WarpAccesses
@@ -35,8 +35,8 @@ class TracedLaunch(msgspec.Struct, frozen=True):
 def read_launches(
     source: Path, calls: tuple[HostCall, ...], folder: Path | None = None
 ) -> list[TracedLaunch]:
-    """What these calls of a .cu file's host functions launch; nothing where its host code does not
-    run without a GPU.
+    """Return the launches of these calls of a .cu file's host functions; none where its host code
+    does not run without a GPU.
 
     Raises UsageError for a source that does not compile, MachineError without a compiler.
     """
@@ -51,7 +51,7 @@ def read_launches(
 
 
 def _called(library: Path, kernels: dict[str, Kernel], calls: tuple[HostCall, ...]) -> list[Launch]:
-    """The launches of the calls, each in full before the next; those before a crash where there is
+    """Return the launches of the calls, each in full before the next; up to a crash where there is
     one.
     """
     request = {
@@ -62,14 +62,9 @@ def _called(library: Path, kernels: dict[str, Kernel], calls: tuple[HostCall, ..
         },
         "calls": msgspec.to_builtins(calls),
     }
-    command = [
-        sys.executable,
-        "-I",
-        str(Path(__file__).with_name("launches_child.py")),
-        str(library),
-        json.dumps(request),
-    ]
-    told = ""
+    child = Path(__file__).with_name("launches_child.py")
+    command = [sys.executable, "-I", str(child), str(library), json.dumps(request)]
+    output = ""
     with contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             command,
@@ -80,18 +75,18 @@ def _called(library: Path, kernels: dict[str, Kernel], calls: tuple[HostCall, ..
             timeout=CALL_S,
             preexec_fn=_limit,
         )
-        told = done.stdout
-    return [_launch(line) for line in told.splitlines() if line.startswith('{"kernel"')]
+        output = done.stdout
+    return [_launch(line) for line in output.splitlines() if line.startswith('{"kernel"')]
 
 
 def _launch(line: str) -> Launch:
-    told = json.loads(line)
+    launch = json.loads(line)
     return Launch(
-        told["kernel"],
-        tuple(told["grid"]),
-        tuple(told["block"]),
-        told["dynamic_shared_bytes"],
-        [bytes.fromhex(value) for value in told["arguments"]],
+        launch["kernel"],
+        tuple(launch["grid"]),
+        tuple(launch["block"]),
+        launch["dynamic_shared_bytes"],
+        [bytes.fromhex(value) for value in launch["arguments"]],
     )
 
 

@@ -1,6 +1,7 @@
 """Calls a kernel's host function in a library that was linked with launches.c, and prints each
-launch as a line of JSON. In its own process: `python -I launched.py LIBRARY REQUEST`, the request
-being JSON: `capability`, the `sizes` of every kernel's parameters in bytes, and the `calls`.
+launch as a line of JSON. In its own process: `python -I launches_child.py LIBRARY REQUEST`, the
+request being JSON: `capability`, the `sizes` of every kernel's parameters in bytes, and the
+`calls`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-_SEEN = ctypes.CFUNCTYPE(
+_CALLBACK = ctypes.CFUNCTYPE(
     None,
     ctypes.c_char_p,
     ctypes.POINTER(ctypes.c_uint),
@@ -22,40 +23,44 @@ _APART = 1 << 32
 
 
 def main(library: str, request: str) -> None:
-    """Prints what was launched."""
-    asked = json.loads(request)
+    """Call the host functions that the request names, and print each launch."""
+    calls = json.loads(request)
 
-    def seen(name: bytes, shape: Any, arguments: Any, shared: int) -> None:
+    def show(name: bytes, shape: Any, arguments: Any, shared: int) -> None:
         kernel = name.decode()
         values = [
-            ctypes.string_at(arguments[place], size).hex()
-            for place, size in enumerate(asked["sizes"].get(kernel, []))
+            ctypes.string_at(arguments[index], size).hex()
+            for index, size in enumerate(calls["sizes"].get(kernel, []))
         ]
-        told = {
+        launch = {
             "kernel": kernel,
             "grid": shape[:3],
             "block": shape[3:6],
             "dynamic_shared_bytes": shared,
             "arguments": values,
         }
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(launch) + "\n")
         sys.stdout.flush()  # what comes next may crash
 
-    loaded, callback = ctypes.CDLL(library), _SEEN(seen)
-    loaded.lab_follow(callback, asked["capability"])
-    for call in asked["calls"]:
+    loaded, callback = ctypes.CDLL(library), _CALLBACK(show)
+    loaded.lab_follow(callback, calls["capability"])
+    for call in calls["calls"]:
         loaded[call["function"]](*_arguments(call["arguments"]))
 
 
-def _arguments(given: list[str | int | float]) -> list[Any]:
-    """As C takes them: an address for "array", a null pointer for "null"."""
-    return [
-        ctypes.c_void_p(_APART * (place + 1)) if value == "array"
-        else ctypes.c_void_p() if value == "null"
-        else ctypes.c_float(value) if isinstance(value, float)
-        else value
-        for place, value in enumerate(given)
-    ]  # fmt: skip
+def _arguments(values: list[str | int | float]) -> list[Any]:
+    """Convert the arguments of a call to C: an address for "array", a null pointer for "null"."""
+    converted: list[Any] = []
+    for index, value in enumerate(values):
+        if value == "array":
+            converted.append(ctypes.c_void_p(_APART * (index + 1)))
+        elif value == "null":
+            converted.append(ctypes.c_void_p())
+        elif isinstance(value, float):
+            converted.append(ctypes.c_float(value))
+        else:
+            converted.append(value)
+    return converted
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Compiling a CUDA source, or opening what was compiled, and reading its machine code. Needs the
-compiler packages, no GPU.
-"""
+"""The machine code of a CUDA source, or of a compiled file. Needs the compiler packages, no GPU."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from bottleneck_lab.programs import find_program, require_program
 READ_S = 120
 
 Wrapper = Callable[[list[str]], list[str]]
-"""Puts a sandbox around a command line."""
+"""A function that puts a sandbox around a command line."""
 
 
 def check_source(source: Path, arch: str, folder: Path | None = None) -> list[KernelReport]:
-    """Compiles a .cu file for `arch` (`80`, `90a`) and reads every kernel in it. Raises UsageError,
+    """Compile a .cu file for `arch` (`80`, `90a`) and read every kernel in it. Raises UsageError,
     MachineError or CaptureError.
     """
     return check_binary(compile_cubin(source, arch, folder))
 
 
 def check_binary(binary: Path, around: Wrapper = lambda command: command) -> list[KernelReport]:
-    """Reads every kernel of a cubin, or of a library that holds some. Raises MachineError without a
+    """Read every kernel of a cubin, or of a library that holds some. Raises MachineError without a
     disassembler, CaptureError when there is no kernel.
     """
     return read_reports(
@@ -36,12 +34,11 @@ def check_binary(binary: Path, around: Wrapper = lambda command: command) -> lis
 
 
 def disassembled(option: str, binary: Path, around: Wrapper = lambda command: command) -> str:
-    """What cuobjdump prints of a binary with an option of its. Raises MachineError without it,
-    CaptureError where it fails.
+    """Return the output of cuobjdump on a binary, with one of its options. Raises MachineError
+    without it, CaptureError where it fails.
     """
-    path = (  # cuobjdump looks for nvdisasm on PATH
-        f"{require_program('nvdisasm').parent}:/usr/bin:/bin"
-    )
+    # cuobjdump looks for nvdisasm on PATH.
+    path = f"{require_program('nvdisasm').parent}:/usr/bin:/bin"
     command = around(
         ["env", f"PATH={path}", str(require_program("cuobjdump")), option, str(binary)]
     )
@@ -57,7 +54,9 @@ def disassembled(option: str, binary: Path, around: Wrapper = lambda command: co
 
 
 def readable(name: str) -> str:
-    """A kernel's name as it was written, where binutils can tell; else as the compiler mangled it."""
+    """Return a kernel's name as it was written, where binutils can tell; else as the compiler
+    mangled it.
+    """
     filt = find_program("c++filt")
     if filt is None:
         return name

@@ -1,5 +1,5 @@
-"""What a Triton source may say, so that a learner's Python launches kernels and computes nothing
-itself. Read, not run, before it is run.
+"""The rules for a Triton source, under which a learner's Python launches kernels and computes
+nothing itself. The source is read before it is run.
 
 Inside a function that is `@triton.jit` the Triton compiler reads everything. Everywhere else only
 modules, names and attributes of the lists below may be used: none of them reaches an operator of
@@ -12,119 +12,55 @@ import ast
 from collections.abc import Iterator
 
 _MODULES = {
-    "torch",
-    "triton",
-    "triton.language",
-    "triton.tools.tensor_descriptor",
-    "math",
-    "__future__",
-}
+    "torch", "triton", "triton.language", "triton.tools.tensor_descriptor", "math", "__future__",
+}  # fmt: skip
 _BANNED = {
-    *(
-        "getattr",
-        "setattr",
-        "delattr",
-        "vars",
-        "globals",
-        "locals",
-        "eval",
-        "exec",
-        "compile",
-        "open",
-        "type",
-        "super",
-    ),
-    *(
-        "object",
-        "classmethod",
-        "staticmethod",
-        "breakpoint",
-        "input",
-        "memoryview",
-        "map",
-        "print",
-        "help",
-        "dir",
-    ),
-}
+    "getattr", "setattr", "delattr", "vars", "globals", "locals", "eval", "exec", "compile", "open",
+    "type", "super", "object", "classmethod", "staticmethod", "breakpoint", "input", "memoryview",
+    "map", "print", "help", "dir",
+}  # fmt: skip
 _ATTRIBUTES = {
-    *(
-        "Tensor",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "int8",
-        "int32",
-        "int64",
-        "uint8",
-        "uint32",
-        "bool",
-    ),
-    *("empty", "empty_like", "empty_strided", "constexpr", "language"),
-    *(
-        "shape",
-        "stride",
-        "dtype",
-        "device",
-        "numel",
-        "size",
-        "ndim",
-        "data_ptr",
-        "element_size",
-        "dim",
-        "is_contiguous",
-    ),
-    *(
-        "jit",
-        "autotune",
-        "heuristics",
-        "Config",
-        "cdiv",
-        "next_power_of_2",
-        "set_allocator",
-        "TensorDescriptor",
-        "from_tensor",
-    ),
-    *(
-        "cuda",
-        "current_device",
-        "get_device_properties",
-        "get_device_capability",
-        "multi_processor_count",
-    ),
-    *("sqrt", "log2", "log", "exp", "pi", "ceil", "floor", "append", "items", "get"),
-}
+    # types
+    "Tensor", "float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8",
+    "uint32", "bool",
+    # memory for results, which nobody has computed
+    "empty", "empty_like", "empty_strided", "constexpr", "language",
+    # a tensor's form
+    "shape", "stride", "dtype", "device", "numel", "size", "ndim", "data_ptr", "element_size",
+    "dim", "is_contiguous",
+    # launching
+    "jit", "autotune", "heuristics", "Config", "cdiv", "next_power_of_2", "set_allocator",
+    "TensorDescriptor", "from_tensor", "cuda", "current_device", "get_device_properties",
+    "get_device_capability", "multi_processor_count",
+    # plain Python
+    "sqrt", "log2", "log", "exp", "pi", "ceil", "floor", "append", "items", "get",
+}  # fmt: skip
 _JIT = "triton.jit"
 _Node = ast.expr | ast.stmt | ast.ExceptHandler
 
 
 def forbidden(source: bytes, name: str) -> str | None:
-    """The first thing in a Triton source that is not allowed, as one sentence with its line; None
-    for a clean one, or one that is not Python.
+    """Return the first thing in a Triton source that is not allowed, as one sentence with its line;
+    None for a clean one, or one that is not Python.
 
     The source is read as Python will read it: as bytes, in the encoding that its own first lines
     name.
     """
     try:
-        found = next(
-            ((node.lineno, what) for node in _host(ast.parse(source)) if (what := _problem(node))),
-            None,
-        )
+        for node in _host(ast.parse(source)):
+            if problem := _problem(node):
+                line = node.lineno
+                return f"{name}, line {line}: {problem}. Write the kernel without libraries."
     except (SyntaxError, ValueError):
         return None  # it cannot be run either: Python says so, with the line
     except (RecursionError, MemoryError):
         return f"{name} is nested too deeply to be read. Write the kernel without libraries."
-    return (
-        None
-        if found is None
-        else f"{name}, line {found[0]}: {found[1]}. Write the kernel without libraries."
-    )
+    return None
 
 
 def _host(node: ast.AST) -> Iterator[_Node]:
-    """Every expression and statement that Python itself will run: all but the bodies of functions
-    that Triton compiles.
+    """Yield every expression and statement that Python itself will run: all but the bodies of
+    functions that Triton compiles.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Node):
@@ -134,9 +70,8 @@ def _host(node: ast.AST) -> Iterator[_Node]:
 
 
 def _is_compiled(function: ast.FunctionDef) -> bool:
-    """Whether Triton alone reads the body: a decorator below `triton.jit` would be given the
-    function as it stands, and could call it.
-    """
+    """Return True if Triton alone reads the body."""
+    # A decorator below `triton.jit` would be given the function as it stands, and could call it.
     return bool(function.decorator_list) and ast.unparse(function.decorator_list[-1]) == _JIT
 
 
@@ -158,16 +93,14 @@ def _problem(node: _Node) -> str | None:  # noqa: PLR0911 - a rule a line
         return "it multiplies with `@` outside a kernel"
     if "triton" in _binds(node):
         return "it redefines `triton`"
-    return (
-        f"it uses `{type(node).__name__.lower()}`"
-        if isinstance(node, ast.ClassDef | ast.Match | ast.Global)
-        else None
-    )
+    if isinstance(node, ast.ClassDef | ast.Match | ast.Global):
+        return f"it uses `{type(node).__name__.lower()}`"
+    return None
 
 
 def _binds(node: _Node) -> set[str]:
-    """Names that a statement or an assignment's target gives a meaning to; imports are looked at
-    elsewhere.
+    """Return the names that a statement or an assignment's target gives a meaning to; imports are
+    looked at elsewhere.
     """
     if isinstance(node, ast.Name):
         return set() if isinstance(node.ctx, ast.Load) else {node.id}

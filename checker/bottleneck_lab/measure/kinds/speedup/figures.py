@@ -1,4 +1,6 @@
-"""The timed pairs of one case, and what the sequential tests say of them."""
+"""Figures of one case: its timed pairs, with and without the protocol's time, and the decisions of
+the sequential tests on them.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class Case:
     out_of_time: bool = False
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
-        """Asks every test about the pairs so far; True while one of them wants more."""
+        """Ask every test about the pairs so far. Returns True while one of them wants more."""
         whole = self.charged().without_moving()
         without = whole.without_overhead()
         self.decisions = {
@@ -62,38 +64,40 @@ class Case:
             for id_, test in tests.items()
         }
         if self.out_of_time and self.is_far(tests) and len(self.learner_s) >= FAR_PAIRS:
-            seen = bounds_at(self.ratios(), rank=1)
-            self.decisions["speedup"] = Decision(State.FAIL, seen, len(self.learner_s), wanted=0)
+            interval = bounds_at(self.ratios(), rank=1)
+            self.decisions["speedup"] = Decision(
+                State.FAIL, interval, len(self.learner_s), wanted=0
+            )
         return any(decision.wanted for decision in self.decisions.values())
 
     @property
     def overhead_share(self) -> float:
-        """Of the learner's middle call, the share that is the protocol's; 0 where there is none
-        yet.
-        """
+        """The protocol's share (0–1) of the learner's median call; 0 where there is none yet."""
         return self.overhead_s / median(self.learner_s or [math.inf])
 
     @property
     def cores(self) -> float:
-        """How many cores the learner's calls kept busy on average."""
+        """Cores that the learner's calls kept busy on average."""
         return self.cpu_s / max(sum(self.learner_s), 1e-9)
 
     @property
     def ready(self) -> float:
-        """How many of the learner's threads computed, or would have on a free core, on average: on
-        a busy machine more than `cores`.
+        """The learner's threads that computed, or would have on a free core, on average: on a busy
+        machine more than `cores`.
         """
         return (self.cpu_s + self.waited_s) / max(sum(self.learner_s), 1e-9)
 
     def charged(self) -> Case:
-        """The same with the learner's time as it would have been on the cores that it may use: time
-        times cores over threads, where that is more.
+        """Return the case with the learner's time as it would have been on the cores that it may
+        use: time times cores over threads, where that is more.
         """
         beyond = max(1.0, self.cores / self.threads) if self.threads else 1.0
         return replace(self, learner_s=[second * beyond for second in self.learner_s], threads=None)
 
     def without_overhead(self) -> Case:
-        """The same without the protocol's time; of an answer faster than that, nothing is left."""
+        """Return the case without the protocol's time; of an answer faster than that, nothing is
+        left.
+        """
         reference_s, learner_s = (
             [max(second - self.overhead_s, 1e-9) for second in side]
             for side in (self.reference_s, self.learner_s)
@@ -101,10 +105,10 @@ class Case:
         return replace(self, overhead_s=0.0, reference_s=reference_s, learner_s=learner_s)
 
     def without_moving(self) -> Case:
-        """The same without what a call takes that computes nothing; at least LEAST_OWN of each call
-        is left. Unchanged where no such call was timed.
+        """Return the case without the time of a call that computes nothing; at least LEAST_OWN of
+        each call is left. Unchanged where no such call was timed.
 
-        It is the reference's for both sides: what the learner's takes could be dragged out.
+        That time is the reference's for both sides: the learner could drag its own out.
         """
         moved_s = median(self.moved_s) if self.moved_s else 0.0
         reference_s, learner_s = (
@@ -114,19 +118,18 @@ class Case:
         return replace(self, moved_s=[], reference_s=reference_s, learner_s=learner_s)
 
     def without_waiting(self, share: float) -> Case:
-        """The same without the share (0–1) of the learner's time in which its threads waited for a
-        core.
-
-        Threads that waited at the same time are in it several times over: what the calls computed,
-        on all the cores that they may use, stays.
+        """Return the case without the share (0–1) of the learner's time in which its threads waited
+        for a core.
         """
+        # Threads that waited at the same time are in the share several times over: what the calls
+        # computed, on all the cores that they may use, must stay.
         computed = min(self.cores / (self.threads or os.cpu_count() or 1), 1.0)
         learner_s = [max(second * max(1 - share, computed), 1e-9) for second in self.learner_s]
         return replace(self, learner_s=learner_s)
 
     def is_far(self, tests: dict[str, SequentialTest]) -> bool:
-        """Whether there are too few pairs for a look and every one misses the target by far, with
-        the protocol's time and without it.
+        """Return True if there are too few pairs for a look and every one misses the target by far,
+        with the protocol's time and without it.
         """
         test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
         if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
@@ -134,15 +137,15 @@ class Case:
         return max(pairs) * FAR * (1 + test.doubt) < test.bar
 
     def states(self) -> dict[str, State]:
-        """The outcome of each test so far."""
+        """Return the outcome of each test so far."""
         return {id_: decision.state for id_, decision in self.decisions.items()}
 
     def failed(self) -> bool:
-        """Whether some test says that a target is surely not met."""
+        """Return True if some test says that a target is surely not met."""
         return State.FAIL in self.states().values()
 
     def ratios(self) -> list[float]:
-        """Reference over learner, pair by pair."""
+        """Return reference over learner, pair by pair."""
         return [
             reference / learner
             for reference, learner in zip(self.reference_s, self.learner_s, strict=True)
@@ -154,15 +157,16 @@ SAMPLES: dict[str, Samples] = {
     "speedup": Case.ratios,
     "p50-ms": lambda case: [1000 * second for second in case.learner_s],
 }
-"""What a pair contributes to each criterion that this kind can measure."""
+"""The samples of each criterion that this kind can measure, one a pair."""
 
 
 def _agreed(
     test: SequentialTest, samples: list[float], without: list[float], *, exhausted: bool
 ) -> Decision:
-    """The decision that holds with the protocol's time, which is in both sides' and pulls every
-    ratio towards 1, and without it.
+    """Return the decision that holds both with the protocol's time and without it; undecided where
+    the two differ.
     """
+    # The protocol's time is in both sides' and pulls every ratio towards 1.
     first, second = (test.decide(each, exhausted=exhausted) for each in (samples, without))
     if first.state is second.state:
         return first

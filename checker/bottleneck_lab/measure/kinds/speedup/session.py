@@ -1,5 +1,5 @@
-"""The two workers of a check and the judge: fresh inputs, calls to either side, judged answers, and
-what the reference says of the machine.
+"""The verifier's end of the two workers of a check: fresh inputs, calls to either side, judged
+answers, and the reference's own times on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bottleneck_lab.measure.channel.session import CallSession
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup.case import FAR_PAIRS, Case
+from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, Case
 from bottleneck_lab.measure.kinds.speedup.judging import complaint
 
 
@@ -57,31 +57,27 @@ class Workers:
         )
 
     def inputs(self, case: str) -> list[Value]:
-        """Fresh inputs for one call of a case."""
-        return list(
-            self.judge.make_inputs(
-                self.generator, case, self.context.data, self.context.settings.judge
-            )
-        )
+        """Make fresh inputs for one call of a case."""
+        data, settings = self.context.data, self.context.settings.judge
+        return list(self.judge.make_inputs(self.generator, case, data, settings))
 
     def check(
         self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]
     ) -> None:
-        """Raises LearnerFault when the judge does not accept the answer."""
-        if wrong := complaint(
-            self.judge, case, inputs, answer, reference, self.context.settings.judge
-        ):
+        """Raise LearnerFault when the judge does not accept the answer."""
+        settings = self.context.settings.judge
+        if wrong := complaint(self.judge, case, inputs, answer, reference, settings):
             raise LearnerFault("wrong output", wrong)
 
     def warm_up(self, case: str) -> None:
-        """Lets both sides meet a case's shapes before it is timed; the answers are judged."""
+        """Let both sides meet a case's shapes before it is timed; the answers are judged."""
         for _ in range(self.context.settings.warmup_calls):
             inputs = self.inputs(case)
             reference = self.reference.call(inputs)[1]
             self.check(case, inputs, self.learner.call(inputs)[1], reference)
 
     def time_pair(self, case: Case) -> tuple[list[Value], dict[Side, list[Any]]]:
-        """Times one pair on one fresh input, in random order, and judges the answer. Returns the
+        """Time one pair on one fresh input, in random order, and judges the answer. Returns the
         input, and the answer of each side.
         """
         inputs, answers = self.inputs(case.name), dict[Side, list[Any]]()
@@ -89,24 +85,21 @@ class Workers:
             if side == "reference":
                 seconds, answers[side] = self.reference.call(inputs)
                 case.reference_s.append(seconds)
-            else:
-                answers[side] = self._time_learner(case, inputs)
+                continue
+            worker = self.learner.worker
+            # Reading the queue of every thread costs time: only where threads are limited.
+            waiting, cpu_s = worker.waiting() if case.threads else None, worker.cpu_s()
+            seconds, answers[side] = self.learner.call(inputs)
+            case.learner_s.append(seconds)
+            case.cpu_s += worker.cpu_s() - cpu_s
+            case.waited_s += waiting.seconds_within(seconds) if waiting else 0.0
         if case.idle:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])
         return inputs, answers
 
-    def _time_learner(self, case: Case, inputs: list[Value]) -> list[Any]:
-        worker = self.learner.worker
-        waiting, cpu_s = worker.waiting() if case.threads else None, worker.cpu_s()
-        seconds, answer = self.learner.call(inputs)
-        case.learner_s.append(seconds)
-        case.cpu_s += worker.cpu_s() - cpu_s
-        case.waited_s += waiting.seconds_within(seconds) if waiting else 0.0
-        return answer
-
     def untimed(self) -> None:
-        """A pair like those that are timed, for nothing but its answer."""
+        """Call both sides as in a timed pair, for nothing but the answer."""
         inputs, answers = self.time_pair(Case(self.context.rng.choice(self.names)))
         if self.standards is not None and self.further in self._compared:
             allowed = self.standards.call(inputs)[1]
@@ -114,34 +107,28 @@ class Workers:
         self.further += 1
 
     def refuse_overall(self) -> None:
-        """Raises LearnerFault for what only all answers together show, where the judge looks at
+        """Raise LearnerFault for what only all answers together show, where the judge looks at
         them so.
         """
-        wrong = (
-            self.judge.overall(self.context.settings.judge)
-            if hasattr(self.judge, "overall")
-            else None
-        )
-        if wrong:
+        overall = getattr(self.judge, "overall", lambda _settings: None)
+        if wrong := overall(self.context.settings.judge):
             raise LearnerFault("wrong output", wrong)
 
     def adversarial(self) -> int:
-        """Untimed inputs that the judge holds in store; returns how many. Raises LearnerFault on a
-        wrong answer.
+        """Judge the answers to the untimed inputs that the judge holds in store. Returns how many.
+        Raises LearnerFault on a wrong answer.
         """
-        hard = (
-            self.judge.adversarial(self.generator, self.context.settings.judge)
-            if hasattr(self.judge, "adversarial")
-            else []
-        )
+        if not hasattr(self.judge, "adversarial"):
+            return 0
+        hard = self.judge.adversarial(self.generator, self.context.settings.judge)
         for case, inputs in hard:
             reference = self.reference.call(list(inputs))[1]
             self.check(case, list(inputs), self.learner.call(list(inputs))[1], reference)
         return len(hard)
 
     def against_itself(self, case: str, margin: float) -> SelfTest:
-        """The A/A test, with more pairs where few do not do. Raises VerifierFault when the machine
-        is unfit.
+        """Run the A/A test, with more pairs where few do not do. Raises BusyMachineError when the
+        machine is unfit.
         """
         times: dict[str, list[float]] = {"reference": [], "learner": []}
         for wanted in SELF_TEST_PAIRS:
@@ -162,20 +149,20 @@ class Workers:
         )
 
     def reference_alone_s(self) -> dict[str, list[float]]:
-        """Seconds of calls by the reference, a few of each case, as long as there is nobody to take
-        turns with.
+        """Return seconds of calls by the reference, a few of each case, while there is nobody to
+        take turns with.
         """
-        return {case: self._alone_s(case) for case in self.names}
-
-    def _alone_s(self, case: str) -> list[float]:
-        """Of one case, on two inputs by turns: the reference has no use for knowing one again."""
-        inputs = [self.inputs(case) for _ in range(2)]
-        for call in range(self.context.settings.warmup_calls):
-            self.reference.call(inputs[call % 2])
-        return [self.reference.call(inputs[call % 2])[0] for call in range(FAR_PAIRS)]
+        seconds = {}
+        for case in self.names:
+            # Two inputs by turns: the reference has no use for knowing one again.
+            inputs = [self.inputs(case) for _ in range(2)]
+            for call in range(self.context.settings.warmup_calls):
+                self.reference.call(inputs[call % 2])
+            seconds[case] = [self.reference.call(inputs[call % 2])[0] for call in range(FAR_PAIRS)]
+        return seconds
 
     def overhead_s(self, inputs: list[Value]) -> float:
-        """Seconds that the protocol takes for inputs and answers of this size, with nothing
-        computed.
+        """Return the seconds that the protocol takes for inputs and answers of this size, with
+        nothing computed.
         """
         return median(self.reference.echo(inputs) for _ in range(5))
