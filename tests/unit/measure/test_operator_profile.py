@@ -21,28 +21,13 @@ from bottleneck_lab.commands import proving
 from bottleneck_lab.commands.check import quote_own_figures
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.verdict import Outcome, Verdict
-from bottleneck_lab.measure.kinds.operator_profile import capture as finding_capture
-from bottleneck_lab.measure.kinds.operator_profile import check as finding
-from bottleneck_lab.measure.kinds.operator_profile.answers import (
-    COMPUTE,
-    FAR,
-    MARK,
-    MEMORY,
-    TimingComplaint,
-    measured_answers,
-    not_genuine,
-    other_times,
-    wrong_bounds,
-    wrong_ceiling,
-    wrong_operators,
-    wrong_shares,
-)
+from bottleneck_lab.measure.kinds.operator_profile import capture, check
 from bottleneck_lab.measure.kinds.operator_profile.capture import (
     OperatorCall,
     OperatorCapture,
     read_capture,
 )
-from bottleneck_lab.measure.kinds.operator_profile.shares import (
+from bottleneck_lab.measure.kinds.operator_profile.figures import (
     PLACES,
     Share,
     Truth,
@@ -50,6 +35,22 @@ from bottleneck_lab.measure.kinds.operator_profile.shares import (
     reached_shares,
     uncertainty,
     undisturbed_shares,
+)
+from bottleneck_lab.measure.kinds.operator_profile.genuine import (
+    MARK,
+    TimingComplaint,
+    not_genuine,
+    other_times,
+)
+from bottleneck_lab.measure.kinds.operator_profile.judging import (
+    COMPUTE,
+    FAR,
+    MEMORY,
+    measured_answers,
+    wrong_bounds,
+    wrong_ceiling,
+    wrong_operators,
+    wrong_shares,
 )
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.workspace.commitments import note_solution_taken
@@ -120,7 +121,7 @@ def truth():
 
 def problems(answers, truth):
     judges = (wrong_operators, wrong_shares, wrong_bounds, wrong_ceiling)
-    return {judge.__name__: found for judge in judges if (found := judge(answers, truth))}
+    return {judge.__name__: wrong for judge in judges if (wrong := judge(answers, truth))}
 
 
 def test_right_answers_pass(truth):
@@ -128,7 +129,7 @@ def test_right_answers_pass(truth):
 
 
 def test_what_a_check_measured_answers_its_questions(truth):
-    assert problems(measured_answers(finding._details(truth, 4)), truth) == {}
+    assert problems(measured_answers(check._details(truth, 4)), truth) == {}
     assert measured_answers({}) == {}
 
 
@@ -146,7 +147,7 @@ def a_failed_check(truth):
         isolation={},
         started_at="",
         duration_s=0.0,
-        measurement=finding._details(truth, 4),
+        measurement=check._details(truth, 4),
     )
 
 
@@ -173,7 +174,7 @@ def test_a_check_never_asks_for_as_many_passes_as_the_lab_names():
     reference = SimpleNamespace(call=lambda _: (0.0, [np.zeros(1, np.int64)]))
     judge = SimpleNamespace(make_inputs=lambda *_: np.zeros(1))
     drawn = {
-        finding._draw(context, reference, judge, np.random.default_rng(seed)).passes
+        check._draw(context, reference, judge, np.random.default_rng(seed)).passes
         for seed in range(100)
     }
     assert drawn == {3, 5, 6}
@@ -200,9 +201,9 @@ def test_nothing_answered_fails_everywhere(truth):
     ],
 )
 def test_each_criterion_fails_alone(truth, change, judge, says):
-    found = problems(RIGHT | change, truth)
-    assert list(found) == [judge]
-    assert says in found[judge]
+    wrong = problems(RIGHT | change, truth)
+    assert list(wrong) == [judge]
+    assert says in wrong[judge]
 
 
 @pytest.mark.parametrize(
@@ -256,9 +257,9 @@ def test_no_sentence_tells_the_right_answer(truth, wrong):
     """What was not answered so is not in it: neither a share in any form, nor a name, nor the
     ceiling.
     """
-    told = " ".join(problems(RIGHT | wrong, truth).values())
-    assert told
-    assert not re.search(r"60(\.0)?%|0\.6\b|20(\.0)?%|0\.2\b|2\.50?\b", told)
+    text = " ".join(problems(RIGHT | wrong, truth).values())
+    assert text
+    assert not re.search(r"60(\.0)?%|0\.6\b|20(\.0)?%|0\.2\b|2\.50?\b", text)
 
 
 def test_a_first_pass_that_was_not_warmed_up_is_told(truth):
@@ -301,15 +302,15 @@ def test_near_a_gpus_balance_the_distance_to_its_roof_tells_operators_apart(trut
     """
     shares = {} if reached is None else {CONV: reached, NORM: 0.8, POOL: 0.7}
     grey = replace(truth, intensity=truth.intensity | {CONV: 12.0}, reached=shares)
-    told = {
+    answered = {
         answer: problems(RIGHT | {"first_bound": answer}, grey) for answer in (MEMORY, COMPUTE, FAR)
     }
-    assert {answer for answer, problem in told.items() if not problem} == right
-    sentences = [problem["wrong_bounds"] for problem in told.values() if problem]
+    assert {answer for answer, problem in answered.items() if not problem} == right
+    sentences = [problem["wrong_bounds"] for problem in answered.values() if problem]
     assert all(
         ("below 33%, neither" in sentence) == (reached is not None) for sentence in sentences
     )
-    assert problems(measured_answers(finding._details(grey, 4)), grey) == {}
+    assert problems(measured_answers(check._details(grey, 4)), grey) == {}
 
 
 def test_the_distance_to_the_roof_is_the_least_time_that_the_ceilings_allow_over_the_time_taken():
@@ -417,25 +418,42 @@ def test_a_trace_of_too_many_calls_or_of_calls_too_deep_is_refused_before_they_a
     def nested(depth):
         return trace_bytes([event(f"aten::{i}", 1e6 + i, 1e4 - 2 * i) for i in range(depth + 1)])
 
-    monkeypatch.setattr(finding_capture, "MAX_CALLS", finding_capture.MAX_NESTED + 2)
-    assert read_capture(nested(finding_capture.MAX_NESTED)).count("aten::0") == 1
-    monkeypatch.setattr(finding_capture, "find_operators", None)
+    monkeypatch.setattr(capture, "MAX_CALLS", capture.MAX_NESTED + 2)
+    assert read_capture(nested(capture.MAX_NESTED)).count("aten::0") == 1
+    monkeypatch.setattr(capture, "find_operators", None)
     with pytest.raises(CaptureError, match="more than 200 deep"):
-        read_capture(nested(finding_capture.MAX_NESTED + 1))
-    monkeypatch.setattr(finding_capture, "build_calls", None)
+        read_capture(nested(capture.MAX_NESTED + 1))
+    monkeypatch.setattr(capture, "build_calls", None)
     with pytest.raises(CaptureError, match="more than 202 calls"):
-        read_capture(nested(finding_capture.MAX_NESTED + 2))
+        read_capture(nested(capture.MAX_NESTED + 2))
+
+
+MULTIPLIED = trace_bytes([event("aten::mm", 1.0, 1.0)])
+SHAPELESS = trace_bytes([event("aten::mm", 1.0, 1.0, [])])
+NESTED = b"[" * 600 + b"]" * 600
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"nonsense", gzip.compress(b"{}")[:-4], b"\x1f\x8bxx", trace_bytes([]), b'{"traceEvents": 3}',
-     gzip.compress(b"[" * (8 << 20)), b'{"traceEvents":[' + b'{"a":' * 1_000_000, gzip.compress(bytes(65 << 20)),
-     trace_bytes([event("aten::mm", 1.0, 1.0)]).replace(b"5000000000", b"5" * 400),
-     trace_bytes([event("aten::mm", 1.0, 1.0, 5)]), trace_bytes([event("aten::mm", 1.0, 1.0, [[1 << 80]])]),
-     trace_bytes([event("aten::mm", 1.0, 1.0, [])]).replace(b'Dims": []', b'Dims": ' + b"[" * 600 + b"]" * 600),
-     trace_bytes([event("aten::mm", 1.0, 1.0, [])]).replace(b'Inputs": [', b'Inputs": [' + b"[" * 600 + b"]" * 600 + b",")],
+    "data",
+    [
+        b"",
+        b"{}",
+        b"nonsense",
+        gzip.compress(b"{}")[:-4],
+        b"\x1f\x8bxx",
+        trace_bytes([]),
+        b'{"traceEvents": 3}',
+        gzip.compress(b"[" * (8 << 20)),
+        b'{"traceEvents":[' + b'{"a":' * 1_000_000,
+        gzip.compress(bytes(65 << 20)),
+        MULTIPLIED.replace(b"5000000000", b"5" * 400),
+        trace_bytes([event("aten::mm", 1.0, 1.0, 5)]),
+        trace_bytes([event("aten::mm", 1.0, 1.0, [[1 << 80]])]),
+        SHAPELESS.replace(b'Dims": []', b'Dims": ' + NESTED),
+        SHAPELESS.replace(b'Inputs": [', b'Inputs": [' + NESTED + b","),
+    ],
     ids=range(15),
-)  # fmt: skip
+)
 def test_what_is_no_trace_is_an_error_with_a_remedy(data):
     with pytest.raises(CaptureError) as error:
         read_capture(data)
@@ -607,19 +625,19 @@ def checked(tmp_path, monkeypatch):
     """The verdict on a workspace with the solution's script and these answers, by `check_lab`; only
     the workers are stood in for.
     """
-    monkeypatch.setattr(finding, "CallSession", Recorder)
+    monkeypatch.setattr(check, "CallSession", Recorder)
     monkeypatch.setattr(
-        finding.LoadMeter, "cores", lambda _: 0.0
+        check.LoadMeter, "cores", lambda _: 0.0
     )  # stand-ins are done within a tick of its clock
     (tmp_path / "photos" / "small").mkdir(parents=True)
     Image.new("RGB", (300, 300)).save(tmp_path / "photos" / "small" / "0.jpg")
     lab = find_lab("resnet-top-ops")
 
-    def check(answers, device="cpu"):
+    def checked_as(answers, device="cpu"):
         lay_out_answers(tmp_path / "work", answers)
         return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos", home=tmp_path)
 
-    return check
+    return checked_as
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -692,12 +710,12 @@ BY_TIME = [
 def test_beside_other_programs_only_what_hangs_on_times_is_spared(
     checked, monkeypatch, wrong, outcome
 ):
-    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    monkeypatch.setattr(check.LoadMeter, "cores", lambda _: 0.9)
     assert checked(ANSWERS | wrong).outcome == outcome
 
 
 def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, monkeypatch):
-    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    monkeypatch.setattr(check.LoadMeter, "cores", lambda _: 0.9)
     monkeypatch.setattr(Recorder, "writes", False)
     verdict = checked(ANSWERS)
     assert failed(verdict) == ["genuine-capture"]
@@ -707,11 +725,13 @@ def test_a_script_that_wrote_no_trace_fails_beside_other_programs_too(checked, m
 def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_no_answer(
     checked, monkeypatch
 ):
-    seen = []
+    readings = []
     monkeypatch.setattr(
-        finding.LoadMeter, "cores", lambda _: seen.append(1) or (0.0 if len(seen) % 2 else 0.9)
+        check.LoadMeter,
+        "cores",
+        lambda _: readings.append(1) or (0.0 if len(readings) % 2 else 0.9),
     )
-    monkeypatch.setattr(finding, "other_times", lambda *_: TimingComplaint("It was slow."))
+    monkeypatch.setattr(check, "other_times", lambda *_: TimingComplaint("It was slow."))
     verdict = checked(ANSWERS)
     assert verdict.outcome == "INCONCLUSIVE"
     assert "cores busy" in verdict.summary
@@ -719,7 +739,7 @@ def test_a_program_that_comes_for_the_learners_capture_spares_that_capture_and_n
 
 
 def test_beside_other_programs_a_miss_is_not_held_against_an_answer(checked, monkeypatch):
-    monkeypatch.setattr(finding.LoadMeter, "cores", lambda _: 0.9)
+    monkeypatch.setattr(check.LoadMeter, "cores", lambda _: 0.9)
     verdict = checked(ANSWERS | {"ceiling": 1.3})
     assert verdict.outcome == "INCONCLUSIVE"
     assert "cores busy" in verdict.summary

@@ -14,11 +14,13 @@ from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from bottleneck_lab.measure.context import Context
-    from bottleneck_lab.measure.sandbox.children import OnLine
+    from bottleneck_lab.measure.context import Context as Context
+    from bottleneck_lab.measure.sandbox.children import OnLine as OnLine
 
 
-class FindingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OperatorProfileSettings(
+    WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """passes: of the network, in each capture. The reference is captured `least_captures` times or
     more, until the shares are known to `precision`.
 
@@ -33,11 +35,11 @@ class FindingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     max_s: float = 60.0
 
 
-class FindingKind(Kind[FindingSettings]):
+class OperatorProfileKind(Kind[OperatorProfileSettings]):
     """A diagnosis, graded against captures."""
 
     name = "operator_profile"
-    settings_type = FindingSettings
+    settings_type = OperatorProfileSettings
     criteria: ClassVar[Criteria] = dict.fromkeys(
         ("genuine-capture", "top-operators", "shares", "bounds", "ceiling"), "diagnosis"
     )
@@ -45,30 +47,24 @@ class FindingKind(Kind[FindingSettings]):
     judge_functions: ClassVar[JudgeFunctions] = {"make_inputs": 3, "work": 3}
     answered_questions = (
         *(
-            f"{place}{part}"
-            for place in ("first", "second", "third")
+            f"{rank}{part}"
+            for rank in ("first", "second", "third")
             for part in ("", "_share", "_bound")
         ),
         "ceiling",
     )
     records_itself = True
 
-    def rehearsed(self, settings: FindingSettings) -> FindingSettings:
+    def rehearsed(self, settings: OperatorProfileSettings) -> OperatorProfileSettings:
         less = {"passes": 1, "precision": 9.0, "loosest": 9.0, "least_captures": 2}
         return msgspec.structs.replace(super().rehearsed(settings), **less)
 
-    def profile(self, context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
-        from bottleneck_lab.measure.kinds.operator_profile.check import profile
-
-        return profile(context, trace, on_line)
-
     def captured_work(self, tool: str) -> tuple[str, ...]:
-        return (
-            ("solution",) if tool == "torch" else ("starter",)
-        )  # the solution is a profiler itself
+        # The solution is a profiler itself, and no other tool can look at that.
+        return ("solution",) if tool == "torch" else ("starter",)
 
     def answers(self, measurement: Mapping[str, Any]) -> dict[str, str | float]:
-        from bottleneck_lab.measure.kinds.operator_profile.answers import measured_answers
+        from bottleneck_lab.measure.kinds.operator_profile.judging import measured_answers
 
         return measured_answers(measurement)
 
@@ -76,4 +72,4 @@ class FindingKind(Kind[FindingSettings]):
         return False
 
 
-KIND = FindingKind()
+KIND = OperatorProfileKind()

@@ -76,8 +76,8 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class OperatorCapture:
-    """What a trace says: operators with the largest self time on the device first, every call with
-    shapes, and when it was (Unix time, s).
+    """The content of a trace: operators with the largest self time on the device first, every call
+    with shapes, and when it was made (Unix time, s).
     """
 
     operators: dict[str, OperatorRow]
@@ -91,23 +91,23 @@ class OperatorCapture:
     """
 
     def count(self, name: str) -> int:
-        """How often an operator was called."""
+        """Return the number of calls of an operator."""
         return self.operators[name].calls if name in self.operators else 0
 
     def shapes(self, names: set[str]) -> Counter[str]:
-        """How often each of these operators met which shapes."""
+        """Count the calls of these operators by name and shapes."""
         return Counter(f"{call.name} {call.dims}" for call in self.calls if call.name in names)
 
 
 def read_capture(data: bytes) -> OperatorCapture:
-    """The capture in the bytes of a Kineto trace, plain or gzip. Raises CaptureError for anything
-    else. Writes no file: the disk may be full.
+    """Read the bytes of a Kineto trace, plain or gzip. Writes no file: the disk may be full.
+
+    Raises CaptureError for anything else, and for more than an honest capture holds.
     """
     plain = _unpacked(data)
     try:
-        trace = msgspec.json.decode(
-            plain, type=_Trace
-        )  # first: what is not a trace must not keep the reader busy
+        # Strictly typed, and first: bytes that are not a trace must not keep the reader busy.
+        trace = msgspec.json.decode(plain, type=_Trace)
         timeline = read_kineto(io.BytesIO(plain).read, Path("the trace"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
         raise CaptureError(
@@ -143,19 +143,17 @@ def read_capture(data: bytes) -> OperatorCapture:
 
 
 def _unpacked(data: bytes) -> bytes:
-    if not data.startswith(b"\x1f\x8b"):
-        return _limited(data)
-    unpack = zlib.decompressobj(wbits=31)
-    try:
-        plain = unpack.decompress(data, MAX_TRACE_BYTES + 1)
-    except zlib.error as error:
-        raise CaptureError(f"The trace is damaged ({error}).", "Record it again.") from error
-    if not (unpack.eof or unpack.unconsumed_tail):
-        raise CaptureError("The trace is cut off.", "Record it again.")
-    return _limited(plain)
-
-
-def _limited(plain: bytes) -> bytes:
+    """Decompress a trace. Raises CaptureError for a damaged one, or one of too many bytes."""
+    plain = data
+    if data.startswith(b"\x1f\x8b"):
+        unpack = zlib.decompressobj(wbits=31)
+        try:
+            # One byte more than is allowed: a small file may unpack to any size.
+            plain = unpack.decompress(data, MAX_TRACE_BYTES + 1)
+        except zlib.error as error:
+            raise CaptureError(f"The trace is damaged ({error}).", "Record it again.") from error
+        if not (unpack.eof or unpack.unconsumed_tail):
+            raise CaptureError("The trace is cut off.", "Record it again.")
     if len(plain) > MAX_TRACE_BYTES:
         raise CaptureError(
             f"The trace is larger than {MAX_TRACE_BYTES >> 20} MiB.", "Record only the passes."

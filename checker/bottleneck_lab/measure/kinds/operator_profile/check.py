@@ -9,53 +9,50 @@ a secret number of passes. Answers are graded against the first, by pure functio
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bottleneck_lab.errors import BusyMachineError, CaptureError, UsageError
+from bottleneck_lab.errors import BusyMachineError, CaptureError
 from bottleneck_lab.grading.criteria import Conditions, grade_check, not_held_against
-from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
-from bottleneck_lab.measure.kinds.operator_profile import FindingSettings
-from bottleneck_lab.measure.kinds.operator_profile.answers import (
-    TimingComplaint,
-    not_genuine,
-    not_of_this_run,
-    other_times,
-    wrong_bounds,
-    wrong_ceiling,
-    wrong_operators,
-    wrong_shares,
-)
+from bottleneck_lab.measure.kinds.operator_profile import OperatorProfileSettings
 from bottleneck_lab.measure.kinds.operator_profile.capture import OperatorCapture, read_capture
-from bottleneck_lab.measure.kinds.operator_profile.shares import (
+from bottleneck_lab.measure.kinds.operator_profile.figures import (
     Truth,
     estimate_shares,
     intensities,
     reached_shares,
     uncertainty,
 )
+from bottleneck_lab.measure.kinds.operator_profile.genuine import (
+    TimingComplaint,
+    not_genuine,
+    not_of_this_run,
+    other_times,
+)
+from bottleneck_lab.measure.kinds.operator_profile.judging import (
+    wrong_bounds,
+    wrong_ceiling,
+    wrong_operators,
+    wrong_shares,
+)
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
-from bottleneck_lab.measure.rehearsal import python
-from bottleneck_lab.measure.sandbox.children import OnLine, stream
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 LEARNER_TRIES = 3
 PASSES = range(3, 7)
-"""How many passes the learner's script may be told to record: any of these but the lab's own
-number, which a script could know.
+"""The learner's script is told to record one of these numbers of passes, but not the lab's own,
+which a script could know.
 """
 
 
-def measure(context: Context[FindingSettings]) -> Measured:
-    """Captures the pristine workload until its shares are known, then the learner's script once,
-    and grades the answers.
+def measure(context: Context[OperatorProfileSettings]) -> Measured:
+    """Capture the pristine workload until its shares are known, then the learner's script once, and
+    grade the answers.
     """
     judge, generator = context.judge(), np.random.default_rng(context.rng.getrandbits(128))
     answers = load_answers(context.workspace)
@@ -74,25 +71,24 @@ def measure(context: Context[FindingSettings]) -> Measured:
     ) as learner:
         script = learner.worker
         meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
-        forged = _learners_capture(learner, takes, truth)
+        not_real = _learners_capture(learner, takes, truth)
         beside_script = max(other_cores, meter.cores())
     problems = {
-        "genuine-capture": forged,
+        "genuine-capture": not_real,
         "top-operators": wrong_operators(answers, truth),
         "shares": wrong_shares(answers, truth),
         "bounds": wrong_bounds(answers, truth),
         "ceiling": wrong_ceiling(answers, truth),
     }
-    results = [
-        _graded(
-            context,
-            id_,
-            problem,
-            captures,
-            beside_script if id_ == "genuine-capture" else other_cores,
-        )
-        for id_, problem in problems.items()
-    ]
+    results = []
+    for id_, problem in problems.items():
+        result = grade_check(context.required(id_), problem, captures, "captures")
+        # Beside a busy core other operators are the slowest, and a genuine capture has other times;
+        # a problem that does not depend on times stays one.
+        if isinstance(problem, TimingComplaint):
+            beside = beside_script if id_ == "genuine-capture" else other_cores
+            result = not_held_against(result, beside)
+        results.append(result)
     return Measured(
         results,
         details=_details(truth, captures),
@@ -100,28 +96,14 @@ def measure(context: Context[FindingSettings]) -> Measured:
     )
 
 
-def _graded(
-    context: Context[FindingSettings],
-    id_: str,
-    problem: str | None,
-    captures: int,
-    other_cores: float,
-) -> CriterionResult:
-    """Beside a busy core other operators are the slowest, and a genuine capture has other times;
-    what does not depend on times stays wrong.
-    """
-    result = grade_check(context.required(id_), problem, captures, "captures")
-    return not_held_against(result, other_cores) if isinstance(problem, TimingComplaint) else result
-
-
 def _find_truth(
-    context: Context[FindingSettings],
+    context: Context[OperatorProfileSettings],
     reference: CallSession,
     judge: ModuleType,
     generator: np.random.Generator,
 ) -> tuple[Truth, int]:
-    """What the captures say, and how many they were. Raises VerifierFault when the shares are not
-    known well enough in the time there is.
+    """Capture until the shares are known. Returns the truth and the number of captures. Raises
+    BusyMachineError when they are not known well enough in the time there is.
     """
     settings, began = context.settings, time.monotonic()
     passes, max_s = settings.passes, settings.max_s
@@ -159,8 +141,8 @@ def _find_truth(
 
 
 def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, float]:
-    """FLOP per byte at which this machine's memory and arithmetic are equally busy, published for
-    known GPUs, otherwise measured; then what was measured: bytes and FLOP per second.
+    """Return FLOP per byte at which this machine's memory and arithmetic are equally busy
+    (published for known GPUs, otherwise measured), then the measured bytes and FLOP per second.
     """
     (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
     published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
@@ -168,8 +150,8 @@ def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, 
 
 
 class _Take(NamedTuple):
-    """What the learner's script is to capture: secret pictures in a secret number of passes, and
-    the class that the model gives each picture.
+    """A task for the learner's script: secret pictures in a secret number of passes, and the class
+    that the model gives each picture.
     """
 
     pixels: np.ndarray[Any, Any]
@@ -178,7 +160,7 @@ class _Take(NamedTuple):
 
 
 def _draw(
-    context: Context[FindingSettings],
+    context: Context[OperatorProfileSettings],
     reference: CallSession,
     judge: ModuleType,
     generator: np.random.Generator,
@@ -190,9 +172,8 @@ def _draw(
 
 
 def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) -> str | None:
-    """Lets the learner's script capture secret pictures; why its trace is not genuine, or None.
-
-    Times that another program may have disturbed are looked at again.
+    """Let the learner's script capture secret pictures. Returns why its trace is not genuine, or
+    None.
     """
     for pixels, passes, classes in takes:
         begin_s, clock_s = time.time(), _wall_clock_s()
@@ -207,23 +188,24 @@ def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) ->
         except CaptureError as error:
             return f"{error.message} {error.remedy}"
         set_by_s = abs(_wall_clock_s() - clock_s)
-        if problem := not_genuine(
-            capture, truth, passes, begin_s - set_by_s, time.time() + set_by_s
-        ):
+        earliest_s, latest_s = begin_s - set_by_s, time.time() + set_by_s
+        if problem := not_genuine(capture, truth, passes, earliest_s, latest_s):
             return problem
         if problem := not_of_this_run(capture, classes, passes, seconds):
             return problem
+        # Another program may have disturbed the times: these are looked at again.
         if not (problem := other_times(capture, truth, passes)):
             return None
     return problem
 
 
 def _wall_clock_s() -> float:
-    """How far the wall clock, which traces are written by, is from the one that nobody can set."""
+    """Return the wall clock, which traces are written by, less the one that nobody can set, s."""
     return time.time() - time.monotonic()
 
 
 def _details(truth: Truth, captures: int) -> dict[str, Any]:
+    """Return the figures that `measured_answers` and the write-up read."""
     top = truth.ranked()[:6]
     return {
         "captures": captures,
@@ -239,25 +221,3 @@ def _details(truth: Truth, captures: int) -> dict[str, Any]:
             for s in top
         ],
     }
-
-
-def profile(context: Context[FindingSettings], trace: Path, on_line: OnLine) -> int:
-    """`lab profile`: runs the learner's script, whose own recording is what this kind of lab is
-    about; its exit status.
-
-    The trace that it writes is copied to `trace`. Raises UsageError for a script that runs but
-    writes none, as the shipped one does.
-    """
-    written = context.workspace / "trace.json.gz"
-    written.unlink(missing_ok=True)  # an older one is not what is asked for
-    command = [*python(context.device), str(context.workspace / context.lab.spec.entry)]
-    status = stream(command, context.workspace, context.janitor, on_line, context.environment())
-    if status == 0 and not written.is_file():
-        raise UsageError(
-            f"{context.lab.spec.entry} ran to the end but wrote no trace.",
-            "Recording one is your task in this lab: see README.md or `lab hint`, then run `lab"
-            " profile` again.",
-        )
-    if status == 0:
-        shutil.copyfile(written, trace)
-    return status

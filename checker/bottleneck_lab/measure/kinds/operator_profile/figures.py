@@ -1,5 +1,5 @@
-"""What is true of a workload: every operator's share of the device's time without other programs,
-and how well it is known.
+"""Figures of a workload's captures: every operator's share of the device's time without other
+programs, and how well it is known.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from bottleneck_lab.measure.kinds.operator_profile.capture import OperatorCaptur
 
 PLACES = ("first", "second", "third")
 UNDISTURBED = 0.25
-"""Of the times that one call of the network took in all passes, the quantile that is taken for its
-time without other programs.
+"""The quantile of one call's times in all passes that is taken for its time without other
+programs.
 
 Measured on two threads with a program that kept one of two cores busy: plain shares of the
 convolutions fell from 87 to 75%, those from lower quartiles came out as 92%; quiet, both say 87%.
 The least of all times, or single passes, lie no nearer.
 """
 LOWER = 0.1
-"""The quantile that it is compared with, to see whether other programs have a part in it."""
+"""The quantile that UNDISTURBED is compared with, to see if other programs have a part in it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Truth:
-    """What the verifier knows: the shares, the captures they are from, one with the cold passes in
+    """The verifier's knowledge: the shares, the captures they are from, one with the cold passes in
     it, and the roofline.
     """
 
@@ -63,17 +63,17 @@ class Truth:
     """
 
     def ranked(self) -> list[Share]:
+        """Return the shares, largest first."""
         return sorted(self.shares.values(), key=lambda share: -share.share)
 
 
 def estimate_shares(captures: Sequence[OperatorCapture], passes: int) -> dict[str, Share]:
-    """Every operator's share of the time without other programs, over captures of `passes` passes
-    each. Fewer than three captures leave all uncertain.
-
-    Half the width of the interval is the statistical error (jackknife over captures) and, on top of
-    it, how far the shares would move if calls were taken at a lower quantile yet: on a quiet
-    machine that hardly matters, on a busy one it does.
+    """Return every operator's share of the time without other programs, over captures of `passes`
+    passes each. Fewer than three captures leave all uncertain.
     """
+    # Half the width of the interval is the statistical error (jackknife over captures) and, on top
+    # of it, how far the shares would move if calls were taken at a lower quantile yet: on a quiet
+    # machine that hardly matters, on a busy one it does.
     share, lower = (
         undisturbed_shares(captures, passes, quantile) for quantile in (UNDISTURBED, LOWER)
     )
@@ -83,18 +83,18 @@ def estimate_shares(captures: Sequence[OperatorCapture], passes: int) -> dict[st
     left_out = [
         undisturbed_shares([*captures[:n], *captures[n + 1 :]], passes) for n in range(count)
     ]
-    found = {}
+    shares = {}
     for name, value in share.items():
         spread = statistics.pstdev(one.get(name, 0.0) for one in left_out) * math.sqrt(count - 1)
-        found[name] = Share(name, value, _student(count) * spread + abs(value - lower[name]))
-    return found
+        shares[name] = Share(name, value, _student(count) * spread + abs(value - lower[name]))
+    return shares
 
 
 def undisturbed_shares(
     captures: Sequence[OperatorCapture], passes: int, quantile: float = UNDISTURBED
 ) -> dict[str, float]:
-    """Every operator's share when each call of the network takes the given quantile of the times it
-    took in all passes of all captures.
+    """Return every operator's share when each call of the network takes the given quantile of its
+    times in all passes of all captures.
     """
     names = {name for capture in captures for name in capture.times}
     times = {
@@ -106,8 +106,8 @@ def undisturbed_shares(
 
 
 def by_pass(capture: OperatorCapture, name: str, passes: int) -> Times:
-    """An operator's self times, passes × calls in a pass; one row with the mean pass's sum where
-    passes differ in their number of calls.
+    """Return an operator's self times, ns, of shape (passes, calls in a pass); one row with the
+    mean pass's sum where passes differ in their number of calls.
     """
     times = capture.times.get(name, np.zeros(0, np.int64))
     if len(times) % passes:
@@ -116,8 +116,8 @@ def by_pass(capture: OperatorCapture, name: str, passes: int) -> Times:
 
 
 def _pass_ns(parts: Sequence[Times], quantile: float) -> float:
-    """Nanoseconds in one pass: the sum of each call's quantile over all rows; of whole passes where
-    captures differ in their calls.
+    """Return nanoseconds in one pass: the sum of each call's quantile over all rows; of whole
+    passes where captures differ in their calls.
     """
     if len({part.shape[1] for part in parts}) > 1:
         parts = [part.sum(axis=1, keepdims=True) for part in parts]
@@ -125,16 +125,16 @@ def _pass_ns(parts: Sequence[Times], quantile: float) -> float:
 
 
 def _student(count: int) -> float:
-    """Two-sided 95% quantile of Student's distribution with `count` − 1 degrees of freedom; the
-    next smaller one where none is listed.
+    """Return the two-sided 95% quantile of Student's distribution with `count` − 1 degrees of
+    freedom; the next smaller one where none is listed.
     """
     table = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 15: 2.14, 20: 2.09}
     return table[max((key for key in table if key <= count), default=3)]
 
 
 def uncertainty(shares: Mapping[str, Share]) -> float:
-    """Half the width (a share, 0–1) of the widest interval among the largest shares: the places
-    that are asked for, and the next one.
+    """Return half the width (a share, 0–1) of the widest interval among the shares that answers
+    name, and the next one.
     """
     largest = sorted(shares.values(), key=lambda share: -share.share)[: len(PLACES) + 1]
     return max(share.half_width for share in largest)
@@ -145,21 +145,21 @@ Work = Callable[[str, Any, Any], tuple[float, float] | None]
 
 
 def counted_work(capture: OperatorCapture, work: Work) -> dict[str, tuple[float, float]]:
-    """FLOP and bytes of each operator, summed over all its calls; those of unknown work are
+    """Return FLOP and bytes of each operator, summed over all its calls; those of unknown work are
     missing.
     """
     sums: dict[str, tuple[float, float]] = {}
     for call in capture.calls:
-        found = work(call.name, call.dims, call.concrete)
-        if found is not None:
+        counted = work(call.name, call.dims, call.concrete)
+        if counted is not None:
             flop, moved = sums.get(call.name, (0.0, 0.0))
-            sums[call.name] = (flop + found[0], moved + found[1])
+            sums[call.name] = (flop + counted[0], moved + counted[1])
     return sums
 
 
 def intensities(capture: OperatorCapture, work: Work) -> dict[str, float]:
-    """FLOP per byte of each operator over all its calls: sums of both, so that large calls weigh
-    more.
+    """Return FLOP per byte of each operator over all its calls: sums of both, so that large calls
+    weigh more.
     """
     return {
         name: flop / moved for name, (flop, moved) in counted_work(capture, work).items() if moved
@@ -169,8 +169,8 @@ def intensities(capture: OperatorCapture, work: Work) -> dict[str, float]:
 def reached_shares(
     capture: OperatorCapture, work: Work, bytes_per_s: float, flops_per_s: float
 ) -> dict[str, float]:
-    """How near each operator comes to its roof: the seconds that these ceilings allow for all its
-    calls, over those that they took.
+    """Return the share of its roof that each operator reaches: the seconds that these ceilings
+    allow for all its calls, over those that they took.
     """
     took = {name: float(times.sum()) / 1e9 for name, times in capture.times.items()}
     return {

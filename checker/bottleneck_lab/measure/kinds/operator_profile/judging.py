@@ -1,0 +1,262 @@
+"""Are the learner's answers right? Pure functions: each returns a sentence on what is wrong, or
+None.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bottleneck_lab.analysis.amdahl import ceiling
+from bottleneck_lab.analysis.host.operators import OperatorRow
+from bottleneck_lab.measure.kinds.operator_profile.capture import OperatorCapture
+from bottleneck_lab.measure.kinds.operator_profile.figures import (
+    PLACES,
+    Share,
+    Truth,
+)
+from bottleneck_lab.measure.kinds.operator_profile.genuine import TimingComplaint
+
+TIE_SHARE = 0.01
+"""Shares this close are a tie, whatever the noise: no two profilers' overheads agree better."""
+SHARE_TOLERANCE = 0.05
+CEILING_TOLERANCE = 0.10
+BALANCE_FACTOR = 2.0
+"""Within this factor of the machine's balance an operator may be called either: ceilings are not
+known better.
+"""
+MEMORY, COMPUTE, FAR = "memory-bound", "compute-bound", "far below both"
+FAR_SHARE, FAR_FACTOR = 1 / 3, 1.25
+"""On a GPU, an operator that reaches less than this share of its roof is held up by neither; within
+the factor, both that and the roof's side are right.
+"""
+Answers = Mapping[str, Any]
+
+
+def full_name(answer: object) -> str:
+    """Return an operator's name as in traces: `addmm` and `aten::addmm` are the same answer."""
+    text = str(answer or "").strip()
+    return text if "::" in text or not text else f"aten::{text}"
+
+
+def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
+    """Return the right answers by a check's own figures (`Verdict.measurement`); empty if nothing
+    was captured. Other devices have other operators.
+    """
+    top = measurement.get("operators", [])[: len(PLACES)]
+    if len(top) < len(PLACES):
+        return {}
+    answers: dict[str, str | float] = {"ceiling": round(ceiling(top[0]["share"]), 2)}
+    for rank, operator in zip(PLACES, top, strict=True):
+        computes = (operator["flop_per_byte"] or 0.0) >= measurement["balance_flop_per_byte"]
+        reached = operator.get("roof_share")
+        bound = COMPUTE if computes else MEMORY
+        if reached is not None and reached < FAR_SHARE:
+            bound = FAR
+        answers |= {
+            rank: operator["name"],
+            f"{rank}_share": round(operator["share"], 3),
+            f"{rank}_bound": bound,
+        }
+    return answers
+
+
+def wrong_operators(answers: Answers, truth: Truth) -> str | None:
+    """Say why the three named operators are not those with the largest self time. Near-ties within
+    the noise are accepted in any order.
+    """
+    names = [full_name(answers.get(rank)) for rank in PLACES]
+    if not all(names) or len(set(names)) < len(names):
+        return "Name three different operators."
+    ranked = truth.ranked()
+    for rank, name, right in zip(PLACES, names, ranked, strict=False):
+        own = truth.shares.get(name, Share(name, 0.0, 0.0))
+        if own.share + own.half_width + right.half_width + TIE_SHARE < right.share:
+            absent = "" if name in truth.shares else " It is not in the captures."
+            problem = (
+                f"{name} is not {rank} by self time on the device.{absent}"
+                f" {_other_order(names, truth)}"
+            )
+            # An operator that only calls others is never among the slowest, however busy the
+            # machine.
+            return TimingComplaint(problem) if name in truth.intensity else problem
+    return None
+
+
+def _other_order(names: list[str], truth: Truth) -> str:
+    """Name the mistaken order that the answer follows, in a sentence, or say what to sort by."""
+    by_total = (
+        "That is the order by total time, which includes everything an operator calls; sort by self"
+        " time."
+    )
+    by_calls = "That is the order by number of calls, not by time."
+    by_cpu = "That is the order by CPU time; on a GPU the device's own time counts."
+    orders: dict[str, Callable[[OperatorRow], Any]] = {
+        # On a GPU a parent's total is just its child's: the host's total breaks the tie.
+        by_total: lambda row: (_total_ns(row, truth), row.total_ns),
+        by_calls: lambda row: row.calls,
+    }
+    if truth.capture.has_device:
+        orders[by_cpu] = lambda row: row.self_ns
+    best = {sentence: _top(truth.capture, key) for sentence, key in orders.items()}
+    best["That order includes the first, cold passes; warm up before recording."] = _top(
+        truth.cold, lambda row: row.share
+    )
+    right = [share.name for share in truth.ranked()[: len(PLACES)]]
+    # A mistake explains the answer if it has more names in their places than the right order has.
+    explanation, most = "Sort by self time on the device.", _in_place(names, right)
+    for sentence, order in best.items():
+        if order != right and _in_place(names, order) > most:
+            explanation, most = sentence, _in_place(names, order)
+    return explanation
+
+
+def _in_place(names: list[str], order: list[str]) -> int:
+    return sum(name == other for name, other in zip(names, order, strict=False))
+
+
+def _total_ns(row: OperatorRow, truth: Truth) -> int:
+    """Return an operator's time on the device with all that it calls, ns."""
+    return row.device_total_ns if truth.capture.has_device else row.total_ns
+
+
+def _top(capture: OperatorCapture, key: Callable[[OperatorRow], Any]) -> list[str]:
+    return [
+        row.name for row in sorted(capture.operators.values(), key=key, reverse=True)[: len(PLACES)]
+    ]
+
+
+def wrong_shares(answers: Answers, truth: Truth) -> str | None:
+    """Say why one of the three shares is off by more than five points of that of the operator named
+    there.
+    """
+    for rank in PLACES:
+        name, answer = full_name(answers.get(rank)), _number(answers.get(f"{rank}_share"))
+        if answer is None:
+            return f"`{rank}_share` must be a number from 0 to 1."
+        if name not in truth.shares:
+            return (
+                f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
+            )
+        right = truth.shares[name]
+        if abs(answer - right.share) > SHARE_TOLERANCE + right.half_width:
+            why = _other_share(name, answer, truth)
+            return TimingComplaint(
+                f"`{rank}_share` is off by more than five points."
+                f" {why or 'Divide its self time by the sum of all self times.'}"
+            )
+    return None
+
+
+def _other_share(name: str, answer: float, truth: Truth) -> str:
+    """Name the mistaken share that the answer is, in a sentence; empty when none fits."""
+    rows = truth.capture.operators
+    row, cold, gpu = rows[name], truth.cold.operators.get(name), truth.capture.has_device
+    own = row.device_self_ns if gpu else row.self_ns
+    whole = max(sum(each.device_self_ns if gpu else each.self_ns for each in rows.values()), 1)
+    with_children = max(sum(_total_ns(each, truth) for each in rows.values()), 1)
+    mistakes = [
+        (
+            own / with_children,
+            "That is its share of the summed total times, which count children again in their"
+            " parents.",
+        ),
+        (
+            _total_ns(row, truth) / whole,
+            "That is its total time, including everything it calls; the question is about self"
+            " time.",
+        ),
+        (
+            row.calls / sum(each.calls for each in rows.values()),
+            "That is its share of the calls, not of the time.",
+        ),
+        (
+            cold.share if cold else 0.0,
+            "That share includes the first, cold passes; warm up before recording.",
+        ),
+    ]
+    if gpu:
+        host = row.self_ns / max(sum(each.self_ns for each in rows.values()), 1)
+        mistakes.append(
+            (host, "That is its share of the CPU's time; on a GPU the device's own time counts.")
+        )
+    share, sentence = min(mistakes, key=lambda mistake: abs(mistake[0] - answer))
+    return sentence if abs(share - answer) <= 0.02 else ""
+
+
+def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
+    """Say why one of the three operators is not limited by what the answer names: its FLOP per byte
+    against the machine's balance; on a GPU also its distance to its roof.
+    """
+    for rank in PLACES:
+        name = full_name(answers.get(rank))
+        answer = str(answers.get(f"{rank}_bound") or "").strip().lower()
+        if answer not in (MEMORY, COMPUTE, FAR):
+            return f"`{rank}_bound` is neither '{MEMORY}' nor '{COMPUTE}' nor '{FAR}'."
+        intensity = truth.intensity.get(name)
+        if intensity is None:
+            return (
+                f"{name or 'An operator left unnamed'} does no work that can be counted: name an"
+                " operator that computes."
+            )
+        if answer not in right_bounds(intensity, truth.balance, truth.reached.get(name)):
+            # The machine's balance is measured: it may be off on a busy machine.
+            return TimingComplaint(
+                f"'{answer}' does not fit {name}: work out from its shapes how many floating-point"
+                " operations it does per byte that it must move, and compare that with the"
+                " machine's balance: its operations per second over its bytes per second."
+                + (_ROOF_RULE if truth.reached else "")
+            )
+    return None
+
+
+_ROOF_RULE = (
+    " Then divide the least time that these ceilings allow by the time it took: below"
+    f" {FAR_SHARE:.0%}, neither of the two limits it."
+)
+
+
+def right_bounds(intensity: float, balance: float, reached: float | None) -> set[str]:
+    """Return the answers that are right for an operator. `reached`: its share (0–1) of its roof,
+    None on a CPU.
+    """
+    ratio = intensity / balance
+    sides = {COMPUTE if ratio >= 1 else MEMORY}
+    if 1 / BALANCE_FACTOR < ratio < BALANCE_FACTOR:
+        sides = {MEMORY, COMPUTE}
+    if reached is None or reached > FAR_SHARE * FAR_FACTOR:
+        return sides
+    return {FAR} if reached < FAR_SHARE / FAR_FACTOR else sides | {FAR}
+
+
+def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
+    """Say why the Amdahl ceiling of the first operator is off by more than a tenth of that of the
+    measured share; that of the learner's own share is as good, if the share is right.
+    """
+    answer, name = _number(answers.get("ceiling")), full_name(answers.get("first"))
+    if answer is None:
+        return "`ceiling` must be a number."
+    if name not in truth.shares:
+        return f"{name or 'An operator left unnamed'} is not in the captures, so it has no ceiling."
+    right, own = truth.shares[name], _number(answers.get("first_share"))
+    ceilings = [ceiling(min(max(right.share, 0.0), 1.0))]
+    allowed = SHARE_TOLERANCE + right.half_width
+    if own is not None and 0 <= own <= 1 and abs(own - right.share) <= allowed:
+        ceilings.append(ceiling(own))
+    if any(abs(answer - one) <= CEILING_TOLERANCE * one for one in ceilings):
+        return None
+    mistake = " You wrote 1 / share." if abs(answer - 1 / max(right.share, 1e-9)) < 0.05 else ""
+    return TimingComplaint(
+        f"That is not what Amdahl's law gives for the share of {name}: 1 / (1 - share), when it"
+        f" takes no time at all.{mistake}"
+    )
+
+
+def _number(answer: object) -> float | None:
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        return None
+    # TOML has integers that no float holds, and `nan` and `inf`.
+    if not abs(answer) <= sys.float_info.max:
+        return None
+    return float(answer)
