@@ -5,17 +5,12 @@ checked against the verifier's own captures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
-
-if TYPE_CHECKING:
-    from bottleneck_lab.measure.context import Context as Context
-    from bottleneck_lab.measure.sandbox.children import OnLine as OnLine
 
 
 class OperatorProfileSettings(
