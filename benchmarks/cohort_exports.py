@@ -79,24 +79,19 @@ def main() -> None:
         course(Path(folder) / "content", asked.labs)
         from tests.cohort.conftest import opened_room
 
-        from bottleneck_lab.cohort.grading.exports import FORMATS, export
+        from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
         from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 
         with opened_room(Path(folder) / "cohort") as room:
             count = fill(room, asked.learners, asked.attempts)
             print(f"{asked.learners} learners x {asked.labs} labs, {count} signed verdicts:")
-            for kind in FORMATS:
+            judge = verdict_reader_of(room.cohort.public_key)
+            for export in EXPORTS.values():
                 began = time.perf_counter()
                 with room.cohort.database.reading() as connection:
-                    data = export(
-                        connection,
-                        verdict_reader_of(room.cohort.public_key),
-                        room.cohort.blobs,
-                        kind,
-                    )
-                print(
-                    f"  {kind:9} {time.perf_counter() - began:5.2f} s  {len(data) / 1000:8.0f} KB"
-                )
+                    data = export_grades(connection, judge, room.cohort.blobs, export)
+                took_s = time.perf_counter() - began
+                print(f"  {export.name:9} {took_s:5.2f} s  {len(data) / 1000:8.0f} KB")
 
 
 if __name__ == "__main__":

@@ -104,8 +104,15 @@ def _judged_by(mutant: dict[str, Any], lab: dict[str, Any]) -> str:
     return f"{mutant.get('judged_by', criterion)}: *{mutant['fails_with']}*"
 
 
+def _exports() -> str:
+    """The exports of a cohort's grades, as the program declares them."""
+    from bottleneck_lab.cohort.grading.exports import render_exports_table  # noqa: PLC0415 - an extra that the other parts do not need
+
+    return render_exports_table()
+
+
 def _toml(name: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
 
 
-_BUILT = {"commands": _commands, "labs": _labs, "judges": _judges}
+_BUILT = {"commands": _commands, "labs": _labs, "judges": _judges, "exports": _exports}

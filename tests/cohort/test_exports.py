@@ -7,11 +7,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 import zipfile
 
 import pytest
+from typer.testing import CliRunner
 
-from bottleneck_lab.cohort.grading.exports import NBGRADER, export
+from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.grading.exports import (
+    EXPORTS,
+    NBGRADER,
+    export_grades,
+    render_exports_table,
+)
 from bottleneck_lab.cohort.grading.grades import DAY_S, late_share, load_grades
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.members import people
@@ -22,6 +30,7 @@ from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Outcome
 
+from .serving import log_in, serving
 from .test_leases import claim, finish, signed
 
 ROSTERS = {
@@ -90,9 +99,9 @@ def roster_room(room, text=ROSTERS["own"]):
 
 def exported(room, kind) -> str:
     with room.cohort.database.reading() as connection:
-        return export(
-            connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, kind
-        ).decode("utf-8-sig")
+        judge = verdict_reader_of(room.cohort.public_key)
+        data = export_grades(connection, judge, room.cohort.blobs, EXPORTS[kind])
+    return data.decode("utf-8-sig")
 
 
 def grades(room):
@@ -203,11 +212,32 @@ def test_the_files_are_laid_out_for_comparing_programs(room):
     ada, _ = roster_room(room)
     measured(room, ada)
     with room.cohort.database.reading() as connection:
-        data = export(
-            connection, verdict_reader_of(room.cohort.public_key), room.cohort.blobs, "files"
-        )
+        judge = verdict_reader_of(room.cohort.public_key)
+        data = export_grades(connection, judge, room.cohort.blobs, EXPORTS["files"])
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
     assert "base/slow/work.py" in names
     (mine,) = [name for name in names if name.startswith("submissions/slow/s1-")]
     assert mine.endswith("/work.py")
     assert all(".." not in name for name in names)
+
+
+def test_help_page_and_manual_follow_from_the_rows_of_the_table(sqlite_room):
+    output = CliRunner().invoke(app, ["cohort", "export", "--help"]).output
+    words = " ".join(output.split())
+    table = render_exports_table()
+    with serving(sqlite_room.cohort.folder) as (port, _):
+        with sqlite_room.cohort.database.writing() as connection:
+            instructor = people.the_instructor(connection, sqlite_room.clock())
+        sqlite_room.cohort.database.clock = time.time
+        page = log_in(sqlite_room, port, instructor).get("/grades").text
+    for export in EXPORTS.values():
+        assert f"{export.name}: {export.purpose}" in words
+        assert f"| `{export.name}` | {export.purpose} |" in table
+        assert f'href="/export/{export.name}"' in page
+
+
+def test_an_unknown_export_names_those_there_are(sqlite_room):
+    folder = str(sqlite_room.cohort.folder)
+    done = CliRunner().invoke(app, ["cohort", "export", "excel", "--folder", folder])
+    assert "no export 'excel'" in done.exception.message
+    assert "nbgrader" in done.exception.remedy

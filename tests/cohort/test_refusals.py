@@ -4,11 +4,13 @@ verdict says so.
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
-from bottleneck_lab.cohort.running import job
+from bottleneck_lab.cohort.running import job, preflight
 from bottleneck_lab.cohort.running.job import (
     FILES,
     RESULT,
@@ -19,8 +21,7 @@ from bottleneck_lab.cohort.running.job import (
     run_job,
     write_job,
 )
-from bottleneck_lab.commands import cohort as commands
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 
 from .fake_job import check
 
@@ -65,10 +66,73 @@ def test_what_was_allowed_stands_in_the_verdict(folder):
 
 @pytest.mark.parametrize("command", ["serve", "runner"])
 def test_a_runner_says_what_is_missing_before_anything_else(sqlite_room, monkeypatch, command):
-    monkeypatch.setattr(commands, "bubblewrap", lambda: "bwrap")
-    monkeypatch.setattr(commands, "limits_problem", lambda: "cgroup v2 is not mounted")
+    monkeypatch.setattr(preflight, "bubblewrap", lambda: "bwrap")
+    monkeypatch.setattr(preflight, "limits_problem", lambda: "cgroup v2 is not mounted")
     done = CliRunner().invoke(app, ["cohort", command, "--folder", str(sqlite_room.cohort.folder)])
     assert isinstance(done.exception, MachineError)
-    assert "cgroup v2 is not mounted" in done.exception.message
-    assert "--allow-no-cgroup" in done.exception.remedy
+    text = f"{done.exception.message} {done.exception.remedy}"
+    assert "cgroup v2 is not mounted" in text
+    assert "--allow-no-cgroup" in text
     assert "Learners type" not in done.output
+
+
+def test_serve_reports_everything_that_is_wrong_at_once(sqlite_room, monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "bubblewrap", lambda: None)
+    monkeypatch.setattr(preflight, "limits_problem", lambda: "cgroup v2 is not mounted")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = ["--port", str(taken.getsockname()[1]), "--uids", "ada"]
+        words += ["--tls", str(tmp_path / "none.pem"), str(tmp_path / "none.key")]
+        folder = str(sqlite_room.cohort.folder)
+        done = CliRunner().invoke(app, ["cohort", "serve", "--folder", folder, *words])
+    assert isinstance(done.exception, MachineError)
+    assert done.exception.exit_code == ExitCode.ERROR
+    for reason in (
+        "5 reasons",
+        "cannot listen on 127.0.0.1",
+        "cannot be used for TLS",
+        "bubblewrap does not work",
+        "cgroup v2 is not mounted",
+        "names no unprivileged users",
+    ):
+        assert reason in done.exception.message
+    assert "/login/" not in done.output
+
+
+def test_wrong_options_alone_are_the_callers_error():
+    collected = preflight.Preflight()
+    for text in ("first", "second"):
+        with collected.step():
+            raise UsageError(f"The {text} option is wrong.", "Correct it.")
+    with pytest.raises(UsageError, match="for 2 reasons:\n- The first option"):
+        collected.finish("This cannot start")
+    preflight.Preflight().finish("Nothing is wrong")
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_create_leaves_nothing(tmp_path, existed):
+    folder = tmp_path / "autumn"
+    if existed:
+        folder.mkdir()
+        (folder / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    database = f"postgresql://nobody@/none?host={tmp_path}/nowhere"
+    words = ["create", "Autumn", "--folder", str(folder), "--database", database]
+    done = CliRunner().invoke(app, ["cohort", *words])
+    assert isinstance(done.exception, MachineError)
+    assert "does not answer" in done.exception.message
+    assert sorted(tmp_path.rglob("*")) == before
+    done = CliRunner().invoke(app, ["cohort", *words[:-2]])
+    assert done.exit_code == 0, done.exception
+
+
+def test_link_prints_the_address_that_the_server_was_last_reached_at(sqlite_room):
+    folder = ["--folder", str(sqlite_room.cohort.folder)]
+    first = CliRunner().invoke(app, ["cohort", "link", *folder]).output
+    assert first.startswith("http://127.0.0.1:8321/login/")
+    sqlite_room.cohort.keep_address("https://lab.example.org")
+    second = CliRunner().invoke(app, ["cohort", "link", *folder]).output
+    assert second.startswith("https://lab.example.org/login/")
+    named = CliRunner().invoke(app, ["cohort", "link", *folder, "--url", "http://here:1/"]).output
+    assert named.startswith("http://here:1/login/")

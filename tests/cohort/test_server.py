@@ -13,8 +13,9 @@ import pytest
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
-from bottleneck_lab.cohort.server.app import ROUTERS, figure
+from bottleneck_lab.cohort.server.app import ROUTERS
 from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared
+from bottleneck_lab.cohort.server.state import figure
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.folder import Config, create_cohort, open_cohort
+from bottleneck_lab.cohort.running import preflight
 from bottleneck_lab.cohort.running import slot_users as module
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.running.job import read_result
@@ -27,7 +28,8 @@ from bottleneck_lab.cohort.running.slot_users import (
 )
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.commands import cohort as commands
+from bottleneck_lab.commands.cohort import runner
+from bottleneck_lab.commands.cohort.options import SHARED_USER
 from bottleneck_lab.errors import MachineError, UsageError
 
 from ..processes import soon
@@ -211,13 +213,13 @@ def test_every_slot_needs_a_user(tmp_path):
 
 
 def test_a_runner_that_is_not_root_says_what_it_lacks(sqlite_room, monkeypatch):
-    monkeypatch.setattr(commands, "_require_sandbox", lambda *_: None)
-    monkeypatch.setattr(commands.Runner, "run", lambda *_: None)
-    monkeypatch.setattr(commands, "os", SimpleNamespace(geteuid=lambda: 1000, close=os.close))
+    monkeypatch.setattr(preflight.Preflight, "check_containment", lambda *_, **__: None)
+    monkeypatch.setattr(runner.Runner, "run", lambda *_: None)
+    monkeypatch.setattr(preflight, "os", SimpleNamespace(geteuid=lambda: 1000))
     words = ["cohort", "runner", "--folder", str(sqlite_room.cohort.folder), "--gpus", ""]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert commands.SHARED_USER in " ".join(done.stderr.split())
+    assert SHARED_USER in " ".join(done.stderr.split())
     refused = CliRunner().invoke(app, [*words, "--uids", "61000"])
     assert isinstance(refused.exception, UsageError)
     executor = LocalExecutor(sqlite_room.cohort.folder / "slots", [])

@@ -1,10 +1,9 @@
-"""A cohort's folder on the instructor's machine: configuration, key, database, blobs, and the jobs
-under way.
-"""
+"""A cohort's folder on the instructor's machine: configuration, key, database, blobs, and jobs."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,11 +30,13 @@ if TYPE_CHECKING:
 
 
 CONFIG = "cohort.toml"
+_ADDRESS = "address"
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`cohort.toml`: what must be known before the database can be opened. `url` is where learners
-    reach the server, if that is another place.
+    """Contents of `cohort.toml`: what must be known before the database can be opened.
+
+    `url` is where learners reach the server, if not at its own address.
     """
 
     name: str
@@ -71,27 +72,48 @@ class Cohort:
         """The private key. Raises UsageError when others could read it."""
         return load_private_key(self.key_file)
 
+    def keep_address(self, url: str) -> None:
+        """Remember where the server is reached, for `lab cohort link`."""
+        write_bytes(self.folder / _ADDRESS, f"{url}\n".encode())
+
+    def address(self) -> str:
+        """Return where the server is reached: as it was last served, else as configured."""
+        try:
+            return (self.folder / _ADDRESS).read_text().strip()
+        except OSError:
+            return self.config.url or "http://127.0.0.1:8321"
+
     def close(self) -> None:
         """Give back connections and threads."""
         self.database.close()
         self.blobs.close()
 
 
-def _database_url(folder: Path, config: Config) -> str:
-    return config.database or f"sqlite:///{folder.resolve() / 'cohort.db'}"
-
-
 def create_cohort(folder: Path, config: Config) -> str:
-    """Make a cohort in `folder`, with a join code; the cohort's identifier.
+    """Create a cohort in `folder`, with a join code, and return the cohort's identifier.
 
-    Raises UsageError if the folder holds a cohort already, or the database holds one.
+    Whatever fails, nothing is left of it. Raises UsageError if the folder or the database holds a
+    cohort already.
     """
-
     if (folder / CONFIG).exists():
         raise UsageError(
             f"{folder} already holds a cohort.",
             "Open it with `lab cohort serve`, or choose another folder.",
         )
+    existed = folder.exists()
+    before = set(folder.iterdir()) if existed else set()
+    try:
+        return _create(folder, config)
+    except BaseException:  # Ctrl-C too: half a cohort would be in the way of the next try
+        if folder.exists():
+            for path in set(folder.iterdir()) - before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if not existed:
+                folder.rmdir()
+        raise
+
+
+def _create(folder: Path, config: Config) -> str:
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -109,9 +131,9 @@ def create_cohort(folder: Path, config: Config) -> str:
                 "name": config.name,
                 "created": now,
                 "public_key": cohort.public_key,
+                "settings": msgspec.json.encode(Settings()).decode(),
             }
-            settings = msgspec.json.encode(Settings()).decode()
-            connection.execute(tables.cohort.insert().values(settings=settings, **values))
+            connection.execute(tables.cohort.insert().values(values))
             new_join_code(connection, now)
             note(connection, now, "created")
     write_config(folder, config)
@@ -120,23 +142,19 @@ def create_cohort(folder: Path, config: Config) -> str:
 
 def write_config(folder: Path, config: Config) -> None:
     """Write `cohort.toml`: from then on the folder is a cohort's."""
-    write_bytes(folder / CONFIG, _toml(config).encode())
-
-
-def _toml(config: Config) -> str:
-    """A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves bare."""
-    fields = [(key, value) for key, value in msgspec.to_builtins(config).items() if value]
-    quoted = [
-        (key, msgspec.json.encode(value).decode().replace("\x7f", "\\u007f"))
-        for key, value in fields
+    lines = [
+        # A JSON string is a TOML basic string once DEL is escaped, which JSON leaves bare.
+        f"{key} = {msgspec.json.encode(value).decode()}\n".replace("\x7f", "\\u007f")
+        for key, value in msgspec.to_builtins(config).items()
+        if value
     ]
-    return "".join(f"{key} = {value}\n" for key, value in quoted)
+    write_bytes(folder / CONFIG, "".join(lines).encode())
 
 
 @contextmanager
 def _opened(folder: Path, config: Config) -> Iterator[Cohort]:
-
-    database = Database(_database_url(folder, config), time.time)
+    url = config.database or f"sqlite:///{folder.resolve() / 'cohort.db'}"
+    database = Database(url, time.time)
     cohort = Cohort(folder, config, database, Blobs(folder / "blobs"))
     try:
         yield cohort
@@ -146,8 +164,7 @@ def _opened(folder: Path, config: Config) -> Iterator[Cohort]:
 
 @contextmanager
 def open_cohort(folder: Path) -> Iterator[Cohort]:
-    """The cohort in `folder`, its schema brought up to date. Raises UsageError if there is none."""
-
+    """Open the cohort in `folder`, its schema brought up to date. Raises UsageError without one."""
     if not (folder / CONFIG).is_file():
         raise UsageError(
             f"There is no cohort in {folder}.",
@@ -163,5 +180,5 @@ def open_cohort(folder: Path) -> Iterator[Cohort]:
 
 
 def folder_name(name: str) -> str:
-    """A folder's name from a cohort's: `Autumn workshop` → `autumn-workshop`."""
+    """Return a folder's name for a cohort's: `Autumn workshop` → `autumn-workshop`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "cohort"

@@ -10,7 +10,7 @@ from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.serving import ServingUse
-from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
@@ -283,10 +283,10 @@ def describe_standing(standing: Standing | None) -> str:
 
 
 def lab_name(slug: str) -> str:
-    """Return the lab's name for learners; the slug if this installation does not have the lab."""
+    """Return the name that a lab has now; `slug` itself if this installation lacks the lab."""
     try:
-        return load_labs()[slug].slug
-    except (LabError, KeyError):
+        return find_lab(slug).slug
+    except LabError:
         return slug
 
 

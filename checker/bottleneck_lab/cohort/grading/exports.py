@@ -1,100 +1,110 @@
-"""Grades for other programs: plain CSV, nbgrader, Canvas, JSON; and the files, laid out as JPlag
-and Dolos read them.
+"""Exports of grades for other programs, one row each in `EXPORTS`.
+
+To add one, write a function from a `Gradebook` to bytes and give it a row: the command's help, the
+page's links and the manual's table follow from it.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import zipfile
-from collections.abc import Callable, Iterable
-from typing import Literal, get_args
+from collections.abc import Callable
+from itertools import groupby
 
 import msgspec
 from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.grades import Grade, Student, load_grades
+from bottleneck_lab.cohort.grading.spreadsheets import Cell, write_csv
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.blobs import Blobs
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
-
-Format = Literal["csv", "nbgrader", "canvas", "json", "files"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-TYPES = {"json": "application/json", "files": "application/zip"}
-"""Media types; the others are CSV."""
-ENDINGS = {"json": "json", "files": "zip"}
-
-Cell = str | float | int | None
-
-_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+from bottleneck_lab.errors import UsageError
 
 
-def harmless(cell: Cell) -> str:
-    """A cell that no spreadsheet takes for a formula. Numbers stay numbers."""
-    if cell is None:
-        return ""
-    if isinstance(cell, float):
-        return f"{cell:.4f}".rstrip("0").rstrip(".")
-    if isinstance(cell, int):
-        return str(cell)
-    text = "".join(char for char in cell if char.isprintable())
-    return f"'{text}" if text.lstrip().startswith(_STARTS_FORMULA) else text
+class Gradebook(msgspec.Struct, frozen=True):
+    """All that an export can need: grades in the order of learners and of the course, the labs, and
+    a reader of the files of a submission, by its handle.
+    """
+
+    grades: list[Grade]
+    labs: list[str]
+    files: Callable[[str], dict[str, bytes]]
+
+    def by_student(self) -> list[tuple[Student, list[Grade]]]:
+        """Each learner with a grade per lab, in the order of `labs`."""
+        return [
+            (student, list(grades))
+            for student, grades in groupby(self.grades, key=lambda grade: grade.student)
+        ]
 
 
-def _csv(header: list[str], rows: Iterable[list[Cell]]) -> bytes:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(header)
-    writer.writerows([harmless(cell) for cell in row] for row in rows)
-    return out.getvalue().encode("utf-8-sig")  # with the mark by which spreadsheets know UTF-8
+class Export(msgspec.Struct, frozen=True):
+    """One kind of export. `columns` are the fixed ones, as the manual lists them."""
+
+    name: str
+    title: str
+    purpose: str
+    columns: list[str]
+    write: Callable[[Gradebook], bytes]
+    media_type: str = "text/csv; charset=utf-8"
+    ending: str = "csv"
+
+    def file_name(self, cohort: str) -> str:
+        """Return the name of the exported file, after the cohort's folder name."""
+        return f"{cohort}-{self.name}.{self.ending}"
 
 
 def _moment(at: float | None) -> str:
     return iso(at) if at is not None else ""
 
 
-def plain_csv(grades: list[Grade]) -> bytes:
-    """Everything, one line per learner and lab."""
-    header = [
-        "student_id",
-        "name",
-        "section",
-        "lab",
-        "submission",
-        "received",
-        "due",
-        "attempts",
-        "outcome",
-        "criteria_held",
+PLAIN = [
+    "student_id",
+    "name",
+    "section",
+    "lab",
+    "submission",
+    "received",
+    "due",
+    "attempts",
+    "outcome",
+    "criteria_held",
+    "criteria",
+    "raw_score",
+    "late_penalty",
+    "score",
+    "max_score",
+]
+
+
+def plain_csv(book: Gradebook) -> bytes:
+    """Write everything, one line per learner and lab."""
+    rows: list[list[Cell]] = [
+        [
+            grade.student.student_id,
+            grade.student.name,
+            grade.student.section,
+            grade.lab,
+            grade.submission,
+            _moment(grade.received),
+            _moment(grade.due),
+            grade.attempts,
+            grade.outcome,
+            grade.held,
+            grade.total,
+            grade.raw_score,
+            grade.penalty,
+            grade.score,
+            grade.max_score,
+        ]
+        for grade in book.grades
     ]
-    header += ["criteria", "raw_score", "late_penalty", "score", "max_score"]
-    return _csv(
-        header,
-        (
-            [
-                grade.student.student_id,
-                grade.student.name,
-                grade.student.section,
-                grade.lab,
-                grade.submission,
-                _moment(grade.received),
-                _moment(grade.due),
-                grade.attempts,
-                grade.outcome,
-                grade.held,
-                grade.total,
-                grade.raw_score,
-                grade.penalty,
-                grade.score,
-                grade.max_score,
-            ]
-            for grade in grades
-        ),
-    )
+    return write_csv(PLAIN, rows)
 
 
 NBGRADER = [
@@ -112,104 +122,135 @@ NBGRADER = [
 ]
 
 
-def nbgrader_csv(grades: list[Grade]) -> bytes:
-    """As `nbgrader export` writes it."""
-    return _csv(
-        NBGRADER,
-        (
-            [
-                grade.lab,
-                _moment(grade.due),
-                _moment(grade.received),
-                grade.student.student_id,
-                grade.student.last_name,
-                grade.student.first_name,
-                grade.student.email,
-                grade.raw_score,
-                grade.penalty,
-                grade.score,
-                grade.max_score,
-            ]
-            for grade in grades
-        ),
-    )
-
-
-def canvas_csv(grades: list[Grade]) -> bytes:
-    """As Canvas imports a gradebook: a line with the points possible, then a line a learner."""
-    labs = list(load_labs())
-    points = {grade.lab: grade.max_score for grade in grades}
-    by_student: dict[int, list[Grade]] = {}
-    for grade in grades:
-        by_student.setdefault(grade.student.id, []).append(grade)
-    possible: list[Cell] = [
-        "    Points Possible",
-        None,
-        None,
-        None,
-        None,
-        *(points.get(lab, 100.0) for lab in labs),
+def nbgrader_csv(book: Gradebook) -> bytes:
+    """Write grades as `nbgrader export` does."""
+    rows: list[list[Cell]] = [
+        [
+            grade.lab,
+            _moment(grade.due),
+            _moment(grade.received),
+            grade.student.student_id,
+            grade.student.last_name,
+            grade.student.first_name,
+            grade.student.email,
+            grade.raw_score,
+            grade.penalty,
+            grade.score,
+            grade.max_score,
+        ]
+        for grade in book.grades
     ]
-    header = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *labs]
-    return _csv(header, [possible, *(_canvas_row(own) for own in by_student.values())])
+    return write_csv(NBGRADER, rows)
 
 
-def _canvas_row(own: list[Grade]) -> list[Cell]:
-    student = own[0].student
-    name = f"{student.last_name}, {student.first_name}" if student.first_name else student.last_name
-    scores: list[Cell] = [grade.score if grade.submission else None for grade in own]
-    return [
-        name,
-        None,
-        student.sis_id or student.student_id,
-        student.sis_login,
-        student.section,
-        *scores,
-    ]
+CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 
 
-def full_json(grades: list[Grade]) -> bytes:
-    """Everything, with the learners."""
-    rows = [{**msgspec.to_builtins(grade), "score": grade.score} for grade in grades]
+def canvas_csv(book: Gradebook) -> bytes:
+    """Write a gradebook that Canvas imports: the points possible, then a line per learner."""
+    points = {grade.lab: grade.max_score for grade in book.grades}
+    # Canvas knows the line by its name with these four blanks before it.
+    possible: list[Cell] = ["    Points Possible", None, None, None, None]
+    rows = [possible + [points.get(lab, 100.0) for lab in book.labs]]
+    for student, grades in book.by_student():
+        name = student.last_name
+        if student.first_name:
+            name = f"{student.last_name}, {student.first_name}"
+        # An empty cell leaves Canvas's own value as it is; a 0 would overwrite it.
+        scores: list[Cell] = [grade.score if grade.submission else None for grade in grades]
+        sis_id = student.sis_id or student.student_id
+        rows.append([name, None, sis_id, student.sis_login, student.section, *scores])
+    return write_csv([*CANVAS, *book.labs], rows)
+
+
+def full_json(book: Gradebook) -> bytes:
+    """Write everything, with the learners."""
+    rows = [{**msgspec.to_builtins(grade), "score": grade.score} for grade in book.grades]
     return msgspec.json.format(msgspec.json.encode({"schema": 1, "grades": rows}))
 
 
-_WRITERS: dict[str, Callable[[list[Grade]], bytes]] = {
-    "csv": plain_csv,
-    "nbgrader": nbgrader_csv,
-    "canvas": canvas_csv,
-    "json": full_json,
-}
+def files_zip(book: Gradebook) -> bytes:
+    """Write each learner's graded files, laid out as `jplag LAB` and `dolos run` take them.
 
-
-def export(connection: Connection, judge: VerdictReader, blobs: Blobs, kind: Format) -> bytes:
-    """The export of that kind as one file."""
-    grades = load_grades(connection, judge)
-    return files_zip(connection, blobs, grades) if kind == "files" else _WRITERS[kind](grades)
-
-
-def files_zip(connection: Connection, blobs: Blobs, grades: list[Grade]) -> bytes:
-    """`submissions/LAB/LEARNER/file` of each learner's graded submission: `jplag LAB` and `dolos
-    run` take a lab's folder. `base/` has the shipped files.
+    `submissions/LAB/LEARNER/` holds the files, `base/LAB/` the shipped ones.
     """
-    table = tables.submissions
-    blob_of = {
-        row.handle: row.blob for row in connection.execute(select(table.c.handle, table.c.blob))
-    }
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for slug, lab in load_labs().items():
+        for slug in book.labs:
+            lab = load_labs()[slug]
             for name in lab.spec.editable:
                 archive.writestr(f"base/{slug}/{name}", (lab.path / name).read_bytes())
-        for grade in grades:
-            if grade.submission:
-                for name, data in files_of(blobs.get(blob_of[grade.submission])).items():
-                    archive.writestr(
-                        f"submissions/{grade.lab}/{_folder(grade.student)}/{name}", data
-                    )
+        for grade in book.grades:
+            if not grade.submission:
+                continue
+            # A student id may hold anything; the handle keeps two that look alike apart.
+            safe = re.sub(r"[^A-Za-z0-9._-]+", "_", grade.student.student_id).strip("._")
+            folder = f"{safe or 'learner'}-{grade.student.handle}"
+            for name, data in book.files(grade.submission).items():
+                archive.writestr(f"submissions/{grade.lab}/{folder}/{name}", data)
     return out.getvalue()
 
 
-def _folder(student: Student) -> str:
-    """A learner's folder: safe on every file system, and no two alike."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', student.student_id).strip('._') or 'learner'}-{student.handle}"
+EXPORTS: dict[str, Export] = {
+    export.name: export
+    for export in (
+        Export("csv", "CSV", "everything, one line per learner and lab", PLAIN, plain_csv),
+        Export("nbgrader", "nbgrader", "as `nbgrader export` writes it", NBGRADER, nbgrader_csv),
+        Export(
+            "canvas",
+            "Canvas",
+            "a Canvas gradebook import, one column per lab",
+            [*CANVAS, "one per lab"],
+            canvas_csv,
+        ),
+        Export(
+            "json",
+            "JSON",
+            "everything, for a program of your own",
+            ["schema", "grades"],
+            full_json,
+            "application/json",
+            "json",
+        ),
+        Export(
+            "files",
+            "files for JPlag and Dolos",
+            "the graded files, for comparison with JPlag or Dolos",
+            ["base/LAB/", "submissions/LAB/LEARNER/"],
+            files_zip,
+            "application/zip",
+            "zip",
+        ),
+    )
+}
+
+
+def find_export(name: str) -> Export:
+    """Return the export of that name. Raises UsageError for an unknown one."""
+    if name not in EXPORTS:
+        raise UsageError(f"There is no export '{name}'.", f"Choose one of {', '.join(EXPORTS)}.")
+    return EXPORTS[name]
+
+
+def export_grades(
+    connection: Connection, judge: VerdictReader, blobs: Blobs, export: Export
+) -> bytes:
+    """Return an export of the grades as they are now, as one file."""
+    table = tables.submissions
+    rows = connection.execute(select(table.c.handle, table.c.blob))
+    blob_of = {row.handle: row.blob for row in rows}
+    book = Gradebook(
+        load_grades(connection, judge),
+        list(load_labs()),
+        lambda handle: files_of(blobs.get(blob_of[handle])),
+    )
+    return export.write(book)
+
+
+def render_exports_table() -> str:
+    """Return the manual's table of exports, in Markdown."""
+    lines = ["| export | what it is for | columns |", "| --- | --- | --- |"]
+    for export in EXPORTS.values():
+        columns = ", ".join(f"`{column}`" for column in export.columns)
+        lines.append(f"| `{export.name}` | {export.purpose} | {columns} |")
+    return "\n".join(lines)

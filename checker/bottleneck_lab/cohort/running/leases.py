@@ -19,6 +19,7 @@ from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
+from bottleneck_lab.report.words import lab_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -282,12 +283,13 @@ def _require_genuine(lease: Lease, document: str, key: Ed25519PublicKey) -> Verd
 
 
 def binding_problem(verdict: Verdict, binding: Binding, lab: str, lab_hash: str) -> str | None:
-    """Why a verdict, rightly signed, is not the one of this submission and attempt; None when it
-    is.
+    """Explain why a rightly signed verdict is not that of this submission and attempt.
+
+    Returns None when it is. A verdict signed before its lab was renamed keeps the older name.
     """
     if verdict.binding != binding:
         return "it was signed for another submission, learner or attempt"
-    if (verdict.lab, verdict.lab_hash) != (lab, lab_hash):
+    if (lab_name(verdict.lab), verdict.lab_hash) != (lab, lab_hash):
         return "it is of another lab, or of another edition of it"
     return None
 

@@ -25,9 +25,11 @@ from bottleneck_lab.cohort.protocol import (
     files_of,
 )
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, client, state
+from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, client
+from bottleneck_lab.cohort.server.state import answer, state
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
+from bottleneck_lab.report.words import lab_name
 
 router = APIRouter(prefix="/api")
 MOST_WAIT_S = 25.0
@@ -36,11 +38,6 @@ MAX_PACKED_BYTES = MAX_CAPTURE_BYTES * 4 // 3 + (64 << 10)
 """A capture in Base64, with names."""
 
 Asked = TypeVar("Asked", Join, Submission)
-
-
-def answer(message: msgspec.Struct, status: int = 200) -> Response:
-    """A message as JSON."""
-    return Response(msgspec.json.encode(message), status, media_type="application/json")
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:
@@ -186,7 +183,7 @@ def me(request: Request, person: ByToken) -> Response:
 def open_hints(request: Request, person: ByToken, slug: str) -> Response:
     """How many hints of a lab this learner may take."""
     with state(request).cohort.database.reading() as connection:
-        return answer(OpenHints(load_rules(connection, slug, person.id).hints_open))
+        return answer(OpenHints(load_rules(connection, lab_name(slug), person.id).hints_open))
 
 
 @router.post("/login-link")

@@ -21,8 +21,8 @@ from bottleneck_lab.cohort.server.guard import (
     client,
     form,
     let_in,
-    state,
 )
+from bottleneck_lab.cohort.server.state import state
 
 router = APIRouter()
 

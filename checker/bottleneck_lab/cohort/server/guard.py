@@ -1,11 +1,12 @@
-"""Who asks, and whether they may: tokens for programs, cookies and CSRF tokens for browsers. Every
-route declares a role.
+"""Authentication and permission: tokens for programs, cookies and CSRF tokens for browsers.
+
+Every route declares the role that it needs; a test walks all routes and fails for one without.
 """
 
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
@@ -21,9 +22,7 @@ from bottleneck_lab.cohort.members.people import (
     open_session,
 )
 from bottleneck_lab.cohort.refused import RefusedError
-
-if TYPE_CHECKING:
-    from bottleneck_lab.cohort.server.app import State
+from bottleneck_lab.cohort.server.state import state
 
 COOKIE = "bottleneck_lab"
 MAX_FORM_BYTES = 1 << 20
@@ -40,21 +39,16 @@ HEADERS = {
 
 
 class LoginNeededError(Exception):
-    """A page for somebody who is logged in, asked for by nobody: the browser is sent to the login."""
-
-
-def state(request: Request) -> State:
-    """What all requests share."""
-    return cast("State", request.app.state.shared)
+    """Somebody who is not logged in wants a page that needs it; the browser is sent to the login."""
 
 
 def client(request: Request) -> str:
-    """Where a request comes from, for limits."""
+    """Return the address that a request comes from, for limits."""
     return request.client.host if request.client else "unknown"
 
 
 def bearer(request: Request) -> str:
-    """The token of a program. Raises RefusedError without one."""
+    """Return the token of a program. Raises RefusedError without one."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token:
         raise RefusedError(
@@ -64,15 +58,15 @@ def bearer(request: Request) -> str:
 
 
 def api_person(request: Request) -> Person:
-    """The learner whose token it is."""
+    """Return the learner whose token a request carries. Raises RefusedError if it is nobody's."""
     shared, token = state(request), bearer(request)
     shared.requests.count(token)
     with shared.cohort.database.reading() as connection:
         return by_token(connection, token)
 
 
-def find(request: Request) -> Session | None:
-    """The browser's session, if it has one."""
+def session_of(request: Request) -> Session | None:
+    """Return the browser's session; None if it has none."""
     token = request.cookies.get(COOKIE)
     if not token:
         return None
@@ -82,16 +76,14 @@ def find(request: Request) -> Session | None:
 
 
 class Needs:
-    """A dependency that lets only those with a role pass; `None` marks a route that is open to
-    everybody.
-    """
+    """Let only those with a role pass; `None` marks a route that is open to everybody."""
 
     def __init__(self, role: Role | None) -> None:
         self.role = role
 
     def __call__(self, request: Request) -> Session | None:
-        """The session. Raises LoginNeededError without one, RefusedError for a lesser role."""
-        session = find(request)
+        """Return the session. Raises LoginNeededError without one, RefusedError for a lesser role."""
+        session = session_of(request)
         if self.role is None:
             return session
         if session is None:
@@ -116,10 +108,16 @@ ByToken = Annotated[Person, Depends(api_person)]
 
 
 async def form(request: Request) -> dict[str, str]:
-    """The fields of a form that this browser's own page sent. Raises RefusedError for a foreign
-    origin or a missing CSRF token.
+    """Return the fields of a form that this browser's own page sent.
+
+    Raises RefusedError for a foreign origin, a form that is too large, or a missing CSRF token.
     """
-    _require_own_origin(request)
+    origin = request.headers.get("origin")
+    # Browsers send "null" from sandboxed pages and some redirects; the CSRF token decides then.
+    if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
+        raise RefusedError(
+            "forbidden", "This form was sent from another site.", "Use the page itself."
+        )
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
         raise RefusedError("too-large", "This form is too large.", "Send less.")
@@ -131,7 +129,7 @@ async def form(request: Request) -> dict[str, str]:
             else (await value.read()).decode("utf-8-sig", errors="replace")
         )
 
-    session = await run_in_threadpool(find, request)
+    session = await run_in_threadpool(session_of, request)
     if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):
         raise RefusedError(
             "forbidden",
@@ -144,16 +142,8 @@ async def form(request: Request) -> dict[str, str]:
 Form = Annotated[dict[str, str], Depends(form)]
 
 
-def _require_own_origin(request: Request) -> None:
-    origin = request.headers.get("origin")
-    if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
-        raise RefusedError(
-            "forbidden", "This form was sent from another site.", "Use the page itself."
-        )
-
-
 def let_in(request: Request, person: Person, where: str) -> Response:
-    """Open a session for this browser, and go on to a page of ours."""
+    """Open a session for this browser, and send it on to the page `where`."""
     database = state(request).cohort.database
     with database.writing() as connection:
         token = open_session(connection, person, database.clock())
@@ -166,6 +156,6 @@ def let_in(request: Request, person: Person, where: str) -> Response:
 
 
 def declared(dependant: Any) -> set[Any]:
-    """Every guard that a route's dependencies name, for the test that walks all routes."""
-    found = {each.call for each in dependant.dependencies}
-    return found.union(*(declared(each) for each in dependant.dependencies))
+    """Return every guard that a route's dependencies name, for the test that walks all routes."""
+    guards = {each.call for each in dependant.dependencies}
+    return guards.union(*(declared(each) for each in dependant.dependencies))

@@ -9,7 +9,8 @@ from sqlalchemy import update
 
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.server.guard import AsLearner, Form, state
+from bottleneck_lab.cohort.server.guard import AsLearner, Form
+from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.leaderboard import load_leaderboard

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grading.exports import ENDINGS, FORMATS, TYPES, Format, export
+from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
 from bottleneck_lab.cohort.grading.grades import Grade, load_grades
 from bottleneck_lab.cohort.grading.rules import all_extensions, extend, load_rules, set_rules
 from bottleneck_lab.cohort.members import people
@@ -28,8 +28,8 @@ from bottleneck_lab.cohort.server.guard import (
     AsInstructor,
     Form,
     form,
-    state,
 )
+from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -287,18 +287,22 @@ def grades(request: Request, session: AsInstructor) -> Response:
     rows: dict[str, list[Grade]] = {}
     for grade in found:
         rows.setdefault(grade.student.handle, []).append(grade)
-    return shared.page("grades.html", session, rows=rows, labs=list(load_labs()), formats=FORMATS)
+    return shared.page("grades.html", session, rows=rows, labs=list(load_labs()), exports=EXPORTS)
 
 
 @router.get("/export/{kind}", dependencies=[Depends(INSTRUCTOR)])
-def export_grades(request: Request, kind: Format) -> Response:
-    """One export as a file."""
+def download_export(request: Request, kind: str) -> Response:
+    """Return one export as a file. Raises RefusedError for an unknown one."""
     shared = state(request)
+    try:
+        export = find_export(kind)
+    except UsageError as error:
+        raise RefusedError("not-found", error.message, error.remedy) from error
     with shared.cohort.database.reading() as connection:
-        data = export(connection, shared.judge, shared.cohort.blobs, kind)
-    name = f"{folder_name(shared.cohort.config.name)}-{kind}.{ENDINGS.get(kind, 'csv')}"
+        data = export_grades(connection, shared.judge, shared.cohort.blobs, export)
+    name = export.file_name(folder_name(shared.cohort.config.name))
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(data, media_type=TYPES.get(kind, "text/csv; charset=utf-8"), headers=headers)
+    return Response(data, media_type=export.media_type, headers=headers)
 
 
 @router.post("/settings/roster", dependencies=[Depends(INSTRUCTOR)])

@@ -13,9 +13,10 @@ from concurrent.futures import Future
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
-from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.cohort.members.people import Person, by_tokens, unknown_token
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission, content_of
@@ -24,6 +25,7 @@ from bottleneck_lab.cohort.running.queue_order import load_pace, load_queue
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.submissions.receipts import sign_receipt
+from bottleneck_lab.errors import UsageError
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
@@ -36,7 +38,7 @@ DIAGNOSIS = "diagnosis.toml"
 
 class _Request(NamedTuple):
     token: str
-    asked: Submission
+    submission: Submission
     answer: Future[Accepted]
 
 
@@ -61,9 +63,8 @@ class Intake:
             self._identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
 
     def __enter__(self) -> Intake:
-        """Begin; first, while nothing comes in yet, remove blobs that were stored for submissions
-        that never came to be.
-        """
+        # Before anything comes in: a blob that no submission names belongs to a request that a
+        # killed server never finished.
         with self._cohort.database.reading() as connection:
             wanted = tables.blobs_of_submissions(connection)
         if removed := self._cohort.blobs.collect(wanted):
@@ -75,9 +76,9 @@ class Intake:
         self._requests.put(None)
         self._thread.join()
 
-    def offer(self, token: str, asked: Submission) -> Future[Accepted]:
-        """The answer to come: Accepted once everything is on the disk, or RefusedError."""
-        request = _Request(token, asked, Future())
+    def offer(self, token: str, submission: Submission) -> Future[Accepted]:
+        """Queue a submission. The future gives Accepted once all is on the disk, or RefusedError."""
+        request = _Request(token, submission, Future())
         self._requests.put(request)
         return request.answer
 
@@ -87,137 +88,133 @@ class Intake:
             while len(batch) < MOST_AT_ONCE and not self._requests.empty():
                 request = self._requests.get()
                 if request is None:
-                    self._requests.put(None)  # for the loop's own end
+                    self._requests.put(None)  # for the outer loop, which ends by it
                     break
                 batch.append(request)
-            self._take(batch)
+            self._take([each for each in batch if each.answer.set_running_or_notify_cancel()])
 
     def _take(self, batch: list[_Request]) -> None:
-        batch = [request for request in batch if request.answer.set_running_or_notify_cancel()]
+        """Store a batch and settle the answer of every request in it."""
+        formed = []
+        for request in batch:
+            try:
+                lab = self._require_formed(request.submission)
+                # An older client may name the lab as it was called then; only the name of today is
+                # stored, so that rules, budgets and exports find it.
+                submission = replace(request.submission, lab=lab.slug)
+                formed.append(request._replace(submission=submission))
+            except RefusedError as refused:
+                request.answer.set_exception(refused)
         try:
-            known = self._known([request for request in batch if self._formed(request)])
+            # Tokens are looked up before files are written: strangers fill nobody's disk.
+            with self._cohort.database.reading() as connection:
+                people = by_tokens(connection, {request.token for request in formed})
+            known = []
+            for request in formed:
+                if request.token in people:
+                    known.append((request, people[request.token]))
+                else:
+                    request.answer.set_exception(unknown_token())
             blobs = self._cohort.blobs.put(
-                [content_of(request.asked.files) for request, _ in known]
+                [content_of(request.submission.files) for request, _ in known]
             )
             with self._cohort.database.writing() as connection:
                 stored, answers = self._store(connection, known, blobs)
         except Exception:  # whatever it is: the next requests want this thread
             log.exception("a batch of %d submissions could not be stored", len(batch))
+            busy = RefusedError(
+                "busy", "The server could not store this.", "Try again in a moment.", 2.0
+            )
             for request in batch:
-                _settle(
-                    request.answer,
-                    RefusedError(
-                        "busy", "The server could not store this.", "Try again in a moment.", 2.0
-                    ),
-                )
+                if not request.answer.done():
+                    request.answer.set_exception(busy)
             return
+        # Only now: the transaction has ended, so a receipt is never sent for what could be lost.
         for one, answer in zip(stored, answers, strict=True):
             one.request.answer.set_result(answer)
-
-    def _known(self, requests: list[_Request]) -> list[tuple[_Request, Person]]:
-        """Those by learners of this cohort: nobody else's files come to the disk."""
-        with self._cohort.database.reading() as connection:
-            people = by_tokens(connection, {request.token for request in requests})
-        for request in requests:
-            if request.token not in people:
-                request.answer.set_exception(unknown_token())
-        return [(request, people[request.token]) for request in requests if request.token in people]
 
     def _store(
         self, connection: Connection, known: list[tuple[_Request, Person]], blobs: list[str]
     ) -> tuple[list[_Stored], list[Accepted]]:
+        """Enter in the database what is allowed, and refuse the rest."""
         now = self._cohort.database.clock()
-        ledger = Ledger(
-            connection,
-            [person for _, person in known],
-            [request.asked.key for request, _ in known],
-            now,
-        )
+        people = [person for _, person in known]
+        keys = [request.submission.key for request, _ in known]
+        ledger = Ledger(connection, people, keys, now)
         stored = []
         for (request, person), blob in zip(known, blobs, strict=True):
+            submission = request.submission
             try:
-                stored.append(self._enter(ledger, request, person, blob, now))
+                if earlier := ledger.receipt(person, submission):
+                    stored.append(_Stored(request, earlier, None))
+                    continue
+                left = ledger.require_allowed(person, submission.lab)
             except RefusedError as refused:
                 request.answer.set_exception(refused)
+                continue
+            unsigned = Receipt(
+                self._identifier,
+                person.handle,
+                token_hex(8),
+                submission.lab,
+                blob,
+                iso(now),
+                submission.key,
+            )
+            receipt = sign_receipt(unsigned, self._key)
+            ledger.add(person, submission, receipt)
+            stored.append(_Stored(request, receipt, left))
         ledger.write()
-        return stored, _answers(connection, stored, now)
+        positions = {one.handle: at for at, one in enumerate(load_queue(connection))}
+        pace = load_pace(connection, now)
+        answers = []
+        for one in stored:
+            ahead = positions.get(one.receipt.submission, 0)
+            answers.append(Accepted(one.receipt, ahead, pace.wait_s(ahead), one.left))
+        return stored, answers
 
-    def _enter(
-        self, ledger: Ledger, request: _Request, person: Person, blob: str, now: float
-    ) -> _Stored:
-        asked = request.asked
-        if earlier := ledger.receipt(person, asked):
-            return _Stored(request, earlier, None)
-        left = ledger.require_allowed(person, asked.lab)
-        unsigned = Receipt(
-            self._identifier, person.handle, token_hex(8), asked.lab, blob, iso(now), asked.key
-        )
-        receipt = sign_receipt(unsigned, self._key)
-        ledger.add(person, asked, receipt)
-        return _Stored(request, receipt, left)
-
-    def _formed(self, request: _Request) -> bool:
-        """Whether it is worth storing at all; if not, its answer says why."""
-        try:
-            self._check_form(request.asked)
-        except RefusedError as refused:
-            request.answer.set_exception(refused)
-            return False
-        return True
-
-    def _check_form(self, asked: Submission) -> None:
-        if not 8 <= len(asked.key) <= 64:
+    def _require_formed(self, submission: Submission) -> Lab:
+        """Return the lab of a submission. Raises RefusedError for what is not worth storing."""
+        if not 8 <= len(submission.key) <= 64:
             raise RefusedError(
                 "bad-request",
                 "The request's key must have 8 to 64 characters.",
                 "Send it with `lab submit`.",
             )
-        lab = load_labs().get(asked.lab)
-        if lab is None:
+        try:
+            lab = find_lab(submission.lab)
+        except UsageError:
             raise RefusedError(
                 "unknown-lab",
-                f"This cohort has no lab called '{asked.lab[:80]}'.",
+                f"This cohort has no lab called '{submission.lab[:80]}'.",
                 "`lab list` shows your labs; the cohort's edition may be older.",
-            )
-        if asked.lab_hash != self._hashes[asked.lab]:
+            ) from None
+        if submission.lab_hash != self._hashes[lab.slug]:
             raise RefusedError(
                 "other-lab-version",
                 f"Your edition of '{lab.slug}' is not this cohort's.",
                 "Install the version that the instructor named, then `lab reset --update` keeps"
                 " your edits.",
             )
-        _check_files(asked, lab)
-        if asked.capture is not None and not self._cohort.blobs.holds(asked.capture):
+        _require_files(submission, lab)
+        if submission.capture is not None and not self._cohort.blobs.holds(submission.capture):
             raise RefusedError(
                 "wrong-files",
                 "The capture did not arrive.",
                 "Run `lab submit` again: it sends the capture first.",
             )
+        return lab
 
 
-def _answers(connection: Connection, stored: list[_Stored], now: float) -> list[Accepted]:
-    places = {one.handle: place for place, one in enumerate(load_queue(connection))}
-    pace = load_pace(connection, now)
-    ahead = [places.get(one.receipt.submission, 0) for one in stored]
-    return [
-        Accepted(one.receipt, place, pace.wait_s(place), one.left)
-        for one, place in zip(stored, ahead, strict=True)
-    ]
-
-
-def _settle(answer: Future[Accepted], refused: RefusedError) -> None:
-    if not answer.done():
-        answer.set_exception(refused)
-
-
-def _check_files(asked: Submission, lab: Lab) -> None:
-    if asked.device not in lab.spec.devices:
+def _require_files(submission: Submission, lab: Lab) -> None:
+    """Raises RefusedError for a device or files that the lab does not take."""
+    if submission.device not in lab.spec.devices:
         raise RefusedError(
             "bad-request",
-            f"'{lab.slug}' cannot be measured on {asked.device}.",
+            f"'{lab.slug}' cannot be measured on {submission.device}.",
             f"Choose one of {', '.join(lab.spec.devices)}.",
         )
-    allowed, names = {*lab.spec.editable, DIAGNOSIS}, set(asked.files)
+    allowed, names = {*lab.spec.editable, DIAGNOSIS}, set(submission.files)
     if strange := sorted(names - allowed):
         raise RefusedError(
             "wrong-files",
@@ -226,7 +223,7 @@ def _check_files(asked: Submission, lab: Lab) -> None:
         )
     if missing := sorted(set(lab.spec.editable) - names):
         raise RefusedError("wrong-files", f"{missing[0]} is missing.", "`lab reset` restores it.")
-    for name, data in asked.files.items():
+    for name, data in submission.files.items():
         if len(data) > MAX_FILE_BYTES:
             raise RefusedError(
                 "too-large",

@@ -1,7 +1,7 @@
-"""What a batch of submissions needs to know of the database, read in a few queries; and what it
-adds, written in as few.
+"""The ledger of a batch of submissions: limits and earlier receipts, read in a few queries, and
+new rows, written in as few.
 
-A query a submission would cost ten times the work of everything else.
+A query per submission would cost ten times the work of everything else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, case, func, select, update
 
-from bottleneck_lab.cohort.grading.rules import Rules, rules_for
+from bottleneck_lab.cohort.grading.rules import rules_for
 from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
@@ -25,7 +25,10 @@ from bottleneck_lab.workspace.commitments import Record
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """Of a submission: what explains it, and is kept with it. The fields are those of the message."""
+    """Facts that explain a submission and are kept with it, under the message's field names.
+
+    All are as the learner's machine reports them: shown, never counted on.
+    """
 
     hints: int = 0
     checks: int = 0
@@ -44,51 +47,49 @@ class Ledger:
         self._settings = load_settings(connection)
         ids = sorted({person.id for person in people})
         self._rules = rules_for(connection, ids)
-        self._receipts = self._earlier(ids, sorted(set(keys)))
         self._latest: dict[int, float] = {}
         self._waiting: Counter[int] = Counter()
         self._counted: Counter[tuple[int, str]] = Counter()
-        self._read_accounts(ids)
         self._new: list[dict[str, Any]] = []
 
-    def _earlier(self, ids: list[int], keys: list[str]) -> dict[tuple[int, str], Receipt]:
         table = tables.submissions
-        columns = (table.c.person, table.c.request_key, table.c.receipt)
-        rows = self._connection.execute(
-            select(*columns).where(table.c.person.in_(ids), table.c.request_key.in_(keys))
+        earlier = select(table.c.person, table.c.request_key, table.c.receipt).where(
+            table.c.person.in_(ids), table.c.request_key.in_(sorted(set(keys)))
         )
-        return {
+        self._receipts = {
             (row.person, row.request_key): msgspec.json.decode(row.receipt, type=Receipt)
-            for row in rows
+            for row in connection.execute(earlier)
         }
-
-    def _read_accounts(self, ids: list[int]) -> None:
-        table = tables.submissions
         waiting = func.sum(case((table.c.state.in_(("queued", "running")), 1), else_=0))
         counted = func.sum(case((table.c.counts, 1), else_=0))
-        query = select(table.c.person, table.c.lab, func.max(table.c.received), waiting, counted)
-        for person, lab, latest, wait, count in self._connection.execute(
-            query.where(table.c.person.in_(ids)).group_by(table.c.person, table.c.lab)
-        ):
+        accounts = (
+            select(table.c.person, table.c.lab, func.max(table.c.received), waiting, counted)
+            .where(table.c.person.in_(ids))
+            .group_by(table.c.person, table.c.lab)
+        )
+        for person, lab, latest, wait, count in connection.execute(accounts):
             self._latest[person] = max(latest, self._latest.get(person, 0.0))
             self._waiting[person] += wait
             self._counted[person, lab] = count
 
-    def receipt(self, person: Person, asked: Submission) -> Receipt | None:
-        """The receipt of the same request, where it came before. Raises RefusedError if that key
-        was another submission's.
+    def receipt(self, person: Person, submission: Submission) -> Receipt | None:
+        """Return the receipt of the same request, where it came before.
+
+        Raises RefusedError if the key was another submission's.
         """
-        found = self._receipts.get((person.id, asked.key))
-        if found is not None and found.lab != asked.lab:
+        receipt = self._receipts.get((person.id, submission.key))
+        # A receipt keeps for good the name that the lab had when it was signed.
+        if receipt is not None and lab_name(receipt.lab) != submission.lab:
             raise RefusedError(
                 "bad-request",
                 "That key belongs to another submission.",
                 "Send it with `lab submit`, which draws a new one.",
             )
-        return found
+        return receipt
 
     def require_allowed(self, person: Person, lab: str) -> int | None:
-        """How many submissions will be left of the budget after this one; None without a budget.
+        """Return how many submissions remain after this one; None without a budget.
+
         Raises RefusedError for every limit.
         """
         wait = self._latest.get(person.id, 0.0) + self._settings.min_interval_s - self._now
@@ -103,13 +104,11 @@ class Ledger:
                 "Wait for one of them: `lab status` shows them.",
                 10.0,
             )
-        return self._left(person, lab, self._rules(lab, person.id))
-
-    def _left(self, person: Person, lab: str, rules: Rules) -> int | None:
+        rules = self._rules(lab, person.id)
         if rules.closes is not None and self._now > rules.closes:
             raise RefusedError(
                 "late",
-                f"'{lab_name(lab)}' closed at {iso(rules.closes)}.",
+                f"'{lab}' closed at {iso(rules.closes)}.",
                 "Ask your instructor for an extension.",
             )
         if rules.budget is None:
@@ -118,42 +117,41 @@ class Ledger:
         if left <= 0:
             raise RefusedError(
                 "budget-spent",
-                f"You have used all {rules.budget} submissions for '{lab_name(lab)}'.",
+                f"You have used all {rules.budget} submissions for '{lab}'.",
                 "`lab check` still measures on your own machine; your instructor can grant more"
                 " submissions.",
             )
         return left - 1
 
-    def add(self, person: Person, asked: Submission, receipt: Receipt) -> None:
-        """A submission that is allowed. It is written by `write`."""
-        told = {
-            name: msgspec.to_builtins(getattr(asked, name))
-            for name in Circumstances.__struct_fields__
-        }
+    def add(self, person: Person, submission: Submission, receipt: Receipt) -> None:
+        """Enter a submission that is allowed; `write` puts it into the database."""
+        circumstances = Circumstances(
+            *(getattr(submission, name) for name in Circumstances.__struct_fields__)
+        )
         self._new.append(
             {
                 "handle": receipt.submission,
                 "person": person.id,
-                "lab": asked.lab,
-                "device": asked.device,
-                "lab_hash": asked.lab_hash,
-                "request_key": asked.key,
+                "lab": submission.lab,
+                "device": submission.device,
+                "lab_hash": submission.lab_hash,
+                "request_key": submission.key,
                 "blob": receipt.content_sha256,
-                "capture": asked.capture,
+                "capture": submission.capture,
                 "received": self._now,
                 "receipt": msgspec.json.encode(receipt).decode(),
-                "told": msgspec.json.encode(told).decode(),
+                "told": msgspec.json.encode(circumstances).decode(),
                 "state": "queued",
                 "queued": self._now,
             }
         )
-        self._receipts[person.id, asked.key] = receipt
+        self._receipts[person.id, submission.key] = receipt
         self._latest[person.id] = self._now
         self._waiting[person.id] += 1
-        self._counted[person.id, asked.lab] += 1
+        self._counted[person.id, submission.lab] += 1
 
     def write(self) -> None:
-        """Everything that was added."""
+        """Insert all that was added, with an event for each."""
         if not self._new:
             return
         self._connection.execute(tables.submissions.insert(), self._new)

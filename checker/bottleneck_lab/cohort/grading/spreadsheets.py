@@ -1,0 +1,33 @@
+"""CSV as spreadsheets read it: UTF-8 with its mark, and no cell that becomes a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+Cell = str | float | int | None
+
+_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def harmless(cell: Cell) -> str:
+    """Return the text of a cell that no spreadsheet takes for a formula. Numbers stay numbers."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return f"{cell:.4f}".rstrip("0").rstrip(".")
+    if isinstance(cell, int):
+        return str(cell)
+    text = "".join(char for char in cell if char.isprintable())
+    return f"'{text}" if text.lstrip().startswith(_STARTS_FORMULA) else text
+
+
+def write_csv(header: Iterable[str], rows: Iterable[Iterable[Cell]]) -> bytes:
+    """Write a header and rows as CSV (RFC 4180)."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(header)
+    writer.writerows([harmless(cell) for cell in row] for row in rows)
+    # Excel takes a file without the byte order mark for the machine's own 8-bit encoding.
+    return out.getvalue().encode("utf-8-sig")

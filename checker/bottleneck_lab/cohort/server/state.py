@@ -1,0 +1,108 @@
+"""State that all requests share: the cohort, its limits, and the templates of its pages."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from sqlalchemy import select
+
+from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.server.hub import Hub
+from bottleneck_lab.cohort.server.limits import Limit
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.submissions.intake import Intake
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.grading.criteria import format_figure
+
+if TYPE_CHECKING:
+    from bottleneck_lab.cohort.folder import Cohort
+
+
+class State:
+    """Hold what all requests share. It lives as `app.state.shared`, one per process."""
+
+    def __init__(self, cohort: Cohort, url: str) -> None:
+        self.cohort = cohort
+        self.url = url
+        self.public_key = cohort.public_key
+        self.judge = verdict_reader_of(self.public_key)
+        self.intake = Intake(cohort)
+        self.hub = Hub(cohort.database)
+        # A room joins within a minute, often from behind one address translator, so the limit by
+        # address is generous; guessing a code of 59 bits at 30 in ten minutes is hopeless.
+        self.joins = Limit(400, 60)
+        self.wrong_codes = Limit(30, 600)
+        self.logins = Limit(10, 600)
+        self.requests = Limit(240, 60)
+        self.captures = Limit(20, 600)
+        self.uploads = asyncio.Semaphore(4)  # each holds up to MAX_PACKED_BYTES in memory
+        self.reading = threading.Lock()  # a report takes up to 3 GiB: one at a time
+        self.templates = _templates()
+        with cohort.database.reading() as connection:
+            self.identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()
+
+    def page(
+        self, name: str, session: Session | None, status: int = 200, **values: Any
+    ) -> Response:
+        """Render a template as a response. Every form of a page carries `csrf()`."""
+
+        def csrf() -> Markup:
+            field = Markup('<input type="hidden" name="csrf" value="{}">')
+            return field.format(session.csrf if session else "")
+
+        shared = {
+            "cohort": self.cohort.config.name,
+            "session": session,
+            "url": self.url,
+            "csrf": csrf,
+        }
+        text = self.templates.get_template(name).render({**shared, **values})
+        return Response(text, status, media_type="text/html; charset=utf-8")
+
+
+def state(request: Request) -> State:
+    """Return the state of the application that this request came to."""
+    return cast("State", request.app.state.shared)
+
+
+def answer(message: msgspec.Struct, status: int = 200) -> Response:
+    """Return a message as a JSON response."""
+    return Response(msgspec.json.encode(message), status, media_type="application/json")
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("bottleneck_lab.cohort.server"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(iso=iso, plain=plain, figure=figure, counted=counted)
+    return environment
+
+
+def plain(text: object) -> str:
+    """Replace characters that a browser would act on or that hide others.
+
+    For text that learners wrote: a direction override could make a name read as another's.
+    """
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in str(text))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 hint`, `2 hints`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def figure(value: float | None, unit: str = "") -> str:
+    """Format a measured number with its unit, as verdicts show it; a dash for None."""
+    return "–" if value is None else format_figure(value, unit)

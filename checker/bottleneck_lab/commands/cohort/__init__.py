@@ -1,0 +1,35 @@
+"""Run a cohort: a room of learners, and the runner that measures their submissions."""
+
+from __future__ import annotations
+
+from bottleneck_lab.commands.cohort import (
+    backup,
+    create,
+    export,
+    link,
+    regrade,
+    restore,
+    roster,
+    runner,
+    serve,
+    staff,
+    status,
+)
+
+COMMANDS = {
+    module.__name__.rpartition(".")[2]: (module.command, module.EXAMPLE)
+    for module in (
+        create,
+        serve,
+        status,
+        runner,
+        roster,
+        export,
+        regrade,
+        backup,
+        restore,
+        staff,
+        link,
+    )
+}
+"""Every command of the group, with its example."""

@@ -1,0 +1,45 @@
+"""`lab cohort create`: a folder with a cohort's database, key and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.cohort.folder import Config, create_cohort, folder_name
+from bottleneck_lab.cohort.store.database import explained
+from bottleneck_lab.commands.ui import say
+
+EXAMPLE = 'lab cohort create "Autumn workshop"'
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="The cohort's name.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            "-f",
+            help="Folder to create (default: one here, named after the cohort).",
+            show_default=False,
+        ),
+    ] = None,
+    database: Annotated[
+        str,
+        typer.Option(
+            "--database", help="postgresql://user@host/name, instead of the built-in SQLite."
+        ),
+    ] = "",
+) -> None:
+    """Create a cohort: a folder with its database, key and settings."""
+    target = folder or Path(folder_name(name))
+    with explained():
+        create_cohort(target, Config(name, database))
+    key = target / "key" / "cohort.pem"
+    say(f"Created '{name}' in {target}.", style="green")
+    say(
+        f"Its verdicts are signed with {key}: keep that file private. {key}.pub is for everybody:"
+        " publish it."
+    )
+    say(f"Next: lab cohort serve --folder {target}", style="bold")

@@ -1,0 +1,48 @@
+"""`lab cohort export`: the grades as a file for another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.cohort.folder import folder_name, open_cohort
+from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.commands.cohort.options import Folder
+from bottleneck_lab.commands.ui import say
+from bottleneck_lab.workspace.atomic import write_bytes
+
+EXAMPLE = "lab cohort export nbgrader --folder autumn-workshop"
+
+
+def command(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="; ".join(f"{export.name}: {export.purpose}" for export in EXPORTS.values()) + ".",
+            metavar=f"[{'|'.join(EXPORTS)}]",
+            autocompletion=lambda: list(EXPORTS),
+        ),
+    ],
+    folder: Folder = Path(),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write (default: named after the cohort).",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Export the grades, or the graded files, for another program."""
+    export = find_export(kind)
+    with open_cohort(folder) as cohort:
+        with cohort.database.reading() as connection:
+            judge = verdict_reader_of(cohort.public_key)
+            data = export_grades(connection, judge, cohort.blobs, export)
+        target = output or Path(export.file_name(folder_name(cohort.config.name)))
+    write_bytes(target, data)
+    say(f"Wrote {target}.", style="green")

@@ -1,0 +1,65 @@
+"""Options that several commands of the group share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.measure.gpu import cuda_devices
+
+Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
+Gpus = Annotated[
+    str | None,
+    typer.Option("--gpus", help="GPUs to use, such as 0,1 (default: all).", show_default=False),
+]
+Unsandboxed = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsandboxed", help="Measure without bubblewrap. Every verdict will say so."
+    ),
+]
+NoCgroup = Annotated[
+    bool,
+    typer.Option(
+        "--allow-no-cgroup",
+        help="Measure without a control group's limits. Every verdict will say so.",
+    ),
+]
+Uids = Annotated[
+    str | None,
+    typer.Option(
+        "--uids",
+        help=(
+            "Unprivileged users to run checks as, one per slot, such as 61000-61003. Needs root."
+            " The default as root is to pick free ones; '' shares root."
+        ),
+        show_default=False,
+    ),
+]
+Quiet = Annotated[
+    float,
+    typer.Option(
+        "--quiet", help="Wait up to this many seconds for the machine to be idle and cool."
+    ),
+]
+
+SHARED_USER = (
+    "All slots run checks as this runner's own user; every verdict says so. A runner started as"
+    " root gives each slot its own user."
+)
+
+
+def parse_gpus(text: str | None) -> list[int]:
+    """Return the indices of the GPUs to use; all for None. Raises UsageError for no such list."""
+    if text is None:
+        return list(range(len(cuda_devices())))
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"'{text}' is not a list of GPUs.",
+            "List their indices: --gpus 0,1 (or --gpus '' for none).",
+        )
+    return [int(part) for part in parts]

@@ -1,0 +1,27 @@
+"""`lab cohort restore`: a cohort from its backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.cohort.backup import restore
+from bottleneck_lab.cohort.store.database import explained
+from bottleneck_lab.commands.ui import say
+
+EXAMPLE = "lab cohort restore autumn.tar --folder restored"
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="A file written by `lab cohort backup`.")],
+    folder: Annotated[Path, typer.Option("--folder", "-f", help="Folder to create.")],
+    database: Annotated[
+        str, typer.Option("--database", help="postgresql://user@host/name, instead of SQLite.")
+    ] = "",
+) -> None:
+    """Recreate a cohort from a backup, on either kind of database."""
+    with explained():
+        name = restore(file, folder, database)
+    say(f"Restored '{name}' in {folder}. Next: lab cohort serve --folder {folder}", style="green")

@@ -1,0 +1,40 @@
+"""`lab cohort roster`: who may join, from a CSV file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
+from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.commands.cohort.options import Folder
+from bottleneck_lab.commands.ui import say
+from bottleneck_lab.errors import UsageError
+
+EXAMPLE = "lab cohort roster students.csv --folder autumn-workshop --only"
+
+
+def command(
+    file: Annotated[
+        Path, typer.Argument(help="A CSV file with a student_id (or identifier) column.")
+    ],
+    folder: Folder = Path(),
+    only: Annotated[
+        bool, typer.Option("--only", help="From now on, let only people on the roster join.")
+    ] = False,
+) -> None:
+    """Add a roster's learners, or correct their entries. They join with `lab join URL CODE --id
+    STUDENT_ID`.
+    """
+    try:
+        learners = read_roster(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.", "Name a UTF-8 CSV file.") from error
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        added, corrected = enter_roster(connection, learners, cohort.database.clock())
+        if only:
+            change_settings(connection, roster_only=True)
+    say(f"Roster: {added} added, {corrected} corrected.", style="green")

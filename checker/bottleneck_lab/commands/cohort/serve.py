@@ -1,0 +1,138 @@
+"""`lab cohort serve`: the server of a cohort, with a runner beside it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.cohort.folder import Cohort, open_cohort
+from bottleneck_lab.cohort.logs import log_json
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.qr import qr_terminal
+from bottleneck_lab.cohort.running.preflight import Preflight
+from bottleneck_lab.cohort.server.serve import Keeper
+from bottleneck_lab.cohort.server.serve import serve as serve_forever
+from bottleneck_lab.commands.cohort.options import (
+    SHARED_USER,
+    Folder,
+    Gpus,
+    NoCgroup,
+    Quiet,
+    Uids,
+    Unsandboxed,
+    parse_gpus,
+)
+from bottleneck_lab.commands.ui import say
+
+EXAMPLE = "lab cohort serve --folder autumn-workshop --host 0.0.0.0"
+
+
+def command(
+    folder: Folder = Path(),
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port")] = 8321,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help="URL at which learners reach the server, if it is behind a proxy.",
+            show_default=False,
+        ),
+    ] = None,
+    tls: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option("--tls", help="Certificate and key, both in PEM format.", show_default=False),
+    ] = None,
+    runner: Annotated[
+        bool, typer.Option("--runner/--no-runner", help="Measure on this machine too.")
+    ] = True,
+    gpus: Gpus = None,
+    allow_unsandboxed: Unsandboxed = False,
+    allow_no_cgroup: NoCgroup = False,
+    uids: Uids = None,
+    quiet: Quiet = 20.0,
+) -> None:
+    """Serve the cohort, and print how to join it.
+
+    Exit code: 2 for wrong arguments, 4 if this machine cannot serve or measure; all reasons are
+    printed at once.
+    """
+    log_json()
+    with open_cohort(folder) as cohort, ExitStack() as stack:
+        preflight = Preflight()
+        preflight.check_address(host, port)
+        if tls:
+            preflight.check_certificate(*tls)
+        users: list[int] = []
+        if runner:
+            preflight.check_containment(
+                allow_unsandboxed=allow_unsandboxed, allow_no_cgroup=allow_no_cgroup
+            )
+            with preflight.step():
+                slots = len(parse_gpus(gpus)) + 1  # and one for checks of the CPU
+                users = preflight.check_slot_users(uids, slots, allow_unsandboxed=allow_unsandboxed)
+        preflight.finish("This cohort cannot be served here")
+        if runner:
+            if not users:
+                say(SHARED_USER, style="yellow", err=True)
+            command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner"]
+            command += ["--folder", str(cohort.folder), "--quiet", str(quiet)]
+            command += ["--gpus", gpus] if gpus is not None else []
+            command += ["--uids", ",".join(map(str, users))]
+            command += ["--allow-unsandboxed"] if allow_unsandboxed else []
+            command += ["--allow-no-cgroup"] if allow_no_cgroup else []
+            stack.enter_context(Keeper([*command, "--parent", str(os.getpid())]))
+        own = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
+        reached = (url or cohort.config.url or own).rstrip("/")
+        cohort.keep_address(reached)
+        _print_how_to_join(cohort, reached)
+        files = (str(tls[0]), str(tls[1])) if tls else None
+        serve_forever(cohort, host, port, reached, tls=files)
+
+
+def _network_address(host: str) -> str:
+    """Return this machine's own address where the server listens on all interfaces."""
+    if host not in ("0.0.0.0", "::"):
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # An address for documentation (RFC 5737). Connecting a datagram socket sends nothing,
+            # but makes the kernel choose the interface that leads out.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def _print_how_to_join(cohort: Cohort, url: str) -> None:
+    with cohort.database.writing() as connection:
+        codes = people.join_codes(connection)
+        now = cohort.database.clock()
+        login = people.new_link(connection, people.the_instructor(connection, now), now)
+    say(f"{cohort.config.name}", style="bold")
+    if codes:
+        say(f"\nLearners type:  lab join {url} {codes[0]}", style="bold")
+        say(f"or open         {url}/join/{codes[0]}\n")
+        if sys.stdout.isatty():
+            typer.echo(qr_terminal(f"{url}/join/{codes[0]}"))
+    say(
+        "Your page (this link works once, within 15 minutes; `lab cohort link` makes another):\n "
+        f" {url}/login/{login}"
+    )
+    if url.startswith("http:") and "127.0.0.1" not in url:
+        say(
+            "Without --tls, tokens cross the network unencrypted. Use only a network that you"
+            " trust.",
+            style="yellow",
+            err=True,
+        )
+    sys.stdout.flush()

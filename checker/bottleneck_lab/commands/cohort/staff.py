@@ -1,0 +1,28 @@
+"""`lab cohort staff`: instructors and assistants, who log in with a password."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.commands.cohort.options import Folder
+from bottleneck_lab.commands.ui import say
+
+EXAMPLE = "lab cohort staff Grace --folder autumn-workshop"
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="The name to log in with.")],
+    folder: Folder = Path(),
+    role: Annotated[Literal["assistant", "instructor"], typer.Option("--role")] = "assistant",
+) -> None:
+    """Add an assistant or an instructor. Prints the password once."""
+    password = secrets.token_urlsafe(15)
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        people.add_staff(connection, role, name, password, cohort.database.clock())
+    say(f"{name} logs in at /login with the password  {password}")
