@@ -14,7 +14,7 @@ GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psuti
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint demo slow gpu docs bench clean
+.PHONY: help setup quick test lint demo slow gpu fresh docs bench clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -68,6 +68,9 @@ gpu: ## Run everything that needs a CUDA device, step by step; ARGS="--budget-s 
 	> "$$($(GPU_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpu.pth"
 	@if $(GPU_VENV)/bin/python -I -c '$(GPU_NEEDS)'; then $(GPU_VENV)/bin/python scripts/gpu.py $(ARGS); \
 	else $(MAKE) --no-print-directory setup && $(BIN)/python scripts/gpu.py $(ARGS); fi
+
+fresh: ## Run the README's commands in bare Debian roots, as root with mmdebstrap; RELEASES=bookworm, TESTS=1 as you like.
+	scripts/fresh.sh
 
 docs: $(STAMP) ## Build the documentation site in build/site; open it straight from disk.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
