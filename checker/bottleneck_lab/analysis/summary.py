@@ -17,7 +17,8 @@ from bottleneck_lab.analysis.device.transfers import (
     find_copies,
 )
 from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse, find_device_uses
-from bottleneck_lab.analysis.findings import Evidence, Finding, doubt, find_findings
+from bottleneck_lab.analysis.evidence import Evidence
+from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
 from bottleneck_lab.analysis.host.lines import LineRow, find_lines
 from bottleneck_lab.analysis.host.operators import OperatorRow, build_calls, find_operators
 from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs

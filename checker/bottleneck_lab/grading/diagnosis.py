@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.device.gaps import OUTSIDE, Cause
+from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
@@ -69,7 +69,7 @@ _PARTS = (
 
 FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
-    *(f"idle_{cause}_share" for cause in get_args(Cause)),
+    *(f"idle_{cause}_share" for cause in CAUSES),
     "largest_gain_ratio",
     "memory_growth_ratio",
     "unpaused_images_per_s",

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bottleneck_lab.analysis.device.gaps import SAID, SAID_ON_CPU
+from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.operators import OperatorRow
@@ -89,47 +89,12 @@ _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of t
 
 
 def _idle(cause: str, *, on_cpu: bool) -> PartKind:
-    """Return the kind of part that a cause of idle time is.
-
-    On a CPU nothing is launched, and a CPU that prepares input is not idle.
-    """
-    label = None
-    if on_cpu:
-        label = _ON_CPU.get(cause)
-    explained = (SAID_ON_CPU if on_cpu else SAID)[cause]
-    return f"idle-{cause}", label or f"idle: {gap_label(cause)}", gap_colour(cause), explained
-
-
-_ON_CPU = {
-    "launch": "between operators",
-    "input": "preparing input",
-    "python": "no operator for long",
-}
-_LABELS = {
-    "between_steps": "between steps",
-    "host": "work on the host",
-    "python": "Python",
-    "queued": "between queued kernels",
-    "startup": "before the first work",
-    "ending": "after the last work",
-}
-_COLOURS = {
-    **dict.fromkeys(("python", "sleep"), "gap-python"),
-    **dict.fromkeys(("host", "files", "compilation", "imports"), "gap-host"),
-    **dict.fromkeys(("startup", "ending", "between_steps", "queued"), "gap-outside"),
-}
-
-
-def gap_label(cause: str) -> str:
-    """Return the label of a cause of idle time."""
-    return _LABELS.get(cause, cause)
-
-
-def gap_colour(cause: str) -> str:
-    """Return the class of page.css that draws a cause of idle time. Related causes share one: a
-    page has no room for fifteen.
-    """
-    return _COLOURS.get(cause, f"gap-{cause}")
+    """Return the kind of part that a cause of idle time is."""
+    row = CAUSE_OF[cause]
+    label, sentence = f"idle: {row.label}", row.sentence
+    if on_cpu:  # nothing is launched there, and a CPU that prepares input is not idle
+        label, sentence = row.cpu_label or label, row.cpu_sentence or sentence
+    return f"idle-{cause}", label, row.colour, sentence
 
 
 def device_label(use: DeviceUse, *, ranks: int = 1) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import gap_label, short_name
+from bottleneck_lab.report.breakdown import short_name
 
 GROUPS = {
     "step": "The step",
@@ -98,7 +99,7 @@ def format_interval(low: float | None, high: float | None) -> str:
 def label_change(change: FigureChange) -> str:
     """Name what changed, in a reader's words."""
     if change.group == "gap":
-        return gap_label(change.what)
+        return CAUSE_OF[change.what].label
     name = _LABELS.get((change.group, change.what)) or short_name(change.what)
     if not change.was:
         return name

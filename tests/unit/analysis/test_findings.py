@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bottleneck_lab import findings, load, merge_ranks, summarise
 from bottleneck_lab.analysis.amdahl import ceiling, predicted
-from bottleneck_lab.analysis.findings import FINDING_IDS, Evidence, find_findings
+from bottleneck_lab.analysis.evidence import Evidence
+from bottleneck_lab.analysis.findings import FINDING_IDS, find_findings
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 KINDS = [

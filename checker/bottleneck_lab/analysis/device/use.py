@@ -13,14 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device.gaps import (
-    OUTSIDE,
-    Cause,
-    Gap,
-    GapCause,
-    attribute,
-    explain_gaps,
-)
+from bottleneck_lab.analysis.causes import OUTSIDE, Cause
+from bottleneck_lab.analysis.device.gaps import PATTERNS, Gap, GapCause, attribute, explain_gaps
 from bottleneck_lab.analysis.host.view import HostView, named, union_of, view_host
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
 from bottleneck_lab.trace.timeline import (
@@ -121,7 +115,7 @@ def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
     if not len(work):
         work = take(timeline.ranges, ~np.isin(timeline.ranges.name, step_rows(timeline).name))
     work = take(work, (work.rank == rank) & ~named(timeline, work, _COLLECTIVE))
-    busy = iv.subtract(iv.union(work.start, work.end), host.input)
+    busy = iv.subtract(iv.union(work.start, work.end), host.doing["input"])
     parts = (busy, host.collectives)
     kinds = np.repeat(
         (ActivityKind.KERNEL, ActivityKind.COMMUNICATION), [len(part.start) for part in parts]
@@ -184,7 +178,7 @@ def _devices(timeline: Timeline) -> Iterator[tuple[DeviceTime, _Recorded]]:
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         table, mine = timeline.device, timeline.device.rank == rank
-        host = view_host(timeline, rank)
+        host = view_host(timeline, rank, PATTERNS)
         if not mine.any():
             table = cpu_rows(timeline, host, rank)
             mine = np.ones(len(table), dtype=bool)
@@ -304,7 +298,8 @@ def _strip(busy: iv.Intervals, window: Window) -> list[float]:
 
 def _launching(host: HostView, window: Window) -> int:
     return iv.clip(
-        iv.subtract(host.launching, iv.join(host.sync, host.copy, host.allocation)), *window
+        iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation)),
+        *window,
     ).total
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 
 from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.device.gaps import OUTSIDE, Gap
+from bottleneck_lab.analysis.causes import OUTSIDE
+from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.device.use import STRIP
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary

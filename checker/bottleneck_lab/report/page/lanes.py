@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.device.gaps import CAUSES, SAID
+from bottleneck_lab.analysis.causes import CAUSES, IDLE_CAUSES
 from bottleneck_lab.analysis.device.use import CPU, DeviceTime
-from bottleneck_lab.report.breakdown import gap_colour, gap_label
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, take
 
 
@@ -43,8 +42,8 @@ CATEGORIES: dict[str, CategoryStyle] = {
     "runtime": CategoryStyle("runtime call", "cat-runtime", "runtime call"),
     "python": CategoryStyle("Python", "cat-python", "Python"),
     **{
-        f"idle-{cause}": CategoryStyle(f"idle: {gap_label(cause)}", gap_colour(cause), SAID[cause])
-        for cause in CAUSES
+        f"idle-{cause.id}": CategoryStyle(f"idle: {cause.label}", cause.colour, cause.sentence)
+        for cause in IDLE_CAUSES
     },
     "idle": CategoryStyle("idle", "gap-idle", "the device is idle"),
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
@@ -16,7 +17,6 @@ from bottleneck_lab.report.breakdown import (
     describe_collectives,
     describe_lines,
     device_label,
-    gap_label,
     short_name,
     wall_parts,
 )
@@ -79,7 +79,7 @@ def _figures(summary: Summary) -> Markup:
     ]
     if worst:
         shown.append(
-            (words.format_share(worst.share), f"largest idle part: {gap_label(worst.cause)}")
+            (words.format_share(worst.share), f"largest idle part: {CAUSE_OF[worst.cause].label}")
         )
     elif summary.blind:
         shown.append(

@@ -1,0 +1,192 @@
+"""Detectors of what keeps a device waiting: input, launches, the host's other work and its waits.
+
+Each takes the evidence and returns what it has found, nothing for most captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bottleneck_lab.analysis.causes import CAUSE_OF, Cause
+from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
+from bottleneck_lab.analysis.host.lines import LineRow
+
+SMALL_SHARE = 0.30
+SITE_SHARE = 0.30
+MANY_CALLS = 100
+"""This many operator calls from one line in one step are a loop that could be one operator."""
+LONG_CALL_NS = 100_000
+SMALL_NS = 10_000
+"""An operator call shorter than this on the CPU is mostly call overhead."""
+
+LOAD_AHEAD = (
+    "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers),"
+    " make each sample cheaper (decode at reduced size, cheaper transforms, pre-processed data)"
+)
+PREPARE_AHEAD = (
+    "Prepare the next batch while the device works on this one, in several threads or processes;"
+    " make each request's preparation cheaper (decode at reduced size, cheaper transforms), or"
+    " decode on the device (DALI)."
+)
+FASTER_OPERATORS = (
+    "Replace loops of small operators with one operator on a larger tensor, or use"
+    " torch.compile; move other Python work out of the step."
+)
+
+
+def idle_for(cause: Cause) -> Callable[[Evidence], list[Detection]]:
+    """Return a detector of idle time of one cause, worded as the cause's row words it."""
+
+    def detect(seen: Evidence) -> list[Detection]:
+        share = seen.idle_share(cause)
+        if share < IDLE_SHARE:
+            return []
+        state, sentence = "the device was idle", CAUSE_OF[cause].sentence
+        if seen.on_cpu:
+            state = "no operator ran"
+        return [Detection(f"For {share:.0%} of the time {state} while {sentence}.", share)]
+
+    return detect
+
+
+def late_input(seen: Evidence) -> list[Detection]:
+    """Detect a main thread that waits for, or prepares, the next batch."""
+    share = seen.idle_share("input")
+    if share < IDLE_SHARE:
+        return []
+    title, advice = "", f"{LOAD_AHEAD} or decode on the device (DALI)."
+    state = "the device did no work"
+    if seen.on_cpu:  # a CPU that prepares input is not idle
+        title, state = "The model waits for data", "no operator of the model ran"
+        advice = f"{LOAD_AHEAD}, and give the loader and the model separate cores."
+    elif seen.serving:
+        advice = PREPARE_AHEAD
+    evidence = (
+        f"For {share:.0%} of the time {state} while the main thread waited for or prepared the next"
+        " batch."
+    )
+    return [Detection(evidence, share, title, advice)]
+
+
+def late_launches(seen: Evidence) -> list[Detection]:
+    """Detect a host that launches one kernel after another, each too late."""
+    if seen.on_cpu:
+        return []
+    share = seen.idle_share("launch")
+    use = max(seen.launches, key=lambda u: u.kernels, default=None)
+    # A host that needs less time for its launches than the device for its work would be ahead:
+    # whatever lets the queue run dry is to blame then, and is found by itself.
+    launching = sum(device.launching_ns for device in seen.devices)
+    ahead = launching < sum(device.busy_ns for device in seen.devices)
+    if share < IDLE_SHARE or use is None or ahead:
+        return []
+    evidence = (
+        f"For {share:.0%} of the time the device was idle while the host launched kernels one by"
+        f" one, each too late: {use.kernels_per_step:.0f} kernels per step, half of them under"
+        f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
+    )
+    return [Detection(evidence, share)]
+
+
+def _overhead(seen: Evidence) -> tuple[float, float, int]:
+    """Return (share of Python between operators, share of small operators' calls, their number)."""
+    small = [row for row in seen.operators if row.self_ns < SMALL_NS * row.calls]
+    calling = sum(row.self_ns for row in small) / seen.time_ns
+    return seen.idle_share("launch"), calling, sum(row.calls for row in small)
+
+
+def python_overhead(seen: Evidence) -> list[Detection]:
+    """Detect, without an accelerator, Python between operators and calls of operators that have
+    next to nothing to compute.
+    """
+    if not seen.on_cpu:
+        return []
+    between, calling, calls = _overhead(seen)
+    if between < IDLE_SHARE and calling < SMALL_SHARE:
+        return []
+    site, where = repeated_calls(seen)
+    evidence = (
+        f"For {between:.0%} of the time no operator ran: Python was between one and the next."
+        f" Another {calling:.0%} went to {calls} calls of operators that take under"
+        f" {SMALL_NS / 1e3:.0f} µs each, mostly call overhead."
+    )
+    advice = "" if where else f"{FASTER_OPERATORS} Record with --stack to see the line."
+    evidence = f"{evidence} {where}".rstrip()
+    return [Detection(evidence, max(between + calling, site), advice=advice)]
+
+
+def many_calls(seen: Evidence) -> list[Detection]:
+    """Detect, without an accelerator, a function that calls operator after operator, where calling
+    them is not the bottleneck as a whole.
+    """
+    if not seen.on_cpu:
+        return []
+    between, calling, _ = _overhead(seen)
+    site, where = repeated_calls(seen)
+    if between >= IDLE_SHARE or calling >= SMALL_SHARE or site < SITE_SHARE:
+        return []
+    return [Detection(where, site)]
+
+
+def repeated_calls(seen: Evidence) -> tuple[float, str]:
+    """Return (share of the time, a sentence) of the function whose lines call most operators, each
+    many times per step, with the operators' backward; (0, "") if there is none.
+    """
+    steps = max(seen.steps, 1)
+    sites: dict[str, list[LineRow]] = {}
+    for row in seen.lines:
+        often = row.operators >= MANY_CALLS * steps
+        if row.exact and often and row.operator_ns < LONG_CALL_NS * row.operators:
+            # "file.py(line): function" without the line
+            site = row.line.partition("(")[0] + row.line.rpartition(":")[2]
+            sites.setdefault(site, []).append(row)
+    if not sites:
+        return 0.0, ""
+    costs = {
+        site: sum(row.host_ns + row.backward_ns for row in rows) for site, rows in sites.items()
+    }
+    costliest = max(costs, key=costs.__getitem__)
+    rows = sites[costliest]
+    share = costs[costliest] / seen.time_ns
+    lines = sorted(row.line for row in rows)
+    others = ""
+    if len(lines) > 1:
+        others = f" and {len(lines) - 1} more line{'s' * (len(lines) > 2)} of it"
+    calls = sum(row.operators for row in rows) / steps
+    back = sum(row.backward_ns for row in rows) / seen.time_ns
+    sentence = (
+        f"{lines[0]}{others} calls {calls:.0f} operators per step: {share:.0%} of the time,"
+        f" {back:.0%} of it in their backward."
+    )
+    return share, sentence
+
+
+def waits(seen: Evidence) -> list[Detection]:
+    """Detect a device that runs dry because the host had waited for it."""
+    share = seen.idle_share("synchronisation")
+    if share < IDLE_SHARE:
+        return []
+    where = ""
+    if seen.syncs:
+        worst = seen.syncs[0]
+        where = f"; most waiting is in {worst.name}, {worst.calls_per_step:.1f} calls per step"
+        caller = worst.line or worst.caused_by
+        where += f", from {caller}" if caller else ""
+    evidence = (
+        f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
+    )
+    return [Detection(evidence, share)]
+
+
+def driver_allocations(seen: Evidence) -> list[Detection]:
+    """Detect cudaMalloc and cudaFree in the loop: they wait for the device, and a caching allocator
+    makes none after warm-up.
+    """
+    calls = max((use.driver_calls for use in seen.memory), default=0)
+    if not seen.steps or calls < 2 * seen.steps:
+        return []
+    evidence = (
+        f"{calls} calls to cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the"
+        " driver in the loop."
+    )
+    return [Detection(evidence, seen.idle_share("synchronisation"))]

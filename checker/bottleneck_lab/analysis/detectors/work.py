@@ -1,0 +1,166 @@
+"""Detectors of work that could be hidden, cheaper or more even: copies, communication, kernels,
+operators, steps and memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
+from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
+
+COPY_SHARE = 0.05
+DOMINANT_SHARE = 0.40
+STEP_SPREAD = 0.25
+_MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
+"""Operators that should dominate a busy CPU: that is not a finding."""
+
+
+def exposed_copies(seen: Evidence) -> list[Detection]:
+    """Detect copies that nothing runs beside, and waiting for copies."""
+    exposed = sum(use.exposed_copy_ns for use in seen.devices) / seen.time_ns
+    share = exposed + seen.idle_share("copy")
+    if share < COPY_SHARE:
+        return []
+    moved = sum(row.bytes for row in seen.copies)
+    count = sum(row.calls for row in seen.copies)
+    evidence = (
+        f"For {share:.0%} of the time the device only copied, or waited for a copy:"
+        f" {moved / (1 << 20):.1f} MiB in {count} copies."
+    )
+    return [Detection(evidence, share)]
+
+
+def pageable_copies(seen: Evidence) -> list[Detection]:
+    """Detect copies from or to memory that is not pinned."""
+    rows = [row for row in seen.copies if row.host_memory == "pageable"]
+    share = sum(row.total_ns for row in rows) / seen.time_ns
+    if not rows or share < COPY_SHARE:
+        return []
+    count = sum(row.calls for row in rows)
+    speed = max(rows, key=lambda row: row.total_ns).gb_per_s
+    evidence = (
+        f"{count} copies use pageable memory and take {share:.0%} of the time, at {speed:.1f} GB/s."
+    )
+    return [Detection(evidence, share)]
+
+
+def exposed_communication(seen: Evidence) -> list[Detection]:
+    """Detect communication that nothing runs beside, and waiting for other ranks."""
+    exposed_ns = sum(use.exposed_communication_ns for use in seen.devices)
+    share = exposed_ns / seen.time_ns + seen.idle_share("communication")
+    if share < IDLE_SHARE:
+        return []
+    whole = sum(use.communication_ns for use in seen.devices)
+    hidden = 1 - exposed_ns / whole if whole else 0.0
+    evidence = (
+        f"For {share:.0%} of the time a device only communicated or waited for other ranks;"
+        f" {hidden:.0%} of the communication overlaps computation."
+    )
+    return [Detection(evidence, share)]
+
+
+def slow_rank(seen: Evidence) -> list[Detection]:
+    """Detect a rank whose own work takes longer than the others'."""
+    slow = [row for row in seen.stragglers if row.share_of_step >= IDLE_SHARE]
+    if not slow:
+        return []
+    worst = max(slow, key=lambda row: row.share_of_step)
+    evidence = (
+        f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms per step longer than the median"
+        " rank; the others wait for it in their collectives."
+    )
+    return [Detection(evidence, worst.share_of_step)]
+
+
+def kernels_like(
+    pattern: re.Pattern[str], least: float, called: str
+) -> Callable[[Evidence], list[Detection]]:
+    """Return a detector of kernels whose names match and that take `least` of the time or more.
+
+    `called`: what the evidence calls them.
+    """
+
+    def detect(seen: Evidence) -> list[Detection]:
+        wall = sum(use.working_ns for use in seen.devices if not use.is_cpu)
+        rows = [row for row in seen.kernels if pattern.search(row.name)]
+        if not wall or not rows:
+            return []
+        share = sum(row.total_ns for row in rows) / wall
+        if share < least:
+            return []
+        largest = rows[0].name
+        if len(largest) > 60:
+            largest = largest[:57] + "..."
+        evidence = (
+            f"{sum(row.calls for row in rows)} {called} take {share:.0%} of the time; the largest"
+            f" is {largest}."
+        )
+        return [Detection(evidence, share)]
+
+    return detect
+
+
+def dominant_operator(seen: Evidence) -> list[Detection]:
+    """Detect one operator other than matrix work that takes most of a busy CPU: where Amdahl's law
+    says to begin.
+    """
+    if not seen.operators or not seen.on_cpu:
+        return []
+    top = max(seen.operators, key=lambda row: row.self_ns)
+    share = top.self_ns / seen.time_ns
+    small = top.self_ns < SMALL_NS * top.calls
+    by_line = repeated_calls(seen)[0] >= share  # the line that calls it says more
+    if share < DOMINANT_SHARE or small or by_line or _MATRIX_WORK.search(top.name):
+        return []
+    evidence = (
+        f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of"
+        f" {top.self_ns / top.calls / 1e3:.1f} µs."
+    )
+    return [Detection(evidence, share)]
+
+
+def uneven_steps(seen: Evidence) -> list[Detection]:
+    """Detect a few slow steps among many. The cost is what the slow ones take beyond the median."""
+    steps = sorted(seen.step_ns)
+    if len(steps) < 4:
+        return []
+    median = steps[len(steps) // 2]
+    # Where all steps scatter, as on a shared machine, slow is what lies beyond five times their
+    # median absolute deviation.
+    scatter = sorted(abs(step - median) for step in steps)[len(steps) // 2]
+    slow = median + max(STEP_SPREAD * median, 5 * scatter)
+    excess = sum(step - median for step in steps if step > slow)
+    share = excess / max(sum(steps), 1)
+    if share < IDLE_SHARE:
+        return []
+    evidence = (
+        f"The slowest step takes {steps[-1] / 1e6:.2f} ms, while half of all steps take under "
+        f"{median / 1e6:.2f} ms; the excess is {share:.0%} of the time."
+    )
+    return [Detection(evidence, share)]
+
+
+def growing_memory(seen: Evidence) -> list[Detection]:
+    """Detect devices whose memory grows from step to step. No figure: it ends a run, not slows it."""
+    detections = []
+    for use in seen.memory:
+        growth = use.growth_bytes_per_step
+        # 64 KiB or 0.2% of the peak a step: less is bookkeeping.
+        if use.steps < 4 or growth <= max(0.002 * use.peak_bytes, 64 << 10):
+            continue
+        where = "the host" if use.device < 0 else f"device {use.device}"
+        evidence = (
+            f"Memory held on {where} grows by {growth / (1 << 20):.2f} MiB every step (peak"
+            f" {use.peak_bytes / (1 << 20):.1f} MiB)."
+        )
+        growing = [row for row in use.holders if row.grows]
+        if growing:
+            most = max(growing, key=lambda row: row.growth_bytes_per_step)
+            evidence += (
+                f" {most.growth_bytes_per_step / (1 << 20):.2f} MiB of that was allocated at"
+                f" {most.line}."
+            )
+        detections.append(Detection(evidence, 0.0))
+    return detections

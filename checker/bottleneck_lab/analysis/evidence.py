@@ -1,0 +1,83 @@
+"""What findings are drawn from, and what a detector says when it finds something."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bottleneck_lab.analysis.causes import Cause
+from bottleneck_lab.analysis.device.kernels import KernelRow, LaunchUse
+from bottleneck_lab.analysis.device.transfers import CopyRow
+from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.host.operators import OperatorRow
+from bottleneck_lab.analysis.host.syncs import SyncRow
+from bottleneck_lab.analysis.memory.growth import MemoryUse
+from bottleneck_lab.analysis.ranks.stragglers import Straggler
+from bottleneck_lab.analysis.steps.serving import ServingUse
+
+Bound = Literal[
+    "input-bound",
+    "launch-bound",
+    "synchronisation-bound",
+    "copy-bound",
+    "communication-bound",
+    "compute-bound",
+    "memory-bound",
+    "host-bound",
+]
+
+IDLE_SHARE = 0.10
+"""Idle time of one cause below this share of the time is not worth an engineer's day."""
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Everything the detectors look at."""
+
+    devices: list[DeviceUse]
+    operators: list[OperatorRow]
+    kernels: list[KernelRow]
+    copies: list[CopyRow]
+    syncs: list[SyncRow]
+    launches: list[LaunchUse]
+    memory: list[MemoryUse]
+    stragglers: list[Straggler]
+    step_ns: list[int]
+    steps: int
+    wall_ns: int
+    lines: list[LineRow] = []
+    serving: ServingUse | None = None
+
+    @property
+    def time_ns(self) -> int:
+        """The time that shares are of, over all devices, ns; 1 if there is none.
+
+        A program's start-up and end are no part of its loop.
+        """
+        return sum(use.working_ns for use in self.devices) or 1
+
+    @property
+    def on_cpu(self) -> bool:
+        """True if the capture has no accelerator, so that the CPU stands in for one."""
+        return bool(self.devices) and all(use.is_cpu for use in self.devices)
+
+    def idle_share(self, cause: Cause) -> float:
+        """Return the share (0–1) of the time in which the devices were idle for this cause."""
+        idle = 0
+        for use in self.devices:
+            idle += sum(part.idle_ns for part in use.gap_causes if part.cause == cause)
+        return idle / self.time_ns
+
+
+class Detection(msgspec.Struct, frozen=True):
+    """What a detector has found: a sentence of evidence, and the share (0–1) of the time that it
+    costs.
+
+    `title` and `advice` go before those of the finding's row where this capture needs others.
+    """
+
+    evidence: str
+    share: float
+    title: str = ""
+    advice: str = ""
