@@ -1,4 +1,4 @@
-"""How much a whole can gain from making a part of it faster."""
+"""The gain a whole can gain from making a part of it faster."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ HIGHEST_RATIO = 1000.0
 
 
 def ceiling(share: float) -> float:
-    """The speed-up of the whole when `share` (0–1) of it takes no time at all: 1 / (1 − share), at
-    most 1000 (Amdahl 1967).
+    """Return the speed-up of the whole when `share` (0–1) of it takes no time at all: 1 / (1 −
+    share), at most 1000 (Amdahl 1967).
     """
     return predicted(share, float("inf"))
 
 
 def predicted(share: float, part_ratio: float) -> float:
-    """The speed-up of the whole when `share` (0–1) of it becomes `part_ratio` times faster: 1 / ((1
-    − share) + share / part_ratio).
+    """Return the speed-up of the whole when `share` (0–1) of it becomes `part_ratio` times faster:
+    1 / ((1 − share) + share / part_ratio).
 
     Raises ValueError if the share is not one, or the ratio is not positive.
     """

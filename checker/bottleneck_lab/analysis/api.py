@@ -11,7 +11,7 @@ from bottleneck_lab.trace.timeline import Timeline
 
 
 def findings(capture: Timeline | Path | str) -> list[Finding]:
-    """What stands out in a capture, the costliest first. Takes a timeline, or a path and loads it;
-    raises CaptureError when it cannot be read.
+    """Return what stands out in a capture, the costliest first. Takes a timeline, or a path and
+    loads it; raises CaptureError when it cannot be read.
     """
     return summarise(capture if isinstance(capture, Timeline) else load(capture)).findings

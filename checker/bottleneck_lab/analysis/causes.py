@@ -89,10 +89,10 @@ class IdleCause:
 
     `label` is its name in reports, `colour` a class of page.css, and `sentence` completes "…ms idle
     (…), in which …". `recognised_by` is its line in docs/analysis.md. `patterns` are names of the
-    launching threads' `ranges`, `frames`, `operators` or `calls` that give it away; a cause without any is worked out by
-    `device.gaps.attribute`. On a CPU nothing is launched, and a CPU that prepares input is not
-    idle: `cpu_label` (whole, without "idle:") and `cpu_sentence` say it for captures without an
-    accelerator.
+    launching threads' `ranges`, `frames`, `operators` or `calls` that give it away; a cause
+    without any is worked out by `device.gaps.attribute`. On a CPU nothing is launched, and a CPU
+    that prepares input is not idle: `cpu_label` (whole, without "idle:") and `cpu_sentence` say it
+    for captures without an accelerator.
     """
 
     id: Cause

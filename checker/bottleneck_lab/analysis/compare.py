@@ -1,5 +1,5 @@
-"""Two versions of a program, each seen in one capture or in several: what got better, what got
-worse, what stayed the same, and what cannot be told.
+"""Compare two versions of a program, each seen in one capture or in several: what got better, what
+got worse, what stayed the same, and what cannot be told.
 
 Every figure is judged by its own noise. Of one capture each, the steps are the samples; of repeated
 captures, recorded alternately, the captures are, pair by pair: only those also hold what differs
@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
+from bottleneck_lab.analysis.device.kernel_matching import match_kernels
 from bottleneck_lab.analysis.statistics import Interval, rank_sum_interval, signed_rank_interval
 from bottleneck_lab.analysis.steps.figures import Key, Series, StepFigures, find_step_figures
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
@@ -106,7 +106,7 @@ class Control(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a comparison needs of one capture: the capture itself can be let go of."""
+    """All that a comparison needs of one capture: the capture itself can be let go of."""
 
     summary: Summary
     figures: StepFigures
@@ -116,47 +116,48 @@ Side = Timeline | Observation | Sequence[Timeline | Observation]
 
 
 def observe(capture: Timeline | Analysis) -> Observation:
-    """A capture's summary and the figures of each of its steps."""
-    found = analyse(capture) if isinstance(capture, Timeline) else capture
-    return Observation(found.summary, find_step_figures(found.timeline, found.times))
+    """Return a capture's summary and the figures of each of its steps."""
+    analysis = analyse(capture) if isinstance(capture, Timeline) else capture
+    return Observation(analysis.summary, find_step_figures(analysis.timeline, analysis.times))
 
 
 def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
-    """One capture a side, or as many on each, recorded alternately (the first of one side beside
-    the first of the other).
+    """Compare one capture a side, or as many on each, recorded alternately (the first of one side
+    beside the first of the other).
 
     `control`: as many captures again of the version before, recorded in the same turns. What
     differs between it and `before` cannot be told. Raises ValueError when one side has several
     captures and another not as many.
     """
-    found = _compare(before, after)
-    return _held_against(found, _compare(before, control)) if _observed(control) else found
-
-
-def _held_against(found: Comparison, again: Comparison) -> Comparison:
-    """What moved in the control is withdrawn; all of it where the whole step did."""
+    comparison = _compare(before, after)
+    if not _observed(control):
+        return comparison
+    again = _compare(before, control)
     moved = [
         (change.group, change.what)
         for change in again.changes
         if change.outcome in ("better", "worse")
     ]
     whole = again.outcome in ("better", "worse")
-    changes = [
-        (
-            msgspec.structs.replace(change, outcome="cannot tell")
-            if change.outcome in ("better", "worse")
-            and (whole or (change.group, change.what) in moved)
-            else change
-        )
-        for change in found.changes
-    ]
-    outcome = next(change.outcome for change in changes if change.group == "step")
+    changes = []
+    for change in comparison.changes:
+        if whole or (change.group, change.what) in moved:
+            changes.append(_withdrawn(change))
+        else:
+            changes.append(change)
     return msgspec.structs.replace(
-        found,
-        outcome=outcome,
+        comparison,
+        outcome=next(change.outcome for change in changes if change.group == "step"),
         changes=changes,
         control=Control(again.outcome, again.speedup, moved),
     )
+
+
+def _withdrawn(change: FigureChange) -> FigureChange:
+    """Return the change without its verdict, where the machine and not the code may have moved."""
+    if change.outcome not in ("better", "worse"):
+        return change
+    return msgspec.structs.replace(change, outcome="cannot tell")
 
 
 def _compare(before: Side, after: Side) -> Comparison:
@@ -167,17 +168,25 @@ def _compare(before: Side, after: Side) -> Comparison:
         )
     samples = _samples(old), _samples(new)
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
-    paired = len(old) > 1
-    merged = _with_matches(samples, matches)
+    was = {match.new: match.old for match in matches}
+    # Kernels before under the name that they have after; those that one took the place of, summed.
+    renamed = dict(samples[0])
+    for match in matches:
+        replaced = [renamed.pop(("kernel", name)) for name in match.old]
+        renamed["kernel", match.new] = np.sum(replaced, axis=0)
+    merged = renamed, samples[1]
     keys = _notable(merged)
-    whole = _judged(
-        ("step", "time"),
-        samples,
-        ERROR_REPEATED / (len(keys) + 1) if paired else ERROR_ALONE,
-        paired,
-    )
-    changes = [whole, *_parts(merged, keys, matches, paired)]
-    found = [{f.id: f.title for o in side for f in o.summary.findings} for side in (old, new)]
+
+    paired = len(old) > 1
+    error_whole, error_part = ERROR_ALONE, ERROR_PART
+    if paired:
+        error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
+    whole = _judged(("step", "time"), samples, error_whole, paired)
+    changes = [whole]
+    for key in keys:
+        replaces = was.get(key[1], ()) if key[0] == "kernel" else ()
+        changes.append(_judged(key, merged, error_part, paired, replaces))
+    gone, come = ({f.id: f.title for o in side for f in o.summary.findings} for side in (old, new))
     return Comparison(
         speedup=whole.ratio,
         speedup_low=whole.low,
@@ -188,15 +197,18 @@ def _compare(before: Side, after: Side) -> Comparison:
         few=whole.low is None or whole.high is None,
         emulated=any(o.summary.emulated for o in (*old, *new)),
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
-        reasons=[*_reasons("before", old), *_reasons("after", new)],
+        reasons=list(
+            dict.fromkeys(
+                f"{when}: {reason}"
+                for when, side in (("before", old), ("after", new))
+                for observation in side
+                for reason in observation.summary.quality.reasons
+            )
+        ),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
-        findings_gone=_only(found[0], found[1]),
-        findings_new=_only(found[1], found[0]),
+        findings_gone={id_: title for id_, title in gone.items() if id_ not in come},
+        findings_new={id_: title for id_, title in come.items() if id_ not in gone},
     )
-
-
-def _only(here: dict[str, str], there: dict[str, str]) -> dict[str, str]:
-    return {id_: title for id_, title in here.items() if id_ not in there}
 
 
 def _observed(side: Side) -> list[Observation]:
@@ -204,14 +216,8 @@ def _observed(side: Side) -> list[Observation]:
     return [observe(each) if isinstance(each, Timeline) else each for each in several]
 
 
-def _reasons(when: str, side: list[Observation]) -> list[str]:
-    return list(
-        dict.fromkeys(f"{when}: {reason}" for o in side for reason in o.summary.quality.reasons)
-    )
-
-
 def _samples(side: list[Observation]) -> Series:
-    """Of one capture its steps; of several the median step of each."""
+    """Return the steps of one capture; of several, the median step of each."""
     if len(side) == 1:
         return side[0].figures.series
     keys = dict.fromkeys(key for o in side for key in o.figures.series)
@@ -226,7 +232,7 @@ Both = tuple[Series, Series]
 
 
 def _notable(merged: Both) -> list[Key]:
-    """Every figure but the whole step that is long enough on one side to be judged."""
+    """Return every figure but the whole step that is long enough on one side to be judged."""
     least = NOTABLE_SHARE * max(_median(side["step", "time"]) for side in merged)
     return [
         key
@@ -235,39 +241,29 @@ def _notable(merged: Both) -> list[Key]:
     ]
 
 
-def _parts(merged: Both, keys: list[Key], matches: list[Match], paired: bool) -> list[FigureChange]:
-    error = ERROR_REPEATED / (len(keys) + 1) if paired else ERROR_PART
-    was = {match.new: match.old for match in matches}
-    return [
-        _judged(key, merged, error, paired, was.get(key[1], ()) if key[0] == "kernel" else ())
-        for key in keys
-    ]
-
-
-def _with_matches(samples: Both, matches: list[Match]) -> Both:
-    """Kernels before under the name that they have after; those that one took the place of, summed
-    up.
-    """
-    old = dict(samples[0])
-    for match in matches:
-        old["kernel", match.new] = np.sum([old.pop(("kernel", name)) for name in match.old], axis=0)
-    return old, samples[1]
-
-
 def _judged(
     key: Key, samples: Both, error: float, paired: bool, was: tuple[str, ...] = ()
 ) -> FigureChange:
+    """Judge one figure by its samples; `error` is how often the interval may miss."""
     old, new = (side.get(key, np.zeros(len(next(iter(side.values()))))) for side in samples)
     before, after = float(np.median(old)), float(np.median(new))
-    found = _ratio_interval(old, new, 1 - error, paired)
-    tolerated = TOLERATED_REPEATED if paired else TOLERATED_ALONE
-    outcome = (
-        _outcome(found, tolerated)
-        if found
-        else _by_difference(_difference(old, new, 1 - error, paired))
-    )
-    low, high = (None, None) if found is None else (_inverse(found.high), _inverse(found.low))
-    ratio = 0.0 if not after else before / after if found is None else 1 / found.median
+    low = high = None
+    outcome: Outcome = "cannot tell"
+    if (old > 0).all() and (new > 0).all():
+        logs = _difference(np.log(old), np.log(new), 1 - error, paired)
+        # after over before; math.exp overflows from 710 on
+        interval = Interval(*(math.exp(bound) if bound < 700 else math.inf for bound in logs))
+        outcome = _outcome(interval, TOLERATED_REPEATED if paired else TOLERATED_ALONE)
+        low, high = _inverse(interval.high), _inverse(interval.low)
+        ratio = 1 / interval.median
+    else:
+        # What is zero in some steps, as a copy every tenth step is, has no ratio to judge.
+        difference = _difference(old, new, 1 - error, paired)
+        if difference.high < 0:
+            outcome = "better"
+        elif difference.low > 0:
+            outcome = "worse"
+        ratio = before / after if after else 0.0
     return msgspec.convert(
         {
             "what": key[1],
@@ -288,33 +284,19 @@ def _inverse(bound: float) -> float | None:
     return 1 / bound if 0 < bound < math.inf else None
 
 
-def _ratio_interval(
-    old: Floats64, new: Floats64, confidence: float, paired: bool
-) -> Interval | None:
-    """After over before; None if a figure is zero at times, of which there is no ratio."""
-    if not (old > 0).all() or not (new > 0).all():
-        return None
-    found = _difference(np.log(old), np.log(new), confidence, paired)
-    return Interval(*(math.exp(bound) if bound < 700 else math.inf for bound in found))
-
-
 def _difference(old: Floats64, new: Floats64, confidence: float, paired: bool) -> Interval:
-    """How far the values of `new` lie above those of `old`."""
+    """Return how far the values of `new` lie above those of `old`."""
     if paired:
         return signed_rank_interval((new - old).tolist(), confidence)
     first, second = (values[:: 1 + len(values) // MOST_STEPS].tolist() for values in (old, new))
     return rank_sum_interval(first, second, confidence)
 
 
-def _outcome(found: Interval, tolerated: float) -> Outcome:
-    if found.low > 1 + tolerated:
+def _outcome(interval: Interval, tolerated: float) -> Outcome:
+    """Judge an interval of time after over time before."""
+    if interval.low > 1 + tolerated:
         return "worse"
-    if found.high < 1 / (1 + tolerated):
+    if interval.high < 1 / (1 + tolerated):
         return "better"
-    within = found.high < 1 + EXCLUDED and found.low > 1 / (1 + EXCLUDED)
+    within = interval.high < 1 + EXCLUDED and interval.low > 1 / (1 + EXCLUDED)
     return "same" if within else "cannot tell"
-
-
-def _by_difference(found: Interval) -> Outcome:
-    """Of what is there in some steps only, as a copy every tenth step is."""
-    return "better" if found.high < 0 else "worse" if found.low > 0 else "cannot tell"

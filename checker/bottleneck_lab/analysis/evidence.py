@@ -1,4 +1,4 @@
-"""What findings are drawn from, and what a detector says when it finds something."""
+"""The evidence that findings are drawn from, and what a detector says when it finds something."""
 
 from __future__ import annotations
 
@@ -71,8 +71,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Detection(msgspec.Struct, frozen=True):
-    """What a detector has found: a sentence of evidence, and the share (0–1) of the time that it
-    costs.
+    """A detector's result: a sentence of evidence, and the share (0–1) of the time that it costs.
 
     `title` and `advice` go before those of the finding's row where this capture needs others.
     """

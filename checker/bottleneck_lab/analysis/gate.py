@@ -1,5 +1,5 @@
-"""Did a change make it slower? Two versions measured alternately, pair by pair, with an interval,
-and with controls that say when not to ask.
+"""Judge whether a change make it slower? Two versions measured alternately, pair by pair, with an
+interval, and with controls that say when not to ask.
 
 The two measurements of a pair lie side by side in time, so whatever drifts is in both; which one
 goes first is a fair coin's choice. Without a change, each log ratio is then as likely to be +x as
@@ -30,7 +30,7 @@ Pairs = tuple[Sequence[float], Sequence[float]]
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What counts as a change, and how sure an answer must be.
+    """The size of a change that counts, and how sure an answer must be.
 
     `regression`: the slow-down that must not go unseen, a share; "same" says that one of this size
     is excluded. `tolerated`: changes up to this share are nobody's concern. `false_alarms`: how
@@ -46,7 +46,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class BenchmarkChange(msgspec.Struct, frozen=True):
-    """What became of one benchmark. `ratio` is time after over time before (1.1: a tenth slower),
+    """The outcome for one benchmark. `ratio` is time after over time before (1.1: a tenth slower),
     between `low` and `high`; a missing bound is None.
 
     `noise`: typical difference between single pairs, a share. `wanted`: how many pairs the next
@@ -64,14 +64,14 @@ class BenchmarkChange(msgspec.Struct, frozen=True):
 
 
 def alternate(rng: random.Random, n: int) -> list[bool]:
-    """For each of `n` pairs, whether the version after the change is measured first: a fair coin a
-    pair, which is what makes `judge` exact.
+    """Return, for each of `n` pairs, True if the version after the change is measured first: a fair
+    coin a pair, which is what makes `judge` exact.
     """
     return [bool(rng.getrandbits(1)) for _ in range(n)]
 
 
 def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> BenchmarkChange:
-    """The answer for one benchmark out of `benchmarks` in the suite, after any number of pairs.
+    """Judge one benchmark out of `benchmarks` in the suite, after any number of pairs.
 
     Raises ValueError without pairs, when the two sides differ in length, or when a time is not a
     positive number of seconds.
@@ -79,18 +79,18 @@ def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> B
     rules = rules or Rules()
     logs = log_ratios(pairs[1], pairs[0])
     error = rules.false_alarms / len(rules.looks) / benchmarks
-    found = Interval(*(math.exp(bound) for bound in signed_rank_interval(logs, 1 - 2 * error)))
-    outcome = _outcome(found, rules)
+    interval = Interval(*(math.exp(bound) for bound in signed_rank_interval(logs, 1 - 2 * error)))
+    outcome = _outcome(interval, rules)
     later = [look for look in rules.looks if look > len(logs)]
     return BenchmarkChange(
         outcome=outcome,
-        ratio=found.median,
-        low=found.low or None,
-        high=found.high if math.isfinite(found.high) else None,
+        ratio=interval.median,
+        low=interval.low or None,
+        high=interval.high if math.isfinite(interval.high) else None,
         pairs=len(logs),
         noise=noise_share(logs),
         wanted=later[0] if later and outcome == "cannot tell" else 0,
-        sentence=_sentence(outcome, found, len(logs), rules),
+        sentence=_sentence(outcome, interval, len(logs), rules),
     )
 
 
@@ -101,7 +101,7 @@ def judge_suite(
     unaffected: Sequence[str] = (),
     same_code: Pairs | None = None,
 ) -> dict[str, BenchmarkChange]:
-    """The answers for all benchmarks of a suite: together they raise a false alarm as rarely as the
+    """Judge all benchmarks of a suite: together the answers raise a false alarm as rarely as the
     rules say for one.
 
     `unaffected` names benchmarks that the change cannot have touched, `same_code` is the old
@@ -110,8 +110,8 @@ def judge_suite(
     """
     rules = rules or Rules()
     count = len(suite) + (same_code is not None)
-    found = {name: judge(pairs, rules, benchmarks=count) for name, pairs in suite.items()}
-    controls = {f"'{name}', which the change does not touch,": found[name] for name in unaffected}
+    changes = {name: judge(pairs, rules, benchmarks=count) for name, pairs in suite.items()}
+    controls = {f"'{name}', which the change does not touch,": changes[name] for name in unaffected}
     if same_code is not None:
         controls["the same code, measured against itself,"] = judge(
             same_code, rules, benchmarks=count
@@ -122,16 +122,16 @@ def judge_suite(
         if c.outcome in ("better", "worse")
     ]
     if not moved:
-        return found
-    return {name: _withdrawn(change, moved[0]) for name, change in found.items()}
+        return changes
+    return {name: _withdrawn(change, moved[0]) for name, change in changes.items()}
 
 
-def _outcome(found: Interval, rules: Rules) -> Outcome:
-    if found.low > 1 + rules.tolerated:
+def _outcome(interval: Interval, rules: Rules) -> Outcome:
+    if interval.low > 1 + rules.tolerated:
         return "worse"
-    if found.high < 1 / (1 + rules.tolerated):
+    if interval.high < 1 / (1 + rules.tolerated):
         return "better"
-    within = found.high < 1 + rules.regression and found.low > 1 / (1 + rules.regression)
+    within = interval.high < 1 + rules.regression and interval.low > 1 / (1 + rules.regression)
     return "same" if within else "cannot tell"
 
 
@@ -145,9 +145,13 @@ def _withdrawn(change: BenchmarkChange, why: str) -> BenchmarkChange:
     return msgspec.structs.replace(change, outcome="cannot tell", wanted=0, sentence=sentence)
 
 
-def _sentence(outcome: Outcome, found: Interval, pairs: int, rules: Rules) -> str:
-    span = f"{found.low:.3f}–{found.high:.3f}x" if math.isfinite(found.high) else "no bounds yet"
-    seen = f"{found.median:.3f}x the time ({span}, {pairs} pairs)"
+def _sentence(outcome: Outcome, interval: Interval, pairs: int, rules: Rules) -> str:
+    span = (
+        f"{interval.low:.3f}–{interval.high:.3f}x"
+        if math.isfinite(interval.high)
+        else "no bounds yet"
+    )
+    seen = f"{interval.median:.3f}x the time ({span}, {pairs} pairs)"
     return {
         "worse": f"slower: {seen}.",
         "better": f"faster: {seen}.",

@@ -27,7 +27,9 @@ NONE = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """The time covered by any of the given rows, in any order; rows that touch are joined."""
+    """Return the time covered by any of the given rows, in any order; rows that touch are
+    joined.
+    """
     keep = end > start
     start, end = start[keep], end[keep]
     if not len(start):
@@ -42,14 +44,14 @@ def union(start: Ints, end: Ints) -> Intervals:
 
 
 def clip(intervals: Intervals, low: int, high: int) -> Intervals:
-    """The part inside [low, high)."""
+    """Return the part inside [low, high)."""
     start, end = np.maximum(intervals.start, low), np.minimum(intervals.end, high)
     keep = end > start
     return Intervals(start[keep], end[keep])
 
 
 def complement(intervals: Intervals, low: int, high: int) -> Intervals:
-    """The part of [low, high) that `intervals` leaves free."""
+    """Return the part of [low, high) that `intervals` leaves free."""
     inside = clip(intervals, low, high)
     start = np.concatenate(([low], inside.end)).astype(np.int64)
     end = np.concatenate((inside.start, [high])).astype(np.int64)
@@ -58,7 +60,7 @@ def complement(intervals: Intervals, low: int, high: int) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The time in both: a sweep over all edges, where both are open."""
+    """Return the time in both."""
     if not len(a.start) or not len(b.start):
         return NONE
     edges = np.concatenate((a.end, b.end, a.start, b.start))
@@ -72,7 +74,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The time in `a` and not in `b`."""
+    """Return the time in `a` and not in `b`."""
     if not len(a.start) or not len(b.start):
         return a
     low, high = int(a.start[0]), int(a.end[-1])
@@ -80,12 +82,12 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def join(*parts: Intervals) -> Intervals:
-    """The time in any of the parts."""
+    """Return the time in any of the parts."""
     return union(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
 
 
 def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
-    """The intervals with holes of up to `longest_ns` between them filled."""
+    """Return the intervals with holes of up to `longest_ns` between them filled."""
     if not len(intervals.start):
         return intervals
     wide = intervals.start[1:] - intervals.end[:-1] > longest_ns
@@ -96,8 +98,8 @@ def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
 
 
 def covered_before(intervals: Intervals, times: Ints) -> Ints:
-    """How much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is the
-    difference of two of these.
+    """Return how much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is
+    the difference of two of these.
     """
     if not len(intervals.start):
         return np.zeros(len(times), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a server answers against its maximum batch size, as `lab run` and `lab profile` find it:
+"""The rate of a server against its maximum batch size, as `lab run` and `lab profile` find it:
 where larger batches stop paying.
 """
 
@@ -32,8 +32,8 @@ class Plateau(msgspec.Struct, frozen=True):
 
 
 def read_plateau(folder: Path) -> Plateau | None:
-    """What was found when the capture in a folder was made; None if no server was loaded so, or the
-    file is not what this version writes.
+    """Read what was measured when the capture in a folder was made; None if no server was loaded
+    so, or the file is not what this version writes.
     """
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Plateau)
@@ -42,5 +42,5 @@ def read_plateau(folder: Path) -> Plateau | None:
 
 
 def write_plateau(plateau: Plateau, folder: Path) -> None:
-    """Keeps it in the folder of a capture."""
+    """Keep it in the folder of a capture."""
     (folder / FILE).write_bytes(msgspec.json.encode(plateau))

@@ -43,7 +43,8 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
-    """The rows of one SELECT over the tables device, runtime, operators, ranges, python and memory.
+    """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python and
+    memory.
 
     Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text
     names are filled. UsageError when the statement is wrong, writes, or takes more than about a
@@ -66,7 +67,7 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
 
 
 def _limit_time(connection: sqlite3.Connection) -> None:
-    """No ATTACH, and an end to a query that never ends."""
+    """Forbid ATTACH, and put an end to a query that never ends."""
     left = iter(range(STEP_LIMIT))
     connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
     allowed = {
@@ -93,8 +94,8 @@ def _fill(connection: sqlite3.Connection, timeline: Timeline, name: str, *, want
 
 
 def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
-    """Rows as Python values, a batch of columns at a time: a million rows never exist as objects at
-    once.
+    """Yield rows as Python values, a batch of columns at a time: a million rows never exist as
+    objects at once.
     """
     length = len(columns["start"])
     for first in range(0, length, batch):
@@ -104,7 +105,7 @@ def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tup
 
 
 def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
-    """A table as plain columns: names as text, enumerations as words, a duration."""
+    """Return A table as plain columns: names as text, enumerations as words, a duration."""
     table: AnyTable = getattr(timeline, name)
     columns: dict[str, NDArray[Any]] = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
@@ -131,7 +132,7 @@ def _worded(column: str, values: NDArray[Any], strings: NDArray[Any]) -> NDArray
 
 
 def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
-    """One Parquet file a table that has rows. MachineError when pyarrow is not installed."""
+    """Write one Parquet file a table that has rows. MachineError when pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -152,7 +153,7 @@ def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
 
 
 def _schema_remedy() -> str:
-    """What can be asked for."""
+    """Return what can be queried."""
     host = ", ".join(column.name for column in fields(HostTable))
     device = ", ".join(column.name for column in fields(DeviceTable))
     return (

@@ -1,4 +1,4 @@
-"""One stretch of a capture: what every device and every thread did in it."""
+"""Look into one stretch of a capture: what every device and every thread did in it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _STRETCH = re.compile(rf"^\s*{_NUMBER}\s*(?:-|–|to)\s*{_NUMBER}\s*$")
 
 
 def parse_stretch(text: str) -> Window | None:
-    """`12.5-14 ms` as ns from the capture's start; a unit holds for both ends, and is ms where none
-    is given. None for anything else.
+    """Parse `12.5-14 ms` into ns from the capture's start; a unit holds for both ends, and is ms
+    where none is given. None for anything else.
     """
-    found = _STRETCH.match(text)
-    if not found or len(text) > 80:
+    match = _STRETCH.match(text)
+    if not match or len(text) > 80:
         return None
-    low, low_unit, high, high_unit = found.groups()
+    low, low_unit, high, high_unit = match.groups()
     unit = high_unit or "ms"
     start, end = float(low) * _UNITS[low_unit or unit], float(high) * _UNITS[unit]
     return Window(round(start), round(end)) if start < end < 2**62 else None
@@ -46,8 +46,8 @@ class NamedTime(msgspec.Struct, frozen=True):
 
 
 class ThreadUse(msgspec.Struct, frozen=True):
-    """What one thread did in the stretch, the longest first. `busy_ns` is the time with anything
-    recorded of it.
+    """One thread in the stretch: its rows by name, the longest first. `busy_ns` is the time with
+    anything recorded of it.
     """
 
     rank: int
@@ -57,8 +57,8 @@ class ThreadUse(msgspec.Struct, frozen=True):
 
 
 class DeviceStretch(msgspec.Struct, frozen=True):
-    """What one device did in the stretch; the parts sum to its length. `longest_idle_ns` is its
-    longest single gap.
+    """One device in the stretch; the parts sum to its length. `longest_idle_ns` is its longest
+    single gap.
     """
 
     rank: int
@@ -80,8 +80,8 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> Selection:
-    """The sums of everything inside `stretch` (ns from the capture's start), clipped at its ends.
-    `times`: the capture's, one entry per device.
+    """Return the sums of everything inside `stretch` (ns from the capture's start), clipped at its
+    ends. `times`: the capture's, one entry per device.
     """
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
@@ -92,7 +92,7 @@ def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> 
 def figures_within(
     timeline: Timeline, times: Sequence[DeviceTime], stretch: Window
 ) -> dict[str, float]:
-    """The shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole
+    """Return the shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole
     capture, over all devices together.
     """
     origin = timeline.extent[0]
@@ -121,8 +121,8 @@ def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
 
 
 def _range_shares(timeline: Timeline, inside: Window) -> dict[str, float]:
-    """Of each marked range the share of the stretch that it covers on the steps' thread, as a mean
-    over the ranks.
+    """Return, for each marked range, the share of the stretch that it covers on the steps' thread,
+    as a mean over the ranks.
     """
     ranges, steps = timeline.ranges, step_rows(timeline)
     threads = np.unique(steps.thread if len(steps) else ranges.thread)
@@ -151,14 +151,14 @@ def _device(time: DeviceTime, inside: Window) -> DeviceStretch:
 
 
 def _threads(timeline: Timeline, inside: Window) -> list[ThreadUse]:
-    """Every thread of which anything is recorded in the stretch, the busiest first."""
+    """Return every thread of which anything is recorded in the stretch, the busiest first."""
     tables = {
         "range": timeline.ranges,
         "operator": timeline.operators,
         "runtime call": timeline.runtime,
         "Python": timeline.python,
     }
-    found = []
+    uses = []
     for thread in sorted(
         {int(each) for table in tables.values() for each in np.unique(table.thread)}
     ):
@@ -177,8 +177,8 @@ def _threads(timeline: Timeline, inside: Window) -> list[ThreadUse]:
                 *(_covered(table, table.thread == thread, inside) for table in tables.values())
             )
             longest = sorted(names, key=lambda row: -row.time_ns)[:NAMES]
-            found.append(ThreadUse(rank, thread, busy.total, longest))
-    return sorted(found, key=lambda use: -use.busy_ns)
+            uses.append(ThreadUse(rank, thread, busy.total, longest))
+    return sorted(uses, key=lambda use: -use.busy_ns)
 
 
 def _named_times(

@@ -31,8 +31,8 @@ class Interval(NamedTuple):
 
 
 def tail_rank(n: int, level: Fraction) -> int:
-    """Largest k with P(Bin(n, ½) < k) ≤ `level` (below ½): the k-th smallest sample tops the median
-    at most that often.
+    """Return the largest k with P(Bin(n, ½) < k) ≤ `level` (below ½): the k-th smallest sample tops
+    the median at most that often.
 
     0 means that n samples can bear no bound at this level. Exact: counts of coin tosses are
     integers. Source: the sign test's interval, David & Nagaraja, Order Statistics (2003), section
@@ -48,8 +48,8 @@ def tail_rank(n: int, level: Fraction) -> int:
 
 
 def bounds_at(samples: Sequence[float], rank: int) -> Interval:
-    """The `rank`-th smallest sample, the median and the `rank`-th largest one; infinite bounds at
-    rank 0.
+    """Return the `rank`-th smallest sample, the median and the `rank`-th largest one; infinite
+    bounds at rank 0.
 
     Raises ValueError without samples, or when one of them is not a number.
     """
@@ -63,7 +63,7 @@ def bounds_at(samples: Sequence[float], rank: int) -> Interval:
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> Interval:
-    """Interval that covers the true median with at least `confidence` (0–1), whatever the
+    """Return an interval that covers the true median with at least `confidence` (0–1), whatever the
     distribution, ties included.
 
     Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
@@ -79,8 +79,8 @@ def _two_sided_rank(n: int, confidence: float) -> int:
 
 
 def signed_rank_interval(samples: Sequence[float], confidence: float) -> Interval:
-    """Interval for the centre of a symmetric distribution, around the Hodges-Lehmann estimate:
-    about half as wide as `median_interval`'s.
+    """Return an interval for the centre of a symmetric distribution, around the Hodges-Lehmann
+    estimate: about half as wide as `median_interval`'s.
 
     Ratios of paired measurements in random order are symmetric in the logarithm as long as a change
     scales the times; without a change they always are, and the interval then misses 0 at most with
@@ -105,8 +105,8 @@ def signed_rank_interval(samples: Sequence[float], confidence: float) -> Interva
 
 @lru_cache(maxsize=4096)
 def _signed_rank(n: int, level: Fraction) -> int:
-    """Largest k with P(W < k) <= `level`, W the sum of those ranks 1…n whose coin shows heads; 0
-    where there is none.
+    """Return the largest k with P(W < k) <= `level`, W the sum of those ranks 1…n whose coin shows
+    heads; 0 where there is none.
     """
     shares = np.zeros(n * (n + 1) // 2 + 1)
     shares[0] = 1.0
@@ -125,8 +125,8 @@ def _signed_rank(n: int, level: Fraction) -> int:
 def rank_sum_interval(
     first: Sequence[float], second: Sequence[float], confidence: float
 ) -> Interval:
-    """Interval for how far `second` lies above `first`, around the Hodges-Lehmann estimate:
-    independent samples whose distributions differ by a shift.
+    """Return an interval for how far `second` lies above `first`, around the Hodges-Lehmann
+    estimate: independent samples whose distributions differ by a shift.
 
     Bounds that the samples cannot bear are infinite. Source: Hollander, Wolfe & Chicken,
     Nonparametric Statistical Methods (2014), section 4.3: ordered differences. Raises ValueError on
@@ -151,8 +151,8 @@ EXACT_PAIRS = 2500
 
 @lru_cache(maxsize=4096)
 def _rank_sum(fewer: int, more: int, level: Fraction) -> int:
-    """Largest k with P(U < k) <= `level`, U the number of pairs in which the second is larger, when
-    nothing differs. Normal beyond 50 by 50.
+    """Return the largest k with P(U < k) <= `level`, U the number of pairs in which the second is
+    larger, when nothing differs. Normal beyond 50 by 50.
     """
     pairs = fewer * more
     if pairs > EXACT_PAIRS:
@@ -174,8 +174,8 @@ def _rank_sum(fewer: int, more: int, level: Fraction) -> int:
 
 
 def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
-    """Reference time over learner time of each pair: 2 means that the learner's code took half as
-    long.
+    """Return the reference time over learner time of each pair: 2 means that the learner's code
+    took half as long.
 
     Raises ValueError when the two differ in length or a time is not a positive finite number of
     seconds.
@@ -190,15 +190,15 @@ def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> l
 
 
 def log_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:
-    """Natural logarithm of each pair's ratio, so that twice as fast and half as fast lie equally
-    far from 0.
+    """Return the natural logarithm of each pair's ratio, so that twice as fast and half as fast lie
+    equally far from 0.
     """
     return [math.log(ratio) for ratio in paired_ratios(reference_s, learner_s)]
 
 
 def noise_share(log_ratios_: Sequence[float]) -> float:
-    """Typical deviation of one pair from the median pair, as a share: 0.05 means that pairs differ
-    by about 5%.
+    """Return the typical deviation of one pair from the median pair, as a share: 0.05 means that
+    pairs differ by about 5%.
 
     From the median absolute deviation, so that a few stalls do not count. Raises ValueError without
     samples.

@@ -203,7 +203,9 @@ def _gather_evidence(
 def _beside(
     events: int, first: Callable[[], First], other: Callable[[], Other]
 ) -> tuple[First, Other]:
-    """Both at once for a large capture: NumPy works without Python's lock where arrays are large."""
+    """Both at once for a large capture: NumPy works without Python's lock where arrays are
+    large.
+    """
     if events < LARGE_EVENTS:
         return first(), other()
     from concurrent.futures import ThreadPoolExecutor

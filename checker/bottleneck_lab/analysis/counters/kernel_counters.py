@@ -1,5 +1,5 @@
-"""What ncu's counters say of single kernels: figures against known-good values, one's own kernel
-beside the library's, and what to attack first.
+"""ncu's counters of single kernels: figures against known-good values, one's own kernel beside the
+library's, and what to attack first.
 
 ncu has renamed much over the years: a figure is read by whichever of its names a report has.
 """
@@ -49,8 +49,8 @@ _NO_STALL = ("selected", "not_selected")
 
 
 class Rule(NamedTuple):
-    """How a figure is read and judged. `good` and `poor` are where it begins to be so; `source` is
-    where these come from.
+    """A figure, and how it is read and judged. `good` and `poor` are where it begins to be so;
+    `source` is where these come from.
     """
 
     id: str
@@ -63,21 +63,19 @@ class Rule(NamedTuple):
     derive: Callable[[Metrics], float | None] | None = None
 
     def read(self, metrics: Metrics) -> float | None:
-        """The figure, None if the report does not have it."""
+        """Return the figure, None if the report does not have it."""
         if self.derive is not None:
             return self.derive(metrics)
         return next((metrics[name] for name in self.names if name in metrics), None)
 
     def grade(self, value: float) -> Grade:
-        """Whether more or less is better follows from `good` and `poor`."""
+        """Grade a value; more is better where `good` lies above `poor`, less where below."""
         sign = 1 if self.good > self.poor else -1
-        return (
-            "good"
-            if sign * (value - self.good) >= 0
-            else "poor"
-            if sign * (value - self.poor) <= 0
-            else "fair"
-        )
+        if sign * (value - self.good) >= 0:
+            return "good"
+        if sign * (value - self.poor) <= 0:
+            return "poor"
+        return "fair"
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -103,7 +101,7 @@ class KernelFigures(msgspec.Struct, frozen=True):
     stalls: dict[str, float]
 
     def figure(self, id_: str) -> Figure | None:
-        """One figure by its id."""
+        """Return one figure by its id, None if the report does not have it."""
         return next((figure for figure in self.figures if figure.id == id_), None)
 
 
@@ -128,24 +126,25 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float | None:
-        """The library's time over one's own: below 1 it is slower. None without both."""
+        """Return the library's time over one's own: below 1 it is slower. None without both."""
         if self.library is None or not self.own.duration_ns:
             return None
         return self.library.duration_ns / self.own.duration_ns
 
 
 def stalls(metrics: Metrics) -> dict[str, float]:
-    """Share (0–1) of the warps' waiting by what they wait for, the largest first; empty if the
-    report has no stall reasons.
-
-    A warp that issues, or could and was not chosen, does not wait.
+    """Return the share (0–1) of the warps' waiting by what they wait for, the largest first; empty
+    if the report has no stall reasons.
     """
     for pattern in _STALL_NAMES:
-        found = {
-            match[1]: value for name, value in metrics.items() if (match := pattern.fullmatch(name))
-        }
-        waiting = {reason: value for reason, value in found.items() if reason not in _NO_STALL}
-        if total := sum(waiting.values()):
+        waiting = {}
+        for name, value in metrics.items():
+            match = pattern.fullmatch(name)
+            # A warp that issues, or could and was not chosen, does not wait.
+            if match and match[1] not in _NO_STALL:
+                waiting[match[1]] = value
+        total = sum(waiting.values())
+        if total:
             shares = {
                 group: sum(waiting.get(name, 0.0) for name in names) / total
                 for group, names in STALLS.items()
@@ -156,9 +155,13 @@ def stalls(metrics: Metrics) -> dict[str, float]:
 
 
 def _stall(*groups: str) -> Callable[[Metrics], float | None]:
+    """Return a reader of the percentage of waiting in these groups of STALLS."""
+
     def read(metrics: Metrics) -> float | None:
         shares = stalls(metrics)
-        return 100 * sum(shares[group] for group in groups) if shares else None
+        if not shares:
+            return None
+        return 100 * sum(shares[group] for group in groups)
 
     return read
 
@@ -167,30 +170,34 @@ def _sectors_per_request(metrics: Metrics) -> float | None:
     ratio = metrics.get("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio")
     requests = metrics.get("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum")
     sectors = metrics.get("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
-    return ratio if ratio is not None or not requests or sectors is None else sectors / requests
+    if ratio is None and requests and sectors is not None:
+        return sectors / requests
+    return ratio
 
 
 def _conflict_share(metrics: Metrics) -> float | None:
-    """Bank conflicts over all passes through shared memory, %: without conflicts every pass is
-    useful.
+    """Return bank conflicts over all passes through shared memory, %: without conflicts every pass
+    is useful.
     """
-    conflicts = [
-        metrics.get(f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared{op}.sum")
-        for op in ("", "_op_ld", "_op_st")
-    ]
-    passes = [
-        metrics.get(f"l1tex__data_pipe_lsu_wavefronts_mem_shared{op}.sum")
-        for op in ("", "_op_ld", "_op_st")
-    ]
-    whole, parts = conflicts[0], [value for value in conflicts[1:] if value is not None]
-    found = whole if whole is not None else sum(parts) if parts else None
-    total = passes[0] if passes[0] is not None else sum(value or 0.0 for value in passes[1:])
-    return None if found is None or not total else 100 * found / total
+    totals = []
+    for counter in ("data_bank_conflicts_pipe_lsu", "data_pipe_lsu_wavefronts"):
+        # Reports have the sum, or loads and stores by themselves.
+        whole = metrics.get(f"l1tex__{counter}_mem_shared.sum")
+        parts = [metrics.get(f"l1tex__{counter}_mem_shared_op_{op}.sum") for op in ("ld", "st")]
+        if whole is None and any(part is not None for part in parts):
+            whole = sum(part or 0.0 for part in parts)
+        totals.append(whole)
+    conflicts, passes = totals
+    if conflicts is None or not passes:
+        return None
+    return 100 * conflicts / passes
 
 
 def _active_lanes(metrics: Metrics) -> float | None:
     lanes = metrics.get("smsp__thread_inst_executed_per_inst_executed.ratio")
-    return None if lanes is None else 100 * lanes / 32
+    if lanes is None:
+        return None
+    return 100 * lanes / 32
 
 
 _COURSE, _OWN = (
@@ -283,74 +290,66 @@ RULES = (
 
 
 def read_kernel(counters: KernelCounters) -> KernelFigures:
-    """The figures that a report has of one launch."""
+    """Return the figures that a report has of one launch."""
     figures = []
     for rule in RULES:
         value = rule.read(counters.metrics)
         if value is not None:
             wanted = f"{'≥' if rule.good > rule.poor else '≤'} {rule.good:g}{rule.unit}"
             figures.append(Figure(rule.id, rule.label, value, rule.unit, rule.grade(value), wanted))
+    # Little memory throughput is poor only where memory is what a kernel uses most, and little of
+    # it from DRAM only where the caches miss.
+    values = {figure.id: figure.value for figure in figures}
+    ungraded = set()
+    if values.get("memory", 0.0) <= values.get("sm", 0.0):
+        ungraded |= {"memory", "dram"}
+    if values.get("l2", 0.0) > _CACHED:
+        ungraded.add("dram")
+    for number, figure in enumerate(figures):
+        if figure.id in ungraded:
+            figures[number] = msgspec.structs.replace(figure, grade="")
     name = counters.name.removeprefix("void ")
-    figures = _without_idle_memory(figures)
     return KernelFigures(
         name, bool(LIBRARY.search(name)), counters.duration_ns, figures, stalls(counters.metrics)
     )
 
 
-def _without_idle_memory(figures: list[Figure]) -> list[Figure]:
-    """Little memory throughput is poor only where memory is what a kernel uses most, and little of
-    it from DRAM where the caches miss.
-    """
-    value = {figure.id: figure.value for figure in figures}
-    ungraded = {
-        *({"memory", "dram"} if value.get("memory", 0.0) <= value.get("sm", 0.0) else ()),
-        *({"dram"} if value.get("l2", 0.0) > _CACHED else ()),
-    }
-    return [
-        msgspec.structs.replace(figure, grade="") if figure.id in ungraded else figure
-        for figure in figures
-    ]
-
-
 def compare_kernels(counters: tuple[KernelCounters, ...]) -> list[Pair]:
-    """One's own launches beside the library's, in the order of the report; where their numbers
-    differ, beside its slowest.
-
-    A report of the library's kernels alone is read as one's own.
+    """Pair one's own launches with the library's, in the order of the report; where their numbers
+    differ, with its slowest.
     """
     kernels = [read_kernel(kernel) for kernel in counters]
     library = [kernel for kernel in kernels if kernel.library]
     own = [kernel for kernel in kernels if not kernel.library]
-    if not own:
+    if not own:  # a report of the library's kernels alone is read as one's own
         own, library = library, []
-    others = (
-        library
-        if len(library) == len(own)
-        else [max(library, key=lambda k: k.duration_ns)] * len(own)
-        if library
-        else []
-    )
+    others: list[KernelFigures | None] = [None] * len(own)
+    if library and len(library) == len(own):
+        others = [*library]
+    elif library:
+        others = [max(library, key=lambda kernel: kernel.duration_ns)] * len(own)
     return [
-        Pair(kernel, others[place] if others else None, find_targets(kernel))
-        for place, kernel in enumerate(own)
+        Pair(kernel, other, find_targets(kernel)) for kernel, other in zip(own, others, strict=True)
     ]
 
 
 def furthest_behind(pairs: list[Pair]) -> Pair:
-    """The pair in which one's own kernel is slowest against the library's; without a library, the
-    longest launch.
+    """Return the pair in which one's own kernel is slowest against the library's; without a
+    library, the longest launch.
     """
     return min(pairs, key=lambda pair: (pair.ratio or 0.0, -pair.own.duration_ns))
 
 
 def find_targets(kernel: KernelFigures) -> list[Target]:
-    """What to attack, most urgent first: each cause of waiting by the share of it, with the counter
-    that proves it.
+    """Return what to attack, most urgent first: each cause of waiting by the share of it, with the
+    counter that proves it.
     """
-    found = [make(kernel) for make in (_global_memory, _shared_memory, _barriers, _arithmetic)]
-    return sorted(
-        (target for target in found if target is not None), key=lambda target: -target.share
-    )
+    targets = []
+    for find in (_global_memory, _shared_memory, _barriers, _arithmetic):
+        target = find(kernel)
+        if target is not None:
+            targets.append(target)
+    return sorted(targets, key=lambda target: -target.share)
 
 
 _DRAM_FULL = 60.0
@@ -424,11 +423,9 @@ def _barriers(kernel: KernelFigures) -> Target | None:
     share = kernel.stalls.get("barriers", 0.0)
     evidence = f"Warps wait {share:.0%} of the time at barriers; 10% is good."
     advice = "Load the next tile while computing this one, and remove barriers that nothing needs."
-    return (
-        Target("barriers", "Warps wait for each other", share, evidence, advice)
-        if share >= WORTHWHILE
-        else None
-    )
+    if share < WORTHWHILE:
+        return None
+    return Target("barriers", "Warps wait for each other", share, evidence, advice)
 
 
 def _arithmetic(kernel: KernelFigures) -> Target | None:

@@ -1,4 +1,4 @@
-"""Which ceiling a kernel runs under: the machine's arithmetic or its memory (Williams, Waterman,
+"""The ceiling that a kernel runs under: the machine's arithmetic or its memory (Williams, Waterman,
 Patterson 2009).
 """
 
@@ -41,7 +41,7 @@ class Machine(msgspec.Struct, frozen=True):
     measured: str = ""
 
     def balance(self, precision: str) -> float:
-        """FLOP per byte at which both ceilings meet."""
+        """Return FLOP per byte at which both ceilings meet."""
         return self.flops[precision] / self.bytes_per_s
 
 
@@ -81,8 +81,8 @@ def place(
     machine: Machine,
     precision: str = "fp32",
 ) -> Placement:
-    """Places one kernel. ValueError when times or traffic are not positive: such a kernel has no
-    place.
+    """Place one kernel. Raises ValueError when times or traffic are not positive: such a kernel has
+    no place.
     """
     if flop < 0 or moved_bytes <= 0 or seconds <= 0:
         raise ValueError(
@@ -104,7 +104,7 @@ def place(
 
 
 def find_machine(device_name: str) -> Machine | None:
-    """The machine whose name stands in the device's, longest first; None for one that is not
+    """Return the machine whose name stands in the device's, longest first; None for one that is not
     listed.
     """
     return next(
@@ -113,8 +113,8 @@ def find_machine(device_name: str) -> Machine | None:
 
 
 def counted_flop(kernel: KernelCounters) -> float:
-    """FLOP from ncu's instruction counts, a fused multiply-add being two; tensor-core instructions
-    are not in these counters.
+    """Return FLOP from ncu's instruction counts, a fused multiply-add being two; tensor-core
+    instructions are not in these counters.
     """
     total = 0.0
     for letter in "hfd":
@@ -128,14 +128,16 @@ def counted_flop(kernel: KernelCounters) -> float:
 def find_placements(
     timeline: Timeline, machine: Machine, precision: str = "fp32"
 ) -> list[Placement]:
-    """Every kernel of an ncu capture whose time and memory traffic were measured, longest first."""
-    found = []
+    """Place every kernel of an ncu capture whose time and memory traffic were measured, longest
+    first.
+    """
+    placements = []
     for kernel in sorted(timeline.counters, key=lambda k: -k.duration_ns):
         moved = kernel.metrics.get("dram__bytes.sum") or sum(
             kernel.metrics.get(f"dram__bytes_{way}.sum", 0.0) for way in ("read", "write")
         )
         if moved > 0 and kernel.duration_ns > 0:
-            found.append(
+            placements.append(
                 place(
                     kernel.name,
                     counted_flop(kernel),
@@ -145,7 +147,7 @@ def find_placements(
                     precision,
                 )
             )
-    return found
+    return placements
 
 
 RowBound = Literal["compute-bound", "memory-bound", "cache-bound", "overhead-bound", "unknown"]
@@ -191,7 +193,7 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofline:
-    """Places operators by the FLOP and bytes that their shapes imply. Empty if no shapes were
+    """Place operators by the FLOP and bytes that their shapes imply. Empty if no shapes were
     recorded.
 
     `measured`: ceilings measured on the device that the capture is of. They go before a data
@@ -254,8 +256,8 @@ def _bound(share: float, call_ns: float, *, compute_side: bool) -> RowBound:
 
 
 def _times_of_calls(timeline: Timeline) -> Ints:
-    """Per call, the time of the device work that it launched, or its own where there is no device,
-    ns.
+    """Return, for each call, the time of the device work that it launched, or its own where there
+    is no device, ns.
     """
     work = timeline.work
     times = np.zeros(len(work), dtype=np.int64)

@@ -143,7 +143,9 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
 
 
 def growing_memory(seen: Evidence) -> list[Detection]:
-    """Detect devices whose memory grows from step to step. No figure: it ends a run, not slows it."""
+    """Detect devices whose memory grows from step to step. No figure: it ends a run, not slows
+    it.
+    """
     detections = []
     for use in seen.memory:
         growth = use.growth_bytes_per_step

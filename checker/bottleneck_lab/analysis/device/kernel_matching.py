@@ -1,5 +1,5 @@
-"""Which kernels after a change do what others did before it: renamed by another library version or
-data type, or fused into one.
+"""Tell which kernels after a change do what others did before it: renamed by another library
+version or data type, or fused into one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Match(NamedTuple):
 
 
 def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> list[Match]:
-    """Kernels that are only in `after`, each with those only in `before` that it replaces; a kernel
-    is matched once at most.
+    """Match the kernels that are only in `after` with those only in `before` that they replace; a
+    kernel is matched once at most.
 
     First by name without sizes, architectures and types; then a compiler's fused kernel by the
     operators in its name; then by the operator that launched it, where one kernel before stands
@@ -35,7 +35,7 @@ def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> 
     """
     kernels = [{name for group, name in side if group == "kernel"} for side in (before, after)]
     gone, come = kernels[0] - kernels[1], kernels[1] - kernels[0]
-    found: list[Match] = []
+    matches: list[Match] = []
     for pairs in (
         _by_name(gone, come),
         _fused(gone, come, origins),
@@ -43,14 +43,16 @@ def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> 
     ):
         for match in pairs:
             if match.new in come and gone.issuperset(match.old):
-                found.append(match)
+                matches.append(match)
                 come.discard(match.new)
                 gone.difference_update(match.old)
-    return found
+    return matches
 
 
 def _plain(name: str) -> str:
-    """A kernel's name without template arguments, parameters, sizes, architectures and data types."""
+    """Return A kernel's name without template arguments, parameters, sizes, architectures and data
+    types.
+    """
     return _VARIANT.sub("", re.sub(r"[<(].*", "", name.removeprefix("void "))).strip("_: ")
 
 
@@ -73,7 +75,7 @@ def _grouped(names: set[str], key: Callable[[str], str]) -> dict[str, list[str]]
 
 
 def _alone(old: dict[str, list[str]], new: dict[str, list[str]]) -> list[Match]:
-    """One against one: of several it cannot be told which is which."""
+    """Match one against one: of several it cannot be told which is which."""
     return [
         Match((old[key][0],), names[0])
         for key, names in new.items()
@@ -82,8 +84,10 @@ def _alone(old: dict[str, list[str]], new: dict[str, list[str]]) -> list[Match]:
 
 
 def _fused(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[Match]:
-    """Inductor names a fused kernel after its operators: triton_poi_fused_add_mul_0."""
-    found = []
+    """Match fused kernels: Inductor names a fused kernel after its operators:
+    triton_poi_fused_add_mul_0.
+    """
+    matches = []
     for name in sorted(come):
         fused = _FUSED.match(name)
         if fused is None:
@@ -97,8 +101,8 @@ def _fused(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[M
             )
         )
         if replaced:
-            found.append(Match(replaced, name))
-    return found
+            matches.append(Match(replaced, name))
+    return matches
 
 
 def _operator(origin: str) -> str:

@@ -1,4 +1,4 @@
-"""Which kernels the device's time goes to, and how well its queue is kept filled."""
+"""The kernels that a device's time goes to, and how well its queue is kept filled."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class KernelRow(msgspec.Struct, frozen=True):
 
 
 class LaunchUse(msgspec.Struct, frozen=True):
-    """How kernels reach a device. `delay` runs from the start of the launching call to the start of
-    the kernel; `queue_depth` counts, at each launch, the kernels launched and not yet started.
+    """The way that kernels reach a device. `delay` runs from the start of the launching call to the
+    start of the kernel; `queue_depth` counts, at each launch, the kernels launched and not yet
+    started.
     """
 
     rank: int
@@ -54,7 +55,7 @@ class LaunchUse(msgspec.Struct, frozen=True):
 
 
 def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
-    """Kernels by total time; each name has its own figures, however many names there are."""
+    """Return kernels by total time; each name has its own figures, however many names there are."""
     device = timeline.device
     rows = kernel_rows(device)
     if not len(rows):
@@ -91,7 +92,9 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
 
 
 def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
-    """The rows of computing and communicating kernels, by number; no copies, memsets or waits."""
+    """Return the rows of computing and communicating kernels, by number; no copies, memsets or
+    waits.
+    """
     return np.flatnonzero(
         (device.kind == ActivityKind.KERNEL) | (device.kind == ActivityKind.COMMUNICATION)
     )
@@ -102,13 +105,13 @@ def _occupancy(value: float) -> float:
 
 
 def find_launches(timeline: Timeline) -> list[LaunchUse]:
-    """One entry per device that ran kernels."""
-    found = []
+    """Return one entry per device that ran kernels."""
+    uses = []
     table, kernels = timeline.device, kernel_rows(timeline.device)
     for rank, device in devices_of(table, kernels):
         rows = kernels[(table.rank[kernels] == rank) & (table.device[kernels] == device)]
-        found.append(_launch_use(timeline, rows, rank, device))
-    return found
+        uses.append(_launch_use(timeline, rows, rank, device))
+    return uses
 
 
 def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int) -> LaunchUse:
@@ -141,8 +144,8 @@ def _launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[Ints, Int
 
 
 def queue_depth(called: Ints, started: Ints) -> Ints:
-    """At each launch, how many kernels have been launched and have not started: a number that never
-    goes below zero, since a kernel starts after its call.
+    """Return, for each launch, how many kernels have been launched and have not started: a number
+    that never goes below zero, since a kernel starts after its call.
     """
     launched = np.arange(1, len(called) + 1)
     begun = np.searchsorted(np.sort(np.maximum(started, called)), np.sort(called), side="left")

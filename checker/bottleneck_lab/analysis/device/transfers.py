@@ -42,37 +42,37 @@ class CollectiveRow(msgspec.Struct, frozen=True):
 
 
 def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
-    """What was sent between ranks, longest total first. Rows of the same size may be the same
-    bucket of DDP.
+    """Sum up what was sent between ranks, longest total first. Rows of the same size may be the
+    same bucket of DDP.
     """
     device = timeline.device
     rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
     steps = max(len(step_rows(timeline)), 1)
     keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
-    found, number = np.unique(keys, axis=1, return_inverse=True)
-    calls = np.bincount(number.reshape(-1), minlength=found.shape[1])
+    groups, number = np.unique(keys, axis=1, return_inverse=True)
+    calls = np.bincount(number.reshape(-1), minlength=groups.shape[1])
     times = np.bincount(
-        number.reshape(-1), weights=(device.end - device.start)[rows], minlength=found.shape[1]
+        number.reshape(-1), weights=(device.end - device.start)[rows], minlength=groups.shape[1]
     )
     return [
         CollectiveRow(
-            collective=collective_of(timeline.strings[int(found[0, i])]),
-            dtype=DTYPES[int(found[1, i])],
-            bytes=int(found[2, i]),
+            collective=collective_of(timeline.strings[int(groups[0, i])]),
+            dtype=DTYPES[int(groups[1, i])],
+            bytes=int(groups[2, i]),
             calls=int(calls[i]),
             calls_per_step=int(calls[i]) / steps,
             total_ns=int(times[i]),
-            gb_per_s=int(found[2, i]) * int(calls[i]) / int(times[i]) if times[i] else 0.0,
+            gb_per_s=int(groups[2, i]) * int(calls[i]) / int(times[i]) if times[i] else 0.0,
         )
         for i in np.argsort(-times, kind="stable")[:top].tolist()
     ]
 
 
 def find_copies(timeline: Timeline) -> list[CopyRow]:
-    """Copies by direction and host memory, longest total first. Memsets are none."""
+    """Sum up copies by direction and host memory, longest total first. Memsets are none."""
     device = timeline.device
     copies = device.kind == ActivityKind.COPY
-    found = []
+    copy_rows = []
     for direction, memory in itertools.product(Direction, HostMemory):
         mine = np.flatnonzero(
             copies & (device.direction == direction) & (device.host_memory == memory)
@@ -81,7 +81,7 @@ def find_copies(timeline: Timeline) -> list[CopyRow]:
             continue
         duration = device.end[mine] - device.start[mine]
         total, moved = int(duration.sum()), int(device.bytes[mine].sum())
-        found.append(
+        copy_rows.append(
             CopyRow(
                 direction=direction.name.lower(),
                 host_memory=memory.name.lower(),
@@ -92,4 +92,4 @@ def find_copies(timeline: Timeline) -> list[CopyRow]:
                 gb_per_s=moved / total if total else 0.0,
             )
         )
-    return sorted(found, key=lambda row: -row.total_ns)
+    return sorted(copy_rows, key=lambda row: -row.total_ns)

@@ -94,7 +94,9 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
     @property
     def overlap_share(self) -> float:
-        """Share (0–1) of the communication that is hidden behind computation; 1 when there is none."""
+        """Share (0–1) of the communication that is hidden behind computation; 1 when there is
+        none.
+        """
         return (
             1 - self.exposed_communication_ns / self.communication_ns
             if self.communication_ns
@@ -174,7 +176,9 @@ that ran was not recorded.
 
 
 def _devices(timeline: Timeline) -> Iterator[tuple[DeviceTime, _Recorded]]:
-    """One entry per device and rank, in order; the CPU stands in where no accelerator was recorded."""
+    """One entry per device and rank, in order; the CPU stands in where no accelerator was
+    recorded.
+    """
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         table, mine = timeline.device, timeline.device.rank == rank

@@ -1,5 +1,5 @@
-"""Which lines of the user's own Python the time goes to, with the operators that they call and the
-backward of those.
+"""The lines of the user's own Python that the time goes to, with the operators that they call and
+the backward of those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FOLDERS = re.compile(r"^[^()]*/")
 
 
 class LineRow(msgspec.Struct, frozen=True):
-    """A place in the user's own Python with the time in it and not in a deeper such place, over all
+    """A line of the user's own Python, with the time in it and not in a deeper such line, over all
     steps.
 
     `exact`: the very line that ran, "file.py(line): function", as captures of `lab profile --stack`
@@ -49,8 +49,8 @@ class LineRow(msgspec.Struct, frozen=True):
 
 
 def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
-    """The user's own lines by device time and then time on the host. Empty unless the capture was
-    made with stacks.
+    """Return the user's own lines by device time and then time on the host. Empty unless the
+    capture was made with stacks.
     """
     if not len(timeline.python):
         return []
@@ -61,22 +61,22 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
 
 
 def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
-    """The name of the user's own line that ran at each row of a host table, -1 where that was not
-    recorded.
+    """Return the name of the user's own line that ran at each row of a host table, -1 where that
+    was not recorded.
     """
-    found = np.full(len(rows), -1, dtype=np.int32)
+    names = np.full(len(rows), -1, dtype=np.int32)
     for track, tid in _tracks(timeline):
         lines = take(timeline.python, timeline.python.thread == track)
         thread = _thread_of(timeline, track, tid)
         if len(lines) and thread >= 0:
-            found = np.maximum(found, _line_of(lines, rows, rows.thread == thread))
-    return found
+            names = np.maximum(names, _line_of(lines, rows, rows.thread == thread))
+    return names
 
 
 def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
-    """Where the program was at each moment (ns) on its thread: the user's own line where lines were
-    recorded, else their function, else the outermost operator; empty if none of these was recorded.
-    Files are named without their folders.
+    """Return where the program was at each moment (ns) on its thread: the user's own line where
+    lines were recorded, else their function, else the outermost operator; empty if none of these
+    was recorded. Files are named without their folders.
     """
     nothing = np.zeros(len(moments), dtype=np.int32)
     points = HostTable(
@@ -116,7 +116,7 @@ def _outermost_operators(timeline: Timeline) -> tuple[HostTable, list[str]]:
 
 
 def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
-    """The tracks that hold the lines that ran, each with the thread that it is of."""
+    """Return the tracks that hold the lines that ran, each with the thread that it is of."""
     threads = enumerate(timeline.threads)
     return [
         (i, thread.tid[len(LINES_OF) :]) for i, thread in threads if thread.tid.startswith(LINES_OF)
@@ -137,7 +137,7 @@ def _thread_of(timeline: Timeline, track: int, tid: str) -> int:
 
 
 def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iterator[LineRow]:
-    """The lines that ran one after another on a thread, each with what began in it."""
+    """Yield the lines that ran one after another on a thread, each with what began in it."""
     lines = _inside(timeline, take(timeline.python, timeline.python.thread == track))
     thread = _thread_of(timeline, track, tid)
     if not len(lines) or thread < 0:
@@ -178,8 +178,8 @@ def _inside(timeline: Timeline, rows: HostTable) -> HostTable:
 
 
 def _line_of(lines: HostTable, operators: HostTable, mine: NDArray[np.bool_]) -> SmallInts:
-    """The name of the line that ran in the middle of each operator (the two clocks differ by a
-    microsecond), -1 for none.
+    """Return the name of the line that ran in the middle of each operator (the two clocks differ by
+    a microsecond), -1 for none.
     """
     middle = (operators.start + operators.end) // 2
     at = np.searchsorted(lines.start, middle, side="right") - 1
@@ -188,10 +188,10 @@ def _line_of(lines: HostTable, operators: HostTable, mine: NDArray[np.bool_]) ->
 
 
 def _backward(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -> Ints:
-    """Host time of the operators' backward by line: that of MulBackward0 goes to the lines that
-    call aten::mul, by how often they do.
+    """Return host time of the operators' backward by line: that of MulBackward0 goes to the lines
+    that call aten::mul, by how often they do.
     """
-    operators, found = timeline.operators, np.zeros(count)
+    operators, times = timeline.operators, np.zeros(count)
     for number, name in enumerate(timeline.strings):
         backward = _BACKWARD.match(name)
         forward = f"aten::{_WORD.sub('_', backward[1]).lower()}" if backward else ""
@@ -199,12 +199,14 @@ def _backward(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -
             continue
         mine = operators.name == timeline.strings.index(forward)
         called = np.bincount(line[mine & (line >= 0)], minlength=count)
-        found += duration[operators.name == number].sum() * called / max(int(mine.sum()), 1)
-    return found.astype(np.int64)
+        times += duration[operators.name == number].sum() * called / max(int(mine.sum()), 1)
+    return times.astype(np.int64)
 
 
 def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
-    """The frames of the user's own functions, of which a trace tells only where they are defined."""
+    """Return the frames of the user's own functions, of which a trace tells only where they are
+    defined.
+    """
     python = timeline.python
     if not (calls.layer == PYTHON).any():
         return []
@@ -223,9 +225,9 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     device = np.zeros(len(layer), dtype=np.int64)
     launched = np.flatnonzero((calls.device_ns > 0) & (nearest >= 0))
     np.add.at(device, nearest[launched], calls.device_ns[launched])
-    place = python.name[own] * 2 + _all_along(timeline)[own]
+    key = python.name[own] * 2 + _all_along(timeline)[own]
     times, hosts, devices = (
-        np.bincount(place, weights=values) for values in (None, host, device[rows])
+        np.bincount(key, weights=values) for values in (None, host, device[rows])
     )
     return [
         LineRow(
@@ -239,14 +241,16 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
 
 
 def _called(name: str, all_along: bool) -> str:
-    """A frame's name. Of one that was open all along, the line is where the profiler began, and
-    says nothing.
+    """Return a frame's name. Of one that was open all along, the line is where the profiler began,
+    and says nothing.
     """
     return _AT_LINE.sub(": ", name) if all_along else name
 
 
 def _all_along(timeline: Timeline) -> NDArray[np.bool_]:
-    """Whether a frame was open from the first to the last of its thread's frames."""
+    """Return a mask of the frames that were open from the first to the last of its thread's
+    frames.
+    """
     python = timeline.python
     begins = np.full(len(timeline.threads) + 1, np.iinfo(np.int64).max)
     ends = np.zeros(len(timeline.threads) + 1, dtype=np.int64)

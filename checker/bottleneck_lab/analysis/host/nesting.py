@@ -1,4 +1,4 @@
-"""Which row encloses which: call trees from start and end alone."""
+"""Nest rows into call trees from start and end alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tree:
     depth: NDArray[Any]
 
     def with_children(self, value: Ints) -> Ints:
-        """Each row's value plus those of all rows under it."""
+        """Return each row's value plus those of all rows under it."""
         total = value.astype(np.int64).copy()
         for level in range(int(self.depth.max(initial=0)), 0, -1):
             rows = np.flatnonzero(self.depth == level)
@@ -29,8 +29,8 @@ class Tree:
 
 
 def nest(start: Ints, end: Ints, thread: NDArray[Any]) -> Tree:
-    """The call tree of rows that are in order. Every thread has its own number, whatever its rank,
-    and is nested by itself.
+    """Return the call tree of rows that are in order. Every thread has its own number, whatever its
+    rank, and is nested by itself.
 
     The depth of a row is the number of rows of its thread that began before it and have not ended;
     its parent is the latest row one level up.
@@ -54,12 +54,14 @@ def nest(start: Ints, end: Ints, thread: NDArray[Any]) -> Tree:
 
 
 def narrow(numbers: SmallInts) -> NDArray[Any]:
-    """Numbers from 0 on in the fewest bytes: up to two, they are sorted in one pass for each."""
+    """Return numbers from 0 on in the fewest bytes: up to two, they are sorted in one pass for
+    each.
+    """
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
 def _parents(depth: SmallInts) -> SmallInts:
-    """The nearest row before each that is one level up."""
+    """Return the nearest row before each that is one level up."""
     parent = np.full(len(depth), -1, dtype=np.int32)
     order = np.argsort(narrow(depth), kind="stable").astype(np.int32)
     levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
@@ -69,16 +71,18 @@ def _parents(depth: SmallInts) -> SmallInts:
 
 
 def innermost_at(table: HostTable, moments: Ints, threads: SmallInts) -> SmallInts:
-    """The row that is open at each moment (ns) on its thread and began last, -1 where none is open."""
-    found = np.full(len(moments), -1, dtype=np.int32)
+    """Return the row that is open at each moment (ns) on its thread and began last, -1 where none
+    is open.
+    """
+    innermost = np.full(len(moments), -1, dtype=np.int32)
     for thread in np.unique(threads).tolist():
         rows, mine = np.flatnonzero(table.thread == thread), np.flatnonzero(threads == thread)
         at = np.searchsorted(table.start[rows], moments[mine], side="right") - 1
-        found[mine[at >= 0]] = rows[at[at >= 0]]
+        innermost[mine[at >= 0]] = rows[at[at >= 0]]
     parent = nest(table.start, table.end, table.thread).parent
-    begun = np.flatnonzero(found >= 0)
+    begun = np.flatnonzero(innermost >= 0)
     while len(begun):  # where a row has ended, the one that encloses it may be open
-        begun = begun[table.end[found[begun]] <= moments[begun]]
-        found[begun] = parent[found[begun]]
-        begun = begun[found[begun] >= 0]
-    return found
+        begun = begun[table.end[innermost[begun]] <= moments[begun]]
+        innermost[begun] = parent[innermost[begun]]
+        begun = begun[innermost[begun] >= 0]
+    return innermost

@@ -1,4 +1,4 @@
-"""Which operators the time goes to, and which call tree they stand in."""
+"""The operators that the time goes to, and the call tree they stand in."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class CallTree:
     """Per row, the duration of the device work that this very row launched."""
 
     def rows(self, layer: int) -> SmallInts:
-        """The rows of one layer, in the order of their own table."""
+        """Return the rows of one layer, in the order of their own table."""
         lengths = np.bincount(self.layer, minlength=layer + 1)
         first = int(lengths[:layer].sum())
         return self.place[first : first + int(lengths[layer])]
 
 
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
-    """Nests the host's rows and hangs every device activity on the runtime call that launched it,
-    or on its operator where no call was recorded.
+    """Nest the host's rows and hang every device activity on the runtime call that launched it, or
+    on its operator where no call was recorded.
     """
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
     start, end = (
@@ -73,17 +73,17 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     end = end[order]
     thread = narrow(np.concatenate([part.thread for part in parts]))[order]
     layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
-    place = np.empty(len(order), dtype=np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
+    position = np.empty(len(order), dtype=np.int32)
+    position[order] = np.arange(len(order), dtype=np.int32)
     del order  # a large trace's columns are held no longer than they are needed
     tree = nest(start, end, thread)
     del start, end, thread
-    return CallTree(place, layer, tree, _launched(timeline, place))
+    return CallTree(position, layer, tree, _launched(timeline, position))
 
 
-def _launched(timeline: Timeline, place: SmallInts) -> Ints:
-    """Per row of the call tree the duration of the device work that it launched. `place` holds the
-    rows of the operators, then those of the calls.
+def _launched(timeline: Timeline, position: SmallInts) -> Ints:
+    """Return, for each row of the call tree, the duration of the device work that it launched.
+    `position` holds the rows of the operators, then those of the calls.
     """
     device, operators = timeline.device, timeline.operators
     duration = np.where(device.kind != ActivityKind.SYNC, device.end - device.start, 0)
@@ -92,15 +92,15 @@ def _launched(timeline: Timeline, place: SmallInts) -> Ints:
     owner[missing] = join_rows(
         operators.correlation, operators.rank, device.external[missing], device.rank[missing]
     )
-    found = owner >= 0
-    return np.bincount(place[owner[found]], weights=duration[found], minlength=len(place)).astype(
-        np.int64
-    )
+    known = owner >= 0
+    return np.bincount(
+        position[owner[known]], weights=duration[known], minlength=len(position)
+    ).astype(np.int64)
 
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
-    """The operators by device self time, or by self time on the host where there is no device; the
-    largest `top`.
+    """Return the operators by device self time, or by self time on the host where there is no
+    device; the largest `top`.
     """
     operators = timeline.operators
     if not len(operators):
@@ -111,8 +111,8 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
     count = len(timeline.strings)
 
     def by_name(values: Ints) -> Ints:
-        """Sums by name; whole numbers below 2⁵³ are exact in the doubles of bincount. One column at
-        a time is all that is ever held.
+        """Return sums by name; whole numbers below 2⁵³ are exact in the doubles of bincount. One
+        column at a time is all that is ever held.
         """
         return np.bincount(operators.name, weights=values, minlength=count).astype(np.int64)
 
@@ -143,8 +143,8 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
 
 
 def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
-    """Nanoseconds of each single call without what it calls, by operator, in the order of the
-    calls: of the device, or of the CPU where that is the device.
+    """Return nanoseconds of each single call without what it calls, by operator, in the order of
+    the calls: of the device, or of the CPU where that is the device.
     """
     operators, own = timeline.operators, own_times(timeline, calls)
     rows = np.argsort(operators.name, kind="stable")
@@ -154,8 +154,8 @@ def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
 
 
 def own_times(timeline: Timeline, calls: CallTree) -> Ints:
-    """Of each operator's call what it launched itself on the device, or, where the CPU is the
-    device, its time without what it calls, ns.
+    """Return, for each operator call, the time of what it launched itself on the device, or its own
+    time without what it calls where the CPU is the device, ns.
     """
     nearest = nearest_above(calls, OPERATOR)
     if len(timeline.device):
@@ -164,7 +164,9 @@ def own_times(timeline: Timeline, calls: CallTree) -> Ints:
 
 
 def _own_times(operators: HostTable, parent: SmallInts) -> Ints:
-    """Each operator's duration without that of the operators right under it, ns, never negative."""
+    """Return each operator's duration without that of the operators right under it, ns, never
+    negative.
+    """
     duration = operators.end - operators.start
     own, child = duration.copy(), np.flatnonzero(parent >= 0)
     np.subtract.at(own, parent[child], duration[child])
@@ -189,7 +191,9 @@ def _numbers(calls: CallTree) -> SmallInts:
 
 
 def nearest_above(calls: CallTree, layer: int) -> NDArray[np.int32]:
-    """For every row the nearest row above it of the given layer, -1 where there is none."""
+    """Return, for every row, the nearest row above it of the given layer, -1 where there is
+    none.
+    """
     parent, result = calls.tree.parent, calls.tree.parent.copy()
     rows = np.flatnonzero((calls.layer[result] != layer) & (result >= 0))
     while len(rows):
@@ -199,7 +203,9 @@ def nearest_above(calls: CallTree, layer: int) -> NDArray[np.int32]:
 
 
 def _gathered(calls: CallTree, nearest: SmallInts) -> Ints:
-    """Device time on each operator: what it launched itself and what its runtime calls launched."""
+    """Return device time on each operator: what it launched itself and what its runtime calls
+    launched.
+    """
     total = calls.device_ns[calls.rows(OPERATOR)]
     below = np.flatnonzero((calls.layer != OPERATOR) & (nearest >= 0) & (calls.device_ns > 0))
     np.add.at(total, _numbers(calls)[nearest[below]], calls.device_ns[below])
@@ -207,7 +213,7 @@ def _gathered(calls: CallTree, nearest: SmallInts) -> Ints:
 
 
 def _inside_same_name(name: SmallInts, parent: SmallInts) -> NDArray[np.bool_]:
-    """Whether an operator of the same name encloses the operator."""
+    """Return a mask of the operators that one of the same name encloses."""
     inside = np.zeros(len(name), dtype=bool)
     rows = np.flatnonzero(parent >= 0).astype(np.int32)
     above = parent[rows]

@@ -1,4 +1,4 @@
-"""Where the host waited for the device, and what made it wait."""
+"""The host's waits for the device, and what made it wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SyncRow(msgspec.Struct, frozen=True):
 
 
 def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
-    """Waits by function, cause and line, longest first.
+    """Return waits by function, cause and line, longest first.
 
     Those inside the profiler's own start and stop, outside every operator and step, are the
     profiler's.
@@ -46,18 +46,18 @@ def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
     waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
     causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
     inside, lines = _within(waiting, steps), lines_at(timeline, waiting)
-    places: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for row, (name, cause, line) in enumerate(
         zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)
     ):
         if inside[row] or cause:
-            places[name, cause, line].append(row)
+            groups[name, cause, line].append(row)
     work = _Work(timeline)
-    found = [
-        _row(timeline, waiting, rows, work, place, len(rows) / max(len(steps), 1))
-        for place, rows in places.items()
+    syncs = [
+        _row(timeline, waiting, rows, work, key, len(rows) / max(len(steps), 1))
+        for key, rows in groups.items()
     ]
-    return sorted(found, key=lambda row: -row.total_ns)
+    return sorted(syncs, key=lambda row: -row.total_ns)
 
 
 def _row(
@@ -65,10 +65,10 @@ def _row(
     waiting: HostTable,
     rows: list[int],
     work: _Work,
-    place: tuple[int, str, int],
+    key: tuple[int, str, int],
     per_step: float,
 ) -> SyncRow:
-    name, cause, line = place
+    name, cause, line = key
     start, end = waiting.start[rows], waiting.end[rows]
     awaited, awaited_line = work.awaited(start, end)
     return SyncRow(
@@ -94,8 +94,8 @@ class _Work:
         self._line = _launching_lines(timeline, device.correlation)
 
     def awaited(self, start: Ints, end: Ints) -> tuple[str, str]:
-        """The name and line of the work that ran for most of the time between the starts and ends;
-        empty strings where none ran.
+        """Return the name and line of the work that ran for most of the time between the starts and
+        ends; empty strings where none ran.
         """
         times: Counter[tuple[int, int]] = Counter()
         for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
@@ -120,7 +120,7 @@ class _Work:
 
 
 def _launching_lines(timeline: Timeline, correlation: Ints) -> SmallInts:
-    """The line in which each correlated runtime call was made, -1 where unknown."""
+    """Return the line in which each correlated runtime call was made, -1 where unknown."""
     runtime = timeline.runtime
     order = np.argsort(runtime.correlation, kind="stable")
     at = np.minimum(
@@ -133,7 +133,7 @@ def _launching_lines(timeline: Timeline, correlation: Ints) -> SmallInts:
 
 
 def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:
-    """For each wait, given by its row in the tree, the outermost operator above it."""
+    """Return, for each wait (a row of the tree), the outermost operator above it."""
     above = calls.tree.parent[waits]
     outermost = np.full(len(above), -1)
     while (above >= 0).any():
@@ -142,13 +142,13 @@ def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:
     names = timeline.operators.name[
         np.searchsorted(calls.rows(OPERATOR), outermost[outermost >= 0])
     ]
-    found = np.full(len(outermost), -1)
-    found[outermost >= 0] = names
-    return [timeline.strings[name] if name >= 0 else "" for name in found.tolist()]
+    numbers = np.full(len(outermost), -1)
+    numbers[outermost >= 0] = names
+    return [timeline.strings[name] if name >= 0 else "" for name in numbers.tolist()]
 
 
 def _within(rows: HostTable, steps: HostTable) -> NDArray[np.bool_]:
-    """Whether a row starts inside a step; everything does where there are no steps."""
+    """Return a mask of the rows that start inside a step; of all rows where there are no steps."""
     if not len(steps):
         return np.ones(len(rows), dtype=bool)
     order = np.argsort(steps.start, kind="stable")

@@ -1,6 +1,4 @@
-"""What the worker processes of a data loader spent their time on, where a capture looked inside
-them.
-"""
+"""The time of a data loader's worker processes, where a capture looked inside them."""
 
 from __future__ import annotations
 
@@ -43,8 +41,8 @@ class WorkerUse(msgspec.Struct, frozen=True):
 
 
 def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
-    """Every worker that made a batch in the window, the busiest first."""
-    found = []
+    """Return every worker that made a batch in the window, the busiest first."""
+    workers = []
     for thread, info in enumerate(timeline.threads):
         if not _WORKER.match(info.name or ""):
             continue
@@ -55,12 +53,14 @@ def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
             rank = int(timeline.ranges.rank[mine][0])
             lines = _lines(timeline, thread, busy)
             share = busy.total / max(window.length, 1)
-            found.append(WorkerUse(rank, str(info.name), count, busy.total // count, share, lines))
-    return sorted(found, key=lambda use: -use.busy_share)
+            workers.append(
+                WorkerUse(rank, str(info.name), count, busy.total // count, share, lines)
+            )
+    return sorted(workers, key=lambda use: -use.busy_share)
 
 
 def _lines(timeline: Timeline, thread: int, busy: iv.Intervals) -> list[WorkerLine]:
-    """The outermost sampled lines by time; what lies in another counts to that."""
+    """Return the outermost sampled lines by time; what lies in another counts to that."""
     table = timeline.python
     rows = np.flatnonzero(table.thread == thread)
     outer = _outermost(table, rows)

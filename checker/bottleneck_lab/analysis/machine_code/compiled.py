@@ -1,5 +1,5 @@
-"""What became of a CUDA source when it was compiled, all of it together: machine code, launches and
-one warp's addresses, near-identical kernels as one.
+"""A compiled CUDA source, all of it together: machine code, launches and one warp's addresses,
+near-identical kernels as one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bottleneck_lab.analysis.machine_code.warp import Access, Launch, WarpAccess
 
 
 class KernelResources(msgspec.Struct, frozen=True):
-    """What is the same for the kernels that are shown as one. `threads` a block; not `launched`:
-    they are a guess. Bytes are a block's, `share` (0–1) is of a multiprocessor's warps.
+    """The figures that are equal for the kernels that are shown as one. `threads` a block; not
+    `launched`: they are a guess. Bytes are a block's, `share` (0–1) is of a multiprocessor's warps.
     """
 
     launched: bool
@@ -69,20 +69,20 @@ def sum_up(
     launched: Sequence[tuple[Launch, WarpAccesses]],
     readable: Callable[[str], str],
 ) -> CompiledSource:
-    """`reports` by architecture. `readable` makes of a mangled name one that is the same in machine
-    code and PTX.
+    """Sum up one source. `reports` by architecture; `readable` makes of a mangled name one that is
+    the same in machine code and PTX.
     """
     launches = {readable(launch.kernel): launch for launch, _ in launched}
     rows = [
         (readable(report.name), arch, _figures(report, launches.get(readable(report.name))))
-        for arch, found in reports.items()
-        for report in found
+        for arch, kernels_of in reports.items()
+        for report in kernels_of
     ]
     kernels = dict.fromkeys(name for name, _, _ in rows)
     judged = [
         (f"{readable(report.name)} on sm_{arch}", one)
-        for arch, found in reports.items()
-        for report in found
+        for arch, kernels_of in reports.items()
+        for report in kernels_of
         for one in judge(report)
     ]
     whole = (
@@ -116,26 +116,26 @@ def _figures(report: KernelReport, launch: Launch | None) -> KernelResources:
 
 
 def _groups(rows: list[tuple[str, str, KernelResources]]) -> list[KernelGroup]:
-    """Kernels with the same figures are one."""
-    found: dict[KernelResources, list[tuple[str, str]]] = {}
+    """Group kernels whose figures are equal."""
+    members_of: dict[KernelResources, list[tuple[str, str]]] = {}
     for name, arch, figures in rows:
-        found.setdefault(figures, []).append((name, arch))
+        members_of.setdefault(figures, []).append((name, arch))
     return [
         KernelGroup(
             list(dict.fromkeys(n for n, _ in members)),
             list(dict.fromkeys(a for _, a in members)),
             figures,
         )
-        for figures, members in found.items()
+        for figures, members in members_of.items()
     ]
 
 
 def _properties(judged: list[tuple[str, Expectation]], kernels: int) -> list[Property]:
-    """Each sentence once, what is wrong first."""
-    found: dict[Expectation, list[str]] = {}
+    """Return each sentence once, what is wrong first."""
+    holds_for: dict[Expectation, list[str]] = {}
     for of, one in judged:
-        found.setdefault(one, []).append(of)
-    properties = [Property(one, [] if len(of) == kernels else of) for one, of in found.items()]
+        holds_for.setdefault(one, []).append(of)
+    properties = [Property(one, [] if len(of) == kernels else of) for one, of in holds_for.items()]
     return sorted(properties, key=lambda one: one.judged.good)
 
 

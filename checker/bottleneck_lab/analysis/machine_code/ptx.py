@@ -71,7 +71,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def read_ptx(text: str) -> dict[str, Kernel]:
-    """Every kernel of a PTX text, by its mangled name."""
+    """Read every kernel of a PTX text, by its mangled name."""
     text = re.sub(r"//[^\n]*", "", text)
     module = [_shared(match) for match in _SHARED.finditer(_ENTRY.sub("", text))]
     return {match[1]: _kernel(match, module) for match in _ENTRY.finditer(text)}
@@ -84,11 +84,11 @@ def _shared(match: re.Match[str]) -> Shared:
 
 def _kernel(match: re.Match[str], module: list[Shared]) -> Kernel:
     name, parameters, body = match.groups()
-    own = [_shared(found) for found in _SHARED.finditer(body)]
+    own = [_shared(name_) for name_ in _SHARED.finditer(body)]
     code, labels = _instructions(body)
     sizes = [
-        Parameter(found, int(bits) // 8 * int(count or 1))
-        for _, bits, found, count in _PARAMETER.findall(parameters)
+        Parameter(name_, int(bits) // 8 * int(count or 1))
+        for _, bits, name_, count in _PARAMETER.findall(parameters)
     ]
     return Kernel(name, sizes, code, labels, [*own, *module])
 
@@ -96,20 +96,20 @@ def _kernel(match: re.Match[str], module: list[Shared]) -> Kernel:
 def _instructions(body: str) -> tuple[list[Instruction], dict[str, int]]:
     code: list[Instruction] = []
     labels: dict[str, int] = {}
-    place = (0, 0)
+    origin = (0, 0)
     for statement in _statements(body):
         if match := _LINE.match(statement):
-            place = _place(statement, match) or place
+            origin = _place(statement, match) or origin
         elif match := _LABEL.match(statement):
             labels[match[1]] = len(code)
         elif not statement.startswith((".", "{", "}")):
-            code.append(_instruction(statement, place))
+            code.append(_instruction(statement, origin))
     return code, labels
 
 
 def _statements(body: str) -> list[str]:
-    """Directives, labels and instructions, each on its own. The braces of a block end where an
-    instruction's would go on.
+    """Return directives, labels and instructions, each on its own. The braces of a block end where
+    an instruction's would go on.
     """
     body = re.sub(r"^(\s*\.loc[^\n]*)$", r"\1;", body, flags=re.MULTILINE)
     body = re.sub(r"^(\s*\$?[\w$]+:)", r"\1;", body, flags=re.MULTILINE)
@@ -124,8 +124,8 @@ def _statements(body: str) -> list[str]:
 
 
 def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
-    """Line and caller in the module's own file (what was inlined from a header stands where it was
-    called); None if no line is named.
+    """Return line and caller in the module's own file (what was inlined from a header stands where
+    it was called); None if no line is named.
     """
     lines = [
         int(line)
@@ -135,21 +135,21 @@ def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
     return (lines[0], lines[-1] if len(lines) > 1 else 0) if lines else None
 
 
-def _instruction(statement: str, place: tuple[int, int]) -> Instruction:
+def _instruction(statement: str, origin: tuple[int, int]) -> Instruction:
     guard = _GUARDED.match(statement)
     name, _, operands = (guard[3] if guard else statement).partition(" ")
     return Instruction(
-        name, _operands(operands), *place, guard[2] if guard else "", bool(guard and guard[1])
+        name, _operands(operands), *origin, guard[2] if guard else "", bool(guard and guard[1])
     )
 
 
 def _operands(text: str) -> tuple[str, ...]:
-    """Parts between commas that are in no braces and no brackets."""
-    found, depth = [""], 0
+    """Return the parts between commas that are in no braces and no brackets."""
+    parts, depth = [""], 0
     for letter in text:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(letter, 0)
         if letter == "," and not depth:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += letter
-    return tuple(part.strip() for part in found if part.strip())
+            parts[-1] += letter
+    return tuple(part.strip() for part in parts if part.strip())

@@ -1,4 +1,4 @@
-"""What a compiler made of a CUDA kernel, read from the texts of `cuobjdump`: no GPU is needed.
+"""A compiled CUDA kernel, read from the texts of `cuobjdump`: no GPU is needed.
 
 `-res-usage` says registers, stack and shared memory; the disassembly says how wide the global loads
 are, whether tensor cores are used, and whether registers were spilled to local memory. Occupancy
@@ -16,7 +16,7 @@ from bottleneck_lab.errors import CaptureError
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """What a multiprocessor has for its blocks to share.
+    """The resources that the blocks of a multiprocessor share.
 
     Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Registers
     come in units of 256 a warp, shared memory in units of 128 bytes, and from compute capability
@@ -162,7 +162,7 @@ _BULK = ("UTMALDG", "UBLKCP")
 
 
 def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]:
-    """Joins the texts of `cuobjdump -res-usage`, `-sass` and `-elf` into one row per kernel. Raises
+    """Join the texts of `cuobjdump -res-usage`, `-sass` and `-elf` into one row per kernel. Raises
     CaptureError when there is none.
     """
     arch = _ARCH.search(sass) or _ARCH.search(resources)
@@ -186,7 +186,7 @@ def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]
 
 
 def _functions(sass: str) -> dict[str, list[str]]:
-    """Opcodes with their modifiers (`LDG.E.128`) of every function in a disassembly."""
+    """Return opcodes with their modifiers (`LDG.E.128`) of every function in a disassembly."""
     parts = re.split(r"Function : (\S+)", sass)
     return {
         name: _INSTRUCTION.findall(body)
@@ -195,12 +195,12 @@ def _functions(sass: str) -> dict[str, list[str]]:
 
 
 def _launch_bounds(elf: str) -> dict[str, int]:
-    """Largest block of each kernel that states one (`__launch_bounds__`)."""
-    found = {}
+    """Return the largest block of each kernel that states one (`__launch_bounds__`)."""
+    bounds = {}
     for name, body in _BOUND.findall(elf):
         if match := _MAX_THREADS.search(body):
-            found[name] = int(match[1], 16) * int(match[2], 16) * int(match[3], 16)
-    return found
+            bounds[name] = int(match[1], 16) * int(match[2], 16) * int(match[3], 16)
+    return bounds
 
 
 def _report(
@@ -236,8 +236,8 @@ def _report(
 
 
 def _widths(opcodes: list[str], operation: str) -> dict[int, int]:
-    """Bytes a thread → number of instructions, widest first. Without a width in its name an access
-    is of 4 bytes.
+    """Count instructions by bytes a thread, widest first. Without a width in its name an access is
+    of 4 bytes.
     """
     widths: Counter[int] = Counter()
     for opcode in opcodes:
@@ -259,8 +259,8 @@ def _widths(opcodes: list[str], operation: str) -> dict[int, int]:
 def describe(
     report: KernelReport, threads: int | None = None, dynamic_shared_bytes: int = 0
 ) -> list[str]:
-    """What a learner should know about a kernel, one sentence each, the gravest first. `threads` a
-    block: as many as it may have, unless given.
+    """Return what a learner should know about a kernel, one sentence each, the gravest first.
+    `threads` a block: as many as it may have, unless given.
     """
     return [
         *faults(report),
@@ -269,8 +269,8 @@ def describe(
 
 
 def faults(report: KernelReport) -> list[str]:
-    """What in the machine code holds a matrix kernel back, the gravest first; empty when nothing
-    can be seen.
+    """Return what in the machine code holds a matrix kernel back, the gravest first; empty when
+    nothing can be seen.
     """
     return [judged.sentence for judged in judge(report) if not judged.good]
 
@@ -283,7 +283,7 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def judge(report: KernelReport) -> list[Expectation]:
-    """What a matrix kernel's machine code ought to have, the gravest to miss first."""
+    """Judge what a matrix kernel's machine code ought to have, the gravest to miss first."""
     widest, spilled = report.widest_load_bytes, report.local_loads + report.local_stores
     return [
         (
@@ -323,19 +323,19 @@ def judge(report: KernelReport) -> list[Expectation]:
 
 
 def _resources(report: KernelReport, threads: int, dynamic_shared_bytes: int) -> list[str]:
-    """Tensor-core instructions, registers and shared memory, and how many blocks they let on a
-    multiprocessor.
+    """Describe tensor-core instructions, registers and shared memory, and how many blocks they let
+    on a multiprocessor.
     """
     fit = report.occupancy(threads, dynamic_shared_bytes)
     shared = f"{report.shared_bytes + dynamic_shared_bytes:,} bytes of shared memory per block"
-    asked = "" if dynamic_shared_bytes else " plus what the launch asks for"
+    at_launch = "" if dynamic_shared_bytes else " plus what the launch asks for"
     cores = (
         f"{report.tensor_core_instructions} tensor-core instructions"
         f" ({', '.join(report.tensor_core)})."
     )
     return [
         *([cores] if report.tensor_core else []),
-        f"{report.registers} registers per thread, {shared}{asked}.",
+        f"{report.registers} registers per thread, {shared}{at_launch}.",
         (
             f"At {threads} threads per block {fit.blocks}"
             f" {'block fits' if fit.blocks == 1 else 'blocks fit'} a multiprocessor of"

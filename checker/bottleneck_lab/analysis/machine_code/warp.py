@@ -1,5 +1,5 @@
-"""What one warp's addresses do to memory, by following its integer arithmetic through a kernel's
-PTX: sectors per request, passes a bank.
+"""The accesses of one warp to memory, by following its integer arithmetic through a kernel's PTX:
+sectors per request, passes a bank.
 
 Nothing is measured and no data are read: what depends on them is unknown, and so is every
 floating-point number. A branch that hangs on such a value is not taken, and an access to such an
@@ -38,7 +38,7 @@ _Key = tuple[int, int, Space, What, int]
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a kernel is launched: threads per block and blocks in x, y, z, dynamic shared memory, and
+    """A kernel's launch: threads per block and blocks in x, y, z, dynamic shared memory, and
     each parameter's bytes, little-endian.
     """
 
@@ -55,9 +55,10 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What the instructions of one line (inlined into `caller`, else 0) and kind did. `cost` is in
-    sectors (global) or passes (shared), summed over `requests`; `least` is what the same bytes need
-    at least.
+    """The accesses of one kind by the instructions of one line (inlined into `caller`, else 0).
+
+    `cost` is in sectors (global) or passes (shared), summed over `requests`; `least` is what the
+    same bytes need at least.
     """
 
     line: int
@@ -71,7 +72,7 @@ class Access(msgspec.Struct, frozen=True):
 
     @property
     def wasteful(self) -> bool:
-        """Whether the same bytes would need clearly less."""
+        """True if the same bytes would need clearly less."""
         return self.cost > 1.25 * self.least
 
 
@@ -85,30 +86,29 @@ class WarpAccesses(msgspec.Struct, frozen=True):
 
 
 def follow(kernel: Kernel, launch: Launch) -> WarpAccesses:
-    """Runs the integer part of the first warp of block 0."""
+    """Run the integer part of the first warp of block 0 and return its accesses to memory."""
     warp = _Warp(kernel, launch)
     warp.run()
-    return WarpAccesses(_by_line(warp.seen), warp.whole)
-
-
-def _by_line(seen: list[tuple[_Key, int, int]]) -> list[Access]:
-    """Sums over what was seen. Where the compiler has forgotten some of a line's callers, they are
-    one.
-    """
+    # Where the compiler has forgotten some of a line's callers, they count as one.
     forgotten = {
-        (line, space, what, size) for (line, caller, space, what, size), _, _ in seen if not caller
+        (line, space, what, size)
+        for (line, caller, space, what, size), _, _ in warp.seen
+        if not caller
     }
     sums: dict[_Key, list[int]] = {}
-    for (line, caller, space, what, size), cost, least in seen:
+    for (line, caller, space, what, size), cost, least in warp.seen:
         known = 0 if (line, space, what, size) in forgotten else caller
-        found = sums.setdefault((line, known, space, what, size), [0, 0, 0])
-        found[:] = found[0] + 1, found[1] + cost, found[2] + least
-    return [Access(*key, *figures) for key, figures in sorted(sums.items())]
+        totals = sums.setdefault((line, known, space, what, size), [0, 0, 0])
+        totals[0] += 1
+        totals[1] += cost
+        totals[2] += least
+    accesses = [Access(*key, *totals) for key, totals in sorted(sums.items())]
+    return WarpAccesses(accesses, warp.whole)
 
 
 def sectors(addresses: Lanes, size: int) -> tuple[int, int]:
-    """(32-byte sectors that a request of `size` bytes a lane touches, the fewest that could hold as
-    many different bytes).
+    """Return (32-byte sectors that a request of `size` bytes a lane touches, the fewest that could
+    hold as many different bytes).
     """
     different = np.unique(addresses)
     touched = np.unique((different[:, None] + np.arange(0, size, min(size, 4))) // SECTOR)
@@ -116,9 +116,11 @@ def sectors(addresses: Lanes, size: int) -> tuple[int, int]:
 
 
 def passes(lanes: NDArray[np.intp], addresses: Lanes, size: int) -> tuple[int, int]:
-    """(passes through the banks for the accesses of these lanes, the fewest possible): a bank gives
-    one word at a time, the same one to all who ask.
+    """Return (passes through the banks for the accesses of these lanes, the fewest possible).
+
+    A bank gives one word at a time, the same one to all who ask.
     """
+    # Accesses of 8 and 16 bytes are served for half and quarter warps at a time.
     groups = lanes // max(1, LANES * BANK // max(size, BANK))
     total = 0
     for group in np.unique(groups):
@@ -137,11 +139,13 @@ def _signed(value: Lanes, bits: int) -> Lanes:
 
 
 def _unsigned(value: Lanes, bits: int) -> Lanes:
-    return value if bits >= 64 else value & ((1 << bits) - 1)
+    if bits >= 64:
+        return value
+    return value & ((1 << bits) - 1)
 
 
 def _divided(a: Lanes, b: Lanes) -> Lanes:
-    """As C divides: towards zero; 0 where the divisor is 0."""
+    """Divide as C does: towards zero; 0 where the divisor is 0."""
     safe = np.where(b == 0, 1, b)
     quotient: Lanes = np.where(b == 0, 0, np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe))
     return quotient
@@ -172,86 +176,108 @@ _COMPARE: dict[str, Callable[[Lanes, Lanes], NDArray[np.bool_]]] = {
     "hs": operator.ge,
 }
 _FOLLOWED = ("bra", "ret", "exit", "ld", "st", "cp", "ldmatrix", "stmatrix", "call")
-"""What the picture of a warp's accesses is not whole without."""
+"""Instructions without which the picture of a warp's accesses is not whole."""
 _REGISTER = re.compile(r"%\w+(?:\.[xyz])?")
 _ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
+
+
+def _bits(type_: str, default: int) -> int:
+    """Return the width in a type's name: 32 for `u32`, `default` where it has none."""
+    return int(re.sub(r"\D", "", type_) or default)
 
 
 class _Warp:
     """32 lanes with a program counter each; the lanes that are furthest behind go first, so that
     they meet again after a branch.
+
+    A register holds 32 values of 64 bits, or None where they are not known.
     """
 
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
         self.kernel = kernel
         self.whole = True
         self.seen: list[tuple[_Key, int, int]] = []
-        self.registers: dict[str, Lanes | None] = {**_special(launch)}
+        self.registers: dict[str, Lanes | None] = {**_special_registers(launch)}
         self.parameters = {
             parameter.name: value
             for parameter, value in zip(kernel.parameters, launch.arguments, strict=False)
         }
-        self.names = _shared_places(kernel)
+        # Shared variables lie in the order of their declaration, the one that is sized at launch
+        # behind them.
+        self.shared: dict[str, int] = {}
+        end = 0
+        for variable in sorted(kernel.shared, key=lambda variable: variable.size == 0):
+            end = -(-end // variable.align) * variable.align
+            self.shared[variable.name] = end
+            end += variable.size
         self.at = np.where(np.arange(LANES) < launch.threads, 0, len(kernel.code))
         self.active = np.arange(LANES)
 
     def run(self) -> None:
-        """Until every lane has ended, or the warp has gone on for too long."""
+        """Go on until every lane has ended, or the warp has gone on for too long."""
         for _ in range(MOST_INSTRUCTIONS):
-            place = int(self.at.min())
-            if place >= len(self.kernel.code):
+            position = int(self.at.min())
+            if position >= len(self.kernel.code):
                 return
-            here = np.flatnonzero(self.at == place)
-            self.at[here] = place + 1
-            self._step(self.kernel.code[place], here)
+            lanes = np.flatnonzero(self.at == position)
+            self.at[lanes] = position + 1
+            self.step(self.kernel.code[position], lanes)
         self.whole = False
 
-    def _step(self, instruction: Instruction, here: NDArray[np.intp]) -> None:
+    def step(self, instruction: Instruction, lanes: NDArray[np.intp]) -> None:
+        """Carry out one instruction in those of the lanes whose guard lets it."""
         if instruction.guard:
             guard = self.value(instruction.guard, 1)
             if guard is None:
-                self.whole &= not self._matters(instruction, int(self.at[here[0]]))
-                self._forget(instruction)
+                self.whole &= not self.matters(instruction, int(self.at[lanes[0]]))
+                self.forget(instruction)
                 return
-            here = here[(guard[here] != 0) != instruction.negated]
-        if not len(here):
+            lanes = lanes[(guard[lanes] != 0) != instruction.negated]
+        if not len(lanes):
             return
-        self.active = here
+        self.active = lanes
         kind = instruction.parts[0]
-        handler = getattr(self, f"_do_{kind}", None)
+        handler = _HANDLERS.get(kind)
         if handler is not None:
-            handler(instruction)
+            handler(self, instruction)
         else:
-            self._compute(instruction, kind)
+            self.compute(instruction, kind)
 
-    def _matters(self, instruction: Instruction, following: int) -> bool:
-        """Whether what is left out because its guard is unknown could change the picture: a jump
-        over mere arithmetic does not.
+    def matters(self, instruction: Instruction, following: int) -> bool:
+        """Return True if leaving the instruction out, its guard being unknown, could change the
+        picture: a jump over mere arithmetic does not.
         """
         if instruction.parts[0] != "bra":
             return instruction.parts[0] in _FOLLOWED
-        to = self.kernel.labels[instruction.operands[0]]
-        between = self.kernel.code[following:to]
-        return to < following or any(skipped.parts[0] in _FOLLOWED for skipped in between)
+        target = self.kernel.labels[instruction.operands[0]]
+        skipped = self.kernel.code[following:target]
+        return target < following or any(each.parts[0] in _FOLLOWED for each in skipped)
 
     # ---- Registers ----
 
     def value(self, text: str, bits: int, *, signed: bool = False) -> Lanes | None:
-        """An operand's 32 values, read as a number of so many bits; None if they are not known."""
+        """Return an operand's 32 values, read as numbers of so many bits; None if not known."""
+        values: Lanes | None = None
         if text.startswith("%"):
-            found = self.registers.get(text)
-        elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?", text):
+            values = self.registers.get(text)
+        elif _NUMBER.fullmatch(text):
             number = int(text.rstrip("U"), 0)
-            found = np.full(LANES, number - (1 << 64) if number >= 1 << 63 else number)
-        else:
-            found = np.full(LANES, self.names[text]) if text in self.names else None
-        if found is None:
+            if number >= 1 << 63:  # kept as its two's complement: lanes are signed 64-bit
+                number -= 1 << 64
+            values = np.full(LANES, number)
+        elif text in self.shared:
+            values = np.full(LANES, self.shared[text])
+        if values is None:
             return None
-        return _signed(found, bits) if signed else _unsigned(found, bits)
+        return _signed(values, bits) if signed else _unsigned(values, bits)
 
     def put(self, name: str, value: Lanes | None) -> None:
-        """Gives a register new values in the active lanes."""
-        for register in _REGISTER.findall(name) if name.startswith("{") or "|" in name else [name]:
+        """Give a register, or each of `{a, b}` and `a|b`, new values in the active lanes."""
+        registers = [name]
+        if name.startswith("{") or "|" in name:
+            registers = _REGISTER.findall(name)
+        for register in registers:
             old = self.registers.get(register)
             if value is None or len(self.active) == LANES:
                 self.registers[register] = value
@@ -260,81 +286,56 @@ class _Warp:
                 merged[self.active] = value[self.active]
                 self.registers[register] = merged
 
-    def _forget(self, instruction: Instruction) -> None:
+    def forget(self, instruction: Instruction) -> None:
+        """Make the instruction's result unknown."""
         if instruction.operands and not instruction.operands[0].startswith("["):
             self.put(instruction.operands[0], None)
 
     # ---- Arithmetic ----
 
-    def _compute(self, instruction: Instruction, kind: str) -> None:
-        """One that gives its first operand a value. What is not integer arithmetic gives an unknown
-        one.
-        """
+    def compute(self, instruction: Instruction, kind: str) -> None:
+        """Give the first operand the result of integer arithmetic, or make it unknown."""
         type_ = re.fullmatch(r"([subp])(\d+|red)", instruction.parts[-1])
         if type_ is None or not instruction.operands:
-            self._forget(instruction)
+            self.forget(instruction)
             return
         signed, bits = type_[1] == "s", 1 if type_[2] == "red" else int(type_[2])
-        sources = [self.value(text, bits, signed=signed) for text in instruction.operands[1:]]
-        if any(source is None for source in sources):
-            self._forget(instruction)
-            return
-        known = [source for source in sources if source is not None]
+        sources = []
+        for text in instruction.operands[1:]:
+            source = self.value(text, bits, signed=signed)
+            if source is None:
+                self.forget(instruction)
+                return
+            sources.append(source)
         self.put(
             instruction.operands[0],
-            self._result(kind, instruction.parts, known, bits, signed=signed),
+            _result(kind, instruction.parts, sources, bits, signed=signed),
         )
 
-    def _result(
-        self, kind: str, parts: list[str], known: list[Lanes], bits: int, *, signed: bool
-    ) -> Lanes | None:
-        if kind in ("mul", "mad") and "hi" in parts:
-            high = [int(a) * int(b) >> bits for a, b in zip(known[0], known[1], strict=True)]
-            found = np.array(high, dtype=np.int64)
-            return _unsigned(found + known[2] if kind == "mad" else found, bits)
-        wide = 2 * bits if "wide" in parts else bits
-        if kind == "mad":
-            return _unsigned(known[0] * known[1] + known[2], wide)
-        if kind in _TWO and len(known) == 2:
-            return _unsigned(_TWO[kind](known[0], known[1]), wide)
-        if kind in ("shl", "shr"):
-            shift = np.minimum(known[1], bits - 1) if signed else known[1]
-            moved = (
-                known[0] << np.minimum(shift, 63)
-                if kind == "shl"
-                else known[0] >> np.minimum(shift, 63)
-            )
-            return np.where(shift >= bits, 0, _unsigned(moved, bits))
-        return _other(kind, known, bits)
-
-    def _do_mov(self, instruction: Instruction) -> None:
+    def mov(self, instruction: Instruction) -> None:
+        """Move a value, or `mov.b64 {low, high}, whole` and its reverse."""
         to, source = instruction.operands
-        bits = int(re.sub(r"\D", "", instruction.parts[-1]) or 1)
-        if to.startswith("{") or source.startswith("{"):
-            self._move_parts(to, source, bits)
+        bits = _bits(instruction.parts[-1], 1)
+        if to.startswith("{"):
+            parts = _REGISTER.findall(to)
+            each = bits // max(1, len(parts))
+            value = self.value(source, bits)
+            for number, part in enumerate(parts):
+                self.put(part, None if value is None else _unsigned(value >> number * each, each))
+        elif source.startswith("{"):
+            parts = _REGISTER.findall(source)
+            each = bits // max(1, len(parts))
+            values = [self.value(part, each) for part in parts]
+            whole = np.zeros(LANES, np.int64)
+            for number, value in enumerate(values):
+                if value is not None:
+                    whole = whole + (value << number * each)
+            self.put(to, None if any(value is None for value in values) else whole)
         else:
             self.put(to, self.value(source, bits))
 
-    def _move_parts(self, to: str, source: str, bits: int) -> None:
-        """`mov.b64 {low, high}, whole` and its reverse."""
-        whole, parts = (
-            (source, _REGISTER.findall(to))
-            if to.startswith("{")
-            else (to, _REGISTER.findall(source))
-        )
-        each = bits // max(1, len(parts))
-        if to.startswith("{"):
-            value = self.value(whole, bits)
-            for place, part in enumerate(parts):
-                self.put(part, None if value is None else _unsigned(value >> place * each, each))
-            return
-        values = [self.value(part, each) for part in parts]
-        known = [value << place * each for place, value in enumerate(values) if value is not None]
-        self.put(
-            whole, sum(known, np.zeros(LANES, np.int64)) if len(known) == len(values) else None
-        )
-
-    def _do_setp(self, instruction: Instruction) -> None:
+    def setp(self, instruction: Instruction) -> None:
+        """Set a predicate by a comparison, combined with another predicate where one is named."""
         to, left, right, *with_ = instruction.operands
         type_ = instruction.parts[-1]
         compare = _COMPARE.get(instruction.parts[1])
@@ -347,21 +348,25 @@ class _Warp:
         if a is None or b is None or other is None:
             self.put(to, None)
             return
-        found = compare(a, b).astype(np.int64)
+        holds = compare(a, b).astype(np.int64)
         if with_:
-            other = 1 - other if with_[0].startswith("!") else other
-            found = _TWO[instruction.parts[2]](found, other)
-        self.put(to.split("|")[0], found)
+            if with_[0].startswith("!"):
+                other = 1 - other
+            holds = _TWO[instruction.parts[2]](holds, other)
+        self.put(to.split("|")[0], holds)
 
-    def _do_selp(self, instruction: Instruction) -> None:
+    def selp(self, instruction: Instruction) -> None:
+        """Select one of two values by a predicate."""
         to, left, right, which = instruction.operands
-        bits = int(re.sub(r"\D", "", instruction.parts[-1]))
+        bits = _bits(instruction.parts[-1], 0)
         a, b, chosen = self.value(left, bits), self.value(right, bits), self.value(which, 1)
-        self.put(
-            to, None if a is None or b is None or chosen is None else np.where(chosen != 0, a, b)
-        )
+        if a is None or b is None or chosen is None:
+            self.put(to, None)
+        else:
+            self.put(to, np.where(chosen != 0, a, b))
 
-    def _do_cvt(self, instruction: Instruction) -> None:
+    def cvt(self, instruction: Instruction) -> None:
+        """Convert between integers; from or to floating point the result is unknown."""
         to, source = instruction.operands[:2]
         types = [re.fullmatch(r"([su])(\d+)", part) for part in instruction.parts[-2:]]
         if types[0] is None or types[1] is None:
@@ -370,115 +375,115 @@ class _Warp:
         value = self.value(source, int(types[1][2]), signed=types[1][1] == "s")
         self.put(to, None if value is None else _unsigned(value, int(types[0][2])))
 
-    def _do_cvta(self, instruction: Instruction) -> None:
-        """To a generic address, or from one."""
+    def cvta(self, instruction: Instruction) -> None:
+        """Convert to a generic address, or from one (`cvta.to`)."""
         value = self.value(instruction.operands[1], 64)
-        offset = SHARED_WINDOW if "shared" in "".join(instruction.parts) else 0
-        sign = -1 if "to" in instruction.parts else 1
-        self.put(instruction.operands[0], None if value is None else value + sign * offset)
+        if value is not None and "shared" in "".join(instruction.parts):
+            value = value + (-SHARED_WINDOW if "to" in instruction.parts else SHARED_WINDOW)
+        self.put(instruction.operands[0], value)
 
-    def _do_shfl(self, instruction: Instruction) -> None:
+    def shfl(self, instruction: Instruction) -> None:
+        """Take a value from another lane."""
         to, source, by = instruction.operands[0].split("|")[0], *instruction.operands[1:3]
         value, lane = self.value(source, 32), self.value(by, 32)
-        mode = next(
-            (part for part in instruction.parts if part in ("bfly", "idx", "up", "down")), ""
-        )
-        if value is None or lane is None or not mode:
+        modes = [part for part in instruction.parts if part in ("bfly", "idx", "up", "down")]
+        if value is None or lane is None or not modes:
             self.put(to, None)
             return
         own = np.arange(LANES)
-        sources = {"bfly": own ^ lane, "idx": lane, "up": own - lane, "down": own + lane}[mode]
-        self.put(to, value[np.where((sources >= 0) & (sources < LANES), sources, own)])
+        sources = {"bfly": own ^ lane, "idx": lane, "up": own - lane, "down": own + lane}
+        other = sources[modes[0]]
+        self.put(to, value[np.where((other >= 0) & (other < LANES), other, own)])
 
-    def _do_elect(self, instruction: Instruction) -> None:
-        self.put(
-            instruction.operands[0].split("|")[-1],
-            (np.arange(LANES) == self.active[0]).astype(np.int64),
-        )
+    def elect(self, instruction: Instruction) -> None:
+        """Set a predicate in the first active lane."""
+        first = (np.arange(LANES) == self.active[0]).astype(np.int64)
+        self.put(instruction.operands[0].split("|")[-1], first)
 
     # ---- Control ----
 
-    def _do_bra(self, instruction: Instruction) -> None:
+    def bra(self, instruction: Instruction) -> None:
+        """Jump to a label."""
         self.at[self.active] = self.kernel.labels[instruction.operands[0]]
 
-    def _do_ret(self, _: Instruction) -> None:
+    def ret(self, _: Instruction) -> None:
+        """End the active lanes."""
         self.at[self.active] = len(self.kernel.code)
 
-    _do_exit = _do_trap = _do_ret
-
-    def _do_call(self, instruction: Instruction) -> None:
+    def call(self, instruction: Instruction) -> None:
+        """Leave a function out: what it does to memory is not known."""
         self.whole = False
-        self._forget(instruction)
+        self.forget(instruction)
 
     # ---- Memory ----
 
-    def _do_ld(self, instruction: Instruction) -> None:
+    def ld(self, instruction: Instruction) -> None:
+        """Load: a parameter's value is known, what lies in memory is not."""
         to, source = instruction.operands[:2]
-        if "param" in instruction.parts:
-            self.put(to, self._parameter(source, instruction.parts[-1]))
+        if "param" not in instruction.parts:
+            self.touch(instruction, source, "loads")
+            self.put(to, None)
             return
-        self._touch(instruction, source, "loads")
-        self.put(to, None)
+        match = _ADDRESS.match(source)
+        held = self.parameters.get(match[1]) if match else None
+        type_ = instruction.parts[-1]
+        if match is None or held is None or type_[0] == "f":
+            self.put(to, None)
+            return
+        begin, size = int(match[2] or 0), _bits(type_, 0) // 8
+        number = int.from_bytes(held[begin : begin + size], "little", signed=True)
+        self.put(to, np.full(LANES, number))
 
-    _do_ldu = _do_ld
+    def st(self, instruction: Instruction) -> None:
+        """Store."""
+        self.touch(instruction, instruction.operands[0], "stores")
 
-    def _do_st(self, instruction: Instruction) -> None:
-        self._touch(instruction, instruction.operands[0], "stores")
-
-    def _do_ldmatrix(self, instruction: Instruction) -> None:
-        self._matrices(instruction, instruction.operands[1])
+    def ldmatrix(self, instruction: Instruction) -> None:
+        """Load 8x8 matrices from shared memory."""
+        self.touch_matrices(instruction, instruction.operands[1])
         self.put(instruction.operands[0], None)
 
-    def _do_stmatrix(self, instruction: Instruction) -> None:
-        self._matrices(instruction, instruction.operands[0])
+    def stmatrix(self, instruction: Instruction) -> None:
+        """Store 8x8 matrices to shared memory."""
+        self.touch_matrices(instruction, instruction.operands[0])
 
-    def _do_cp(self, instruction: Instruction) -> None:
-        """`cp.async`: a load from global memory that is a store to shared memory. Bulk copies are
-        not made by lanes.
-        """
+    def cp(self, instruction: Instruction) -> None:
+        """Count `cp.async`: a load from global memory that is a store to shared memory."""
+        # Bulk copies are made by the copy engine, not by lanes.
         if "bulk" in instruction.parts or len(instruction.operands) < 3:
             return
         to, source, size = instruction.operands[:3]
-        self._count(instruction, "global", "copies", self._address(source), int(size))
-        self._count(instruction, "shared", "copies", self._address(to), int(size))
+        self.count(instruction, "global", "copies", self.address(source), int(size))
+        self.count(instruction, "shared", "copies", self.address(to), int(size))
 
-    def _parameter(self, source: str, type_: str) -> Lanes | None:
-        match = _ADDRESS.match(source)
-        held = self.parameters.get(match[1]) if match else None
-        if match is None or held is None or type_[0] == "f":
-            return None
-        begin, size = int(match[2] or 0), int(re.sub(r"\D", "", type_)) // 8
-        return np.full(LANES, int.from_bytes(held[begin : begin + size], "little", signed=True))
-
-    def _address(self, text: str) -> Lanes | None:
+    def address(self, text: str) -> Lanes | None:
+        """Return the lanes' addresses in `[base + offset]`, None if they are not known."""
         match = _ADDRESS.match(text)
         base = self.value(match[1], 64) if match else None
-        return None if match is None or base is None else base + int(match[2] or 0)
+        if match is None or base is None:
+            return None
+        return base + int(match[2] or 0)
 
-    def _touch(self, instruction: Instruction, where: str, what: What) -> None:
-        parts, address = instruction.parts, self._address(where)
+    def touch(self, instruction: Instruction, where: str, what: What) -> None:
+        """Count an access whose space the instruction names, or the address gives away."""
+        parts, address = instruction.parts, self.address(where)
         vector = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
-        size = vector * int(re.sub(r"\D", "", parts[-1]) or 32) // 8
+        size = vector * _bits(parts[-1], 32) // 8
         spaces = {part.split("::")[0] for part in parts}
-        if (
-            not spaces & {"global", "shared", "local", "const"} and address is not None
-        ):  # a generic address
-            inside = bool((address[self.active] >= SHARED_WINDOW).all())
-            self._count(
-                instruction,
-                "shared" if inside else "global",
-                what,
-                address - SHARED_WINDOW * inside,
-                size,
-            )
-        elif "global" in spaces:
-            self._count(instruction, "global", what, address, size)
-        elif "shared" in spaces:
-            self._count(instruction, "shared", what, address, size)
+        if spaces & {"global", "shared", "local", "const"}:
+            for space in ("global", "shared"):
+                if space in spaces:
+                    self.count(instruction, space, what, address, size)
+        elif address is not None:  # a generic address
+            if (address[self.active] >= SHARED_WINDOW).all():
+                self.count(instruction, "shared", what, address - SHARED_WINDOW, size)
+            else:
+                self.count(instruction, "global", what, address, size)
 
-    def _count(
+    def count(
         self, instruction: Instruction, space: Space, what: What, address: Lanes | None, size: int
     ) -> None:
+        """Add an access of the active lanes; at an unknown address the picture is not whole."""
         if address is None:
             self.whole = False
             return
@@ -486,66 +491,98 @@ class _Warp:
         cost, least = sectors(mine, size) if space == "global" else passes(self.active, mine, size)
         self.seen.append(((instruction.line, instruction.caller, space, what, size), cost, least))
 
-    def _matrices(self, instruction: Instruction, where: str) -> None:
-        """Lane 8i + r points at row r of matrix i: 16 bytes, four banks."""
-        address, count = (
-            self._address(where),
-            int(next(part for part in instruction.parts if part in ("x1", "x2", "x4"))[1]),
-        )
+    def touch_matrices(self, instruction: Instruction, where: str) -> None:
+        """Count the passes of `ldmatrix` or `stmatrix`."""
+        address = self.address(where)
+        matrices = int(next(part for part in instruction.parts if part in ("x1", "x2", "x4"))[1])
         if address is None:
             self.whole = False
             return
-        rows = address[: 8 * count].reshape(count, 8) // 16
+        # Lane 8i + r points at row r of matrix i: 16 bytes, four banks.
+        rows = address[: 8 * matrices].reshape(matrices, 8) // 16
         cost = sum(int(np.bincount(np.unique(matrix) % 8).max()) for matrix in rows)
-        self.seen.append(
-            ((instruction.line, instruction.caller, "shared", "ldmatrix", 16), cost, count)
-        )
+        key: _Key = (instruction.line, instruction.caller, "shared", "ldmatrix", 16)
+        self.seen.append((key, cost, matrices))
 
 
-def _other(kind: str, known: list[Lanes], bits: int) -> Lanes | None:
-    """Operations of one source, and on fields of bits."""
+_HANDLERS: dict[str, Callable[[_Warp, Instruction], None]] = {
+    "mov": _Warp.mov,
+    "setp": _Warp.setp,
+    "selp": _Warp.selp,
+    "cvt": _Warp.cvt,
+    "cvta": _Warp.cvta,
+    "shfl": _Warp.shfl,
+    "elect": _Warp.elect,
+    "bra": _Warp.bra,
+    "ret": _Warp.ret,
+    "exit": _Warp.ret,
+    "trap": _Warp.ret,
+    "call": _Warp.call,
+    "ld": _Warp.ld,
+    "ldu": _Warp.ld,
+    "st": _Warp.st,
+    "ldmatrix": _Warp.ldmatrix,
+    "stmatrix": _Warp.stmatrix,
+    "cp": _Warp.cp,
+}
+"""Instructions that are more than integer arithmetic on their sources."""
+
+
+def _result(
+    kind: str, parts: list[str], sources: list[Lanes], bits: int, *, signed: bool
+) -> Lanes | None:
+    """Return the result of an operation on known values; None if it is not integer arithmetic."""
+    if kind in ("mul", "mad") and "hi" in parts:
+        # The product has up to 128 bits: Python's integers hold it.
+        high = [int(a) * int(b) >> bits for a, b in zip(sources[0], sources[1], strict=True)]
+        product = np.array(high, dtype=np.int64)
+        return _unsigned(product + sources[2] if kind == "mad" else product, bits)
+    wide = 2 * bits if "wide" in parts else bits
+    if kind == "mad":
+        return _unsigned(sources[0] * sources[1] + sources[2], wide)
+    if kind in _TWO and len(sources) == 2:
+        return _unsigned(_TWO[kind](sources[0], sources[1]), wide)
+    if kind in ("shl", "shr"):
+        # An arithmetic shift by too much leaves the sign, any other leaves 0.
+        shift = np.minimum(sources[1], bits - 1) if signed else sources[1]
+        by = np.minimum(shift, 63)
+        moved = sources[0] << by if kind == "shl" else sources[0] >> by
+        return np.where(shift >= bits, 0, _unsigned(moved, bits))
+    return _of_bits(kind, sources, bits)
+
+
+def _of_bits(kind: str, sources: list[Lanes], bits: int) -> Lanes | None:
+    """Return the result of an operation of one source, or on fields of bits."""
+    result: Lanes | None = None
     if kind == "not":
-        return _unsigned(~known[0], bits)
-    if kind == "neg":
-        return _unsigned(-known[0], bits)
-    if kind == "abs":
-        return np.abs(known[0])
-    if kind == "bfi":
-        field, base, begin, length = known
+        result = _unsigned(~sources[0], bits)
+    elif kind == "neg":
+        result = _unsigned(-sources[0], bits)
+    elif kind == "abs":
+        result = np.abs(sources[0])
+    elif kind == "bfi":  # insert `length` bits of a field at `begin`
+        inserted, base, begin, length = sources
         mask = ((1 << length) - 1) << begin
-        return _unsigned((base & ~mask) | (field << begin & mask), bits)
-    if kind == "bfe":
-        value, begin, length = known
-        return value >> begin & ((1 << length) - 1)
-    return None
+        result = _unsigned((base & ~mask) | (inserted << begin & mask), bits)
+    elif kind == "bfe":
+        value, begin, length = sources
+        result = value >> begin & ((1 << length) - 1)
+    return result
 
 
-def _special(launch: Launch) -> dict[str, Lanes]:
-    """The registers that tell a thread who it is: of block 0, in x first, as hardware makes warps."""
-    thread = np.arange(LANES, dtype=np.int64)
+def _special_registers(launch: Launch) -> dict[str, Lanes]:
+    """Return the registers that tell a thread of block 0 which one it is."""
+    thread = np.arange(LANES, dtype=np.int64)  # in x first, as hardware makes warps
     x, y = launch.block[0], launch.block[1]
-    found = {
+    registers = {
         "%tid.x": thread % x,
         "%tid.y": thread // x % y,
         "%tid.z": thread // (x * y),
         "%laneid": thread,
+        "%warpid": np.zeros(LANES, np.int64),
     }
     for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
-        found |= {
-            f"%ctaid.{axis}": np.zeros(LANES, np.int64),
-            f"%nctaid.{axis}": np.full(LANES, blocks),
-        }
-        found[f"%ntid.{axis}"] = np.full(LANES, threads)
-    return {**found, "%warpid": np.zeros(LANES, np.int64)}
-
-
-def _shared_places(kernel: Kernel) -> dict[str, int]:
-    """Where shared variables lie: in the order of their declaration, what is sized at launch behind
-    them.
-    """
-    places, end = {}, 0
-    for variable in sorted(kernel.shared, key=lambda variable: variable.size == 0):
-        end = -(-end // variable.align) * variable.align
-        places[variable.name] = end
-        end += variable.size
-    return places
+        registers[f"%ctaid.{axis}"] = np.zeros(LANES, np.int64)
+        registers[f"%nctaid.{axis}"] = np.full(LANES, blocks)
+        registers[f"%ntid.{axis}"] = np.full(LANES, threads)
+    return registers

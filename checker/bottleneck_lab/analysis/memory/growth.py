@@ -1,4 +1,4 @@
-"""Whether memory grows from step to step, and which lines it comes from."""
+"""The growth of memory from step to step, and the lines that it comes from."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ JUST_BEFORE_NS = 2
 
 
 def find_memory(timeline: Timeline) -> list[MemoryUse]:
-    """One entry per device with allocation records; needs a capture made with profile_memory."""
+    """Return one entry per device with allocation records; needs a capture made with
+    profile_memory.
+    """
     memory = timeline.memory
     driver = int(named(timeline, timeline.runtime, ALLOCATION_CALL).sum())
-    found = []
+    uses = []
     for rank, device in sorted(set(zip(memory.rank.tolist(), memory.device.tolist(), strict=True))):
         rows = take(memory, (memory.rank == rank) & (memory.device == device))
-        found.append(_use(timeline, rows, rank, device, driver if device >= 0 else 0))
-    return found
+        uses.append(_use(timeline, rows, rank, device, driver if device >= 0 else 0))
+    return uses
 
 
 def _use(
@@ -78,8 +80,8 @@ def _use(
 
 
 def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> list[Holder]:
-    """Who holds what was allocated in the capture, at the end of its last step; `steps` are the
-    last rows of each.
+    """Return who holds what was allocated in the capture, at the end of its last step; `steps` are
+    the last rows of each.
     """
     if not (rows.address >= 0).any():
         return []
@@ -101,7 +103,7 @@ def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> l
 
 
 def _highest(start: Ints, level: Ints) -> list[int]:
-    """The highest level in each stretch; one without records keeps the level before it."""
+    """Return the highest level in each stretch; one without records keeps the level before it."""
     edges = np.linspace(int(start[0]), int(start[-1]) + 1, STRETCHES + 1)
     at = np.searchsorted(start, edges)
     return [

@@ -1,5 +1,5 @@
-"""Who holds a GPU's memory, by a snapshot of its allocator: how much, since when, from which lines,
-and which of them hold more with every step.
+"""The holders of a GPU's memory, by a snapshot of its allocator: how much, since when, from which
+lines, and which of them hold more with every step.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class DeviceMemory(msgspec.Struct, frozen=True):
 
 
 def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
-    """One entry per device that holds or has allocated anything."""
+    """Return one entry per device that holds or has allocated anything."""
     lines, of_stack = _lines(snapshot)
-    found = [_device(snapshot, device, lines, of_stack) for device in snapshot.devices]
-    return [memory for memory in found if memory.reserved_bytes or memory.events]
+    memories = [_device(snapshot, device, lines, of_stack) for device in snapshot.devices]
+    return [memory for memory in memories if memory.reserved_bytes or memory.events]
 
 
 def _lines(snapshot: Snapshot) -> tuple[list[str], SmallInts]:
@@ -112,8 +112,8 @@ def _lines(snapshot: Snapshot) -> tuple[list[str], SmallInts]:
 
 
 def own_line(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> str:
-    """The innermost line that is no library's, as "file.py(line): function"; the innermost of all
-    where every one is.
+    """Return the innermost line that is no library's, as "file.py(line): function"; the innermost
+    of all where every one is.
     """
     seen = [frames[number] for number in stack]
     frame = next(
@@ -155,7 +155,7 @@ class Lifetimes:
         )
 
     def by_line(self, row: int, lines: int) -> Ints:
-        """Bytes that each line holds after an event."""
+        """Return the bytes that each line holds after an event."""
         there = (self.begin <= row) & (row < self.end)
         return np.bincount(self.line[there], weights=self.bytes[there], minlength=lines).astype(
             np.int64
@@ -165,7 +165,7 @@ class Lifetimes:
 def _earlier(
     segments: list[Segment], events: AllocatorEvents, open_rows: Ints, of_stack: SmallInts
 ) -> Ints:
-    """Bytes and line of the blocks held at the end whose allocation was not recorded."""
+    """Return bytes and line of the blocks held at the end whose allocation was not recorded."""
     known = set(events.address[open_rows].tolist())
     blocks = (block for segment in segments for block in segment.blocks)
     held = [
@@ -212,7 +212,9 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
 
 
 def _release(events: AllocatorEvents) -> Action:
-    """What ends a block: a tensor that other streams still use is free only once they are done."""
+    """Return the action that ends a block: a tensor that other streams still use is free only once
+    they are done.
+    """
     return (
         Action.FREE_COMPLETED
         if (events.action == Action.FREE_COMPLETED).any()
@@ -223,8 +225,8 @@ def _release(events: AllocatorEvents) -> Action:
 def _level(
     events: AllocatorEvents, more: tuple[Action, ...], less: tuple[Action, ...], at_end: int
 ) -> Ints:
-    """Bytes after each event, counted back from what was there at the end: older events may have
-    been dropped.
+    """Return the bytes after each event, counted back from what was there at the end: older events
+    may have been dropped.
     """
     if not len(events):
         return np.array([at_end], dtype=np.int64)
@@ -239,7 +241,7 @@ def _level(
 
 
 def _steps(snapshot: Snapshot, device: int, events: AllocatorEvents) -> Ints:
-    """The event before each step's start, and the last event."""
+    """Return the event before each step's start, and the last event."""
     begins = sorted(
         {
             note.time_us
@@ -261,8 +263,8 @@ def _highest(level: Ints) -> list[int]:
 def find_holders(
     lives: Lifetimes, peak: int, steps: Ints, count: int, lines: list[str]
 ) -> list[Holder]:
-    """The lines that hold anything at the end or at the event `peak`, the largest first; `steps`
-    are the events between them, of `count` in all.
+    """Return the lines that hold anything at the end or at the event `peak`, the largest first;
+    `steps` are the events between them, of `count` in all.
     """
     width, last = len(lines), count - 1
     by_step = len(steps) >= FEWEST_STEPS

@@ -1,5 +1,5 @@
-"""How a distributed step scales with the number of ranks: the points of a curve, its ideal and its
-bounds, and what it rests on.
+"""The scaling of a distributed step with the number of ranks: the points of a curve, its ideal and
+its bounds, and what it rests on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def lost_ms(self) -> float:
-        """What a step takes longer than on one rank."""
+        """The time by which a step is longer than on one rank."""
         return self.step_ms - self.alone_ms
 
     @property
@@ -42,7 +42,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def told_broadcast(self) -> str:
-        """What broadcasts cost here, as a sentence; empty below 1% of the step."""
+        """A sentence about the cost of broadcasts; empty below 1% of the step."""
         if self.broadcast_ms < _TOLD_FROM * self.step_ms:
             return ""
         return (
@@ -55,7 +55,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def amdahl(self) -> float:
-        """How many times as fast the step would be, were all that is lost gone."""
+        """The speed-up of a step that would lose nothing."""
         return self.step_ms / self.alone_ms
 
     @property
@@ -80,13 +80,13 @@ class Sweep(msgspec.Struct, frozen=True):
     called: str = "samples"
 
     def speedup(self, point: Point) -> float:
-        """Throughput over that of one rank."""
+        """Return the throughput over that of one rank."""
         return point.ranks * point.efficiency
 
 
 def curves(measurement: Mapping[str, Any]) -> list[Sweep]:
-    """The curves that a check left in its verdict; none where there are none, or none that can be
-    read.
+    """Return the curves that a check left in its verdict; none where there are none, or none that
+    can be read.
     """
     try:
         return msgspec.convert(measurement.get("curves", []), list[Sweep])
@@ -95,5 +95,5 @@ def curves(measurement: Mapping[str, Any]) -> list[Sweep]:
 
 
 def assumptions(curves: Sequence[Sweep]) -> list[str]:
-    """What any of the curves rests on, each said once."""
+    """Return what the curves rest on, each assumption once."""
     return list(dict.fromkeys(line for curve in curves for line in curve.assumptions))

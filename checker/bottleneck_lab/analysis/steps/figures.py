@@ -1,5 +1,5 @@
-"""What each step of a capture spent where: one series a figure, so that every figure can be judged
-by its own noise.
+"""The figures of each step of a capture: one series a figure, so that every figure can be judged by
+its own noise.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StepFigures:
 
 
 def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFigures:
-    """A pure function of the capture, like `summarise`, but for every step by itself. `times`: the
+    """Return the figures of a capture like `summarise`, but for every step by itself. `times`: the
     capture's, one entry per device.
     """
     steps = find_steps(timeline)
@@ -78,8 +78,8 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
 
 
 def even_out(costs: Floats64) -> Floats64:
-    """Steps whose end on the device is not known by itself, joined with the next: a step of 0 ns
-    beside one of double length are two of one length.
+    """Join steps whose end on the device is not known by itself, joined with the next: a step of 0
+    ns beside one of double length are two of one length.
     """
     mean, sums, counts = float(costs.mean()), [0.0], [0]
     for cost in costs.tolist():
@@ -92,7 +92,9 @@ def even_out(costs: Floats64) -> Floats64:
 
 
 def _host_edges(timeline: Timeline) -> dict[int, Ints]:
-    """When each step of a rank began on the host; the capture's start where there are no steps."""
+    """Return when each step of a rank began on the host; the capture's start where there are no
+    steps.
+    """
     steps = step_rows(timeline)
     if not len(steps):
         return {rank: np.array([timeline.extent[0]], dtype=np.int64) for rank in timeline.ranks}
@@ -100,13 +102,13 @@ def _host_edges(timeline: Timeline) -> dict[int, Ints]:
 
 
 def _step_of(start: Ints, rank: NDArray[np.int32], edges: dict[int, Ints], count: int) -> Ints:
-    """The step that each row belongs to, -1 for none."""
-    found = np.full(len(start), -1, dtype=np.int64)
+    """Return the step that each row belongs to, -1 for none."""
+    step = np.full(len(start), -1, dtype=np.int64)
     for number, begins in edges.items():
         mine = np.flatnonzero(rank == number)
         at = np.searchsorted(begins, start[mine], side="right") - 1
-        found[mine] = np.where(at < count, at, -1)
-    return found
+        step[mine] = np.where(at < count, at, -1)
+    return step
 
 
 def _step_costs(steps: list[Step], timeline: Timeline, count: int) -> Floats64:
@@ -120,7 +122,7 @@ def _step_costs(steps: list[Step], timeline: Timeline, count: int) -> Floats64:
 def _sums(
     names: NDArray[np.int32], step: Ints, value: Ints, count: int, share: int
 ) -> Iterator[tuple[int, Floats64]]:
-    """(name, its nanoseconds by step) for every name."""
+    """Yield (name, its nanoseconds by step) for every name."""
     inside = np.flatnonzero((step >= 0) & (value > 0))
     used, number = np.unique(names[inside], return_inverse=True)
     at = number.reshape(-1) * count + step[inside]
@@ -133,27 +135,27 @@ def _sums(
 
 def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
     device = timeline.device
-    found: Series = {}
+    series: Series = {}
     step = _step_of(launch_times(timeline, np.arange(len(device))), device.rank, edges, count)
     length, share = device.end - device.start, max(len(devices_of(device)), 1)
     kernels = np.zeros(len(device), dtype=bool)
     kernels[kernel_rows(device)] = True
     for name, values in _sums(device.name, np.where(kernels, step, -1), length, count, share):
-        found["kernel", timeline.strings[name]] = values
+        series["kernel", timeline.strings[name]] = values
     ways = (device.direction.astype(np.int32) << 4) + device.host_memory
     for way, values in _sums(
         ways, np.where(device.kind == ActivityKind.COPY, step, -1), length, count, share
     ):
         memory = HostMemory(way & 15).name.lower()
-        found["copy", f"{Direction(way >> 4).name.lower()} {memory}"] = values
-    return found
+        series["copy", f"{Direction(way >> 4).name.lower()} {memory}"] = values
+    return series
 
 
 def _operator_series(
     timeline: Timeline, calls: CallTree, edges: dict[int, Ints], count: int
 ) -> Series:
-    """Device time of each operator's own launches; time of its own on the host where the CPU is the
-    device.
+    """Return device time of each operator's own launches; time of its own on the host where the CPU
+    is the device.
     """
     operators, share = timeline.operators, max(len(edges), 1)
     step = _step_of(operators.start, operators.rank, edges, count)
@@ -173,22 +175,24 @@ def _sync_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Seri
 
 
 def _range_series(steps: list[Step], count: int) -> Series:
-    """The outermost ranges of each step on its own thread; of several ranks, the mean."""
-    found: Series = {}
+    """Return the outermost ranges of each step on its own thread; of several ranks, the mean."""
+    series: Series = {}
     ranks = max(len({step.rank for step in steps}), 1)
-    place: dict[int, int] = {}
+    next_step: dict[int, int] = {}
     for step in steps:
-        at = place.get(step.rank, 0)
-        place[step.rank] = at + 1
+        at = next_step.get(step.rank, 0)
+        next_step[step.rank] = at + 1
         for name, ns in step.range_ns.items():
             if at < count:
-                found.setdefault(("range", name), np.zeros(count))[at] += ns / ranks
-    return found
+                series.setdefault(("range", name), np.zeros(count))[at] += ns / ranks
+    return series
 
 
 def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -> Series:
-    """What each device did and why it stood idle between the end of one step's work and the next's."""
-    found: Series = {}
+    """Return what each device did and why it was idle from the end of one step's work to the
+    next's.
+    """
+    series: Series = {}
     for time in times:
         edges = _device_edges(steps, time, count)
         parts: dict[Key, iv.Intervals] = {
@@ -202,12 +206,12 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
         parts |= {("gap", cause): part for cause, part in time.causes.items() if part.total}
         for key, part in parts.items():
             inside = np.diff(iv.covered_before(part, edges)) / len(times)
-            found[key] = found.get(key, np.zeros(count)) + inside
-    return found
+            series[key] = series.get(key, np.zeros(count)) + inside
+    return series
 
 
 def _device_edges(steps: list[Step], time: DeviceTime, count: int) -> Ints:
-    """When the work of each step was done, after the window's start."""
+    """Return when the work of each step was done, after the window's start."""
     costs = [step.cost_ns for step in steps if step.rank == time.rank][:count]
     if not costs:
         return np.array([time.window.start, time.window.end], dtype=np.int64)
@@ -215,8 +219,8 @@ def _device_edges(steps: list[Step], time: DeviceTime, count: int) -> Ints:
 
 
 def _origins(timeline: Timeline, calls: CallTree) -> dict[str, str]:
-    """The operator right above the call that launched each kernel, by the kernel's name: the one of
-    most launches.
+    """Return the operator right above the call that launched each kernel, by the kernel's name: the
+    one of most launches.
     """
     device, operators = timeline.device, timeline.operators
     rows = kernel_rows(device)

@@ -22,7 +22,7 @@ class RangeRow(msgspec.Struct, frozen=True):
 
 
 def find_ranges(timeline: Timeline, window: Window, top: int = 50) -> list[RangeRow]:
-    """Ranges by total time, of each the part in the window."""
+    """Return ranges by total time, of each the part in the window."""
     ranges = timeline.ranges
     start, end = np.maximum(ranges.start, window.start), np.minimum(ranges.end, window.end)
     inside = end >= start

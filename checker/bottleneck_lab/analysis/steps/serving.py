@@ -1,5 +1,5 @@
-"""What a batch server's capture shows of its batches: how large they were, how they followed each
-other, and what the host did for each.
+"""The batches in a batch server's capture: how large they were, how they followed each other, and
+what the host did for each.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ServingUse(msgspec.Struct, frozen=True):
 
 
 def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
-    """What the rows named `… (batch N)` show, where the host has marked what it did for them; None
-    if no batches were served.
+    """Return what the rows named `… (batch N)` show, where the host has marked what it did for
+    them; None if no batches were served.
     """
     size_of = {
         index: int(found[1])

@@ -50,7 +50,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def step_rows(timeline: Timeline) -> HostTable:
-    """The ranges that mark steps: ProfilerStep#n, or "step n" and the like where there is no such."""
+    """Return the ranges that mark steps: ProfilerStep#n, or "step n" and the like where there is
+    none.
+    """
     profiler = _matching(timeline, "ProfilerStep#")
     return profiler if len(profiler) else _matching(timeline, "")
 
@@ -65,8 +67,8 @@ def _matching(timeline: Timeline, prefix: str) -> HostTable:
 
 
 def find_window(timeline: Timeline, rank: int | None = None) -> Window:
-    """From the first step's start to the end of the last step and of the device work that the steps
-    launched; without steps, everything recorded.
+    """Return the stretch from the first step's start to the end of the last step and of the device
+    work that the steps launched; without steps, everything recorded.
 
     A host that runs ahead has finished its steps long before the device has: a step is the work
     that it launched.
@@ -83,8 +85,8 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
 
 
 def host_window(timeline: Timeline, rank: int | None = None) -> Window:
-    """From the first step's start to the end of the last one on the host; without steps, everything
-    recorded.
+    """Return the stretch from the first step's start to the end of the last one on the host;
+    without steps, everything recorded.
     """
     steps = step_rows(timeline)
     if rank is not None:
@@ -97,8 +99,8 @@ def host_window(timeline: Timeline, rank: int | None = None) -> Window:
 
 
 def launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> Ints:
-    """When the host launched these rows of the device table; where no call was recorded, when a row
-    began, ns.
+    """Return when the host launched these rows of the device table; where no call was recorded,
+    when a row began, ns.
     """
     begun, call = timeline.device.start[rows], timeline.launched_by[rows]
     if not len(timeline.runtime):
@@ -108,8 +110,8 @@ def launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> Ints:
 
 
 def begun_inside(timeline: Timeline) -> Timeline:
-    """Only the device work, calls and operators that began in their rank's window: what is summed
-    up to be set against the time of the steps.
+    """Keep only the device work, calls and operators that began in their rank's window: what is
+    summed up to be set against the time of the steps.
 
     Before the first step lies a program's start-up: it copies the model, allocates, makes the first
     weights. Without steps it is the timeline itself.
@@ -137,18 +139,18 @@ def _begun(table: Rows, windows: dict[int, Window]) -> Rows:
 
 
 def find_steps(timeline: Timeline) -> list[Step]:
-    """Steps in order, each with the time in the ranges on its thread that no other range encloses
-    within it.
+    """Return steps in order, each with the time in the ranges on its thread that no other range
+    encloses within it.
     """
     steps = step_rows(timeline)
     others = take(timeline.ranges, ~np.isin(timeline.ranges.name, steps.name))
     costs = step_costs(timeline, steps)
-    found = []
+    steps_found = []
     for i in range(len(steps)):
         start, end = int(steps.start[i]), int(steps.end[i])
         near = take(others, slice(*np.searchsorted(others.start, (start, end)).tolist()))
         mine = (near.thread == steps.thread[i]) & (near.end <= end)
-        found.append(
+        steps_found.append(
             Step(
                 name=timeline.strings[int(steps.name[i])],
                 rank=int(steps.rank[i]),
@@ -158,12 +160,12 @@ def find_steps(timeline: Timeline) -> list[Step]:
                 range_ns=outermost_times(timeline, take(near, mine)),
             )
         )
-    return found
+    return steps_found
 
 
 def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
-    """From the end of the step before (the start, for the first of a rank) to the end of this one,
-    ns; a step ends with the device work launched in it.
+    """Return, for each step, the time from the end of the step before (the start, for the first of
+    a rank) to the end of this one, ns; a step ends with the device work launched in it.
     """
     done = steps.end.copy()
     device = timeline.device
@@ -182,8 +184,8 @@ def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
 
 
 def outermost_times(timeline: Timeline, rows: HostTable) -> dict[str, int]:
-    """Time by name of rows of one thread, without those inside another of the same name, ns.
-    Longest first.
+    """Return the time by name of rows of one thread, without those inside another of the same name,
+    ns. Longest first.
     """
     times: dict[str, int] = {}
     until: dict[int, int] = {}
