@@ -325,7 +325,8 @@ def plot(result: dict) -> str:
         for across, column in enumerate(columns):
             chosen = [row for row in rows if row["dim"] == dim and _column(row) == column]
             parts.append(
-                f'<g transform="translate({PANEL * across},{TALL * down})">{_panel(chosen, colors)}</g>'
+                f'<g transform="translate({PANEL * across},{TALL * down})">'
+                f"{_panel(chosen, colors)}</g>"
             )
     width, height = PANEL * len(columns), TALL * len(dims) + 24
     legend = "".join(
@@ -377,6 +378,22 @@ def merged(file: Path, measured: list[dict]) -> list[dict]:
     return sorted({place(row): row for row in [*old, *measured]}.values(), key=place)
 
 
+def compact(result: dict) -> str:
+    """Return the record as JSON with one line for each row of figures."""
+    head = {key: value for key, value in result.items() if key != "rows"}
+    figures = ",\n".join(f"  {json.dumps(row)}" for row in map(rounded, result["rows"]))
+    return f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{figures}\n ]\n}}\n'
+
+
+def rounded(value):
+    """Return JSON data with every number cut to eight digits."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return value
+
+
 def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(
@@ -414,7 +431,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / f"attention_{options.device}{'_avx2' * options.avx2}"
     result["rows"] = merged(stem.with_suffix(".json"), measured) if options.add else measured
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    stem.with_suffix(".json").write_text(compact(result))
     stem.with_suffix(".md").write_text(markdown(result))
     stem.with_suffix(".svg").write_text(plot(result))
 

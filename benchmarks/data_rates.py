@@ -1,4 +1,4 @@
-"""Data rates on the photographs: the shipped loader of lab dataloader beside its solution and
+"""Data rates on the photographs: the shipped loader of lab idle-gpu beside its solution and
 variants, all in one run.
 
     python benchmarks/data_rates.py [--photos DIR] [--batches 12] [--rounds 3]

@@ -1,110 +1,176 @@
-"""Whole checks of every lab's right and wrong work, as `lab dev check` makes them, until each has
-come out as declared three times.
+"""Check every lab's right and wrong work, as `lab dev check` does, until each has come out as
+declared three times.
 
-    python benchmarks/judged_work.py --budget-s 3600 --write     # goes on where the record ends,
-    then renews the tables in docs/measured/ python benchmarks/judged_work.py --budget-s 0 --write
-    # only the tables python benchmarks/judged_work.py --labs ddp-scaling sync-points --device
-    virtual --budget-s 600
+    python benchmarks/judged_work.py --budget-s 3600 --write    # continue where the record ends
+    python benchmarks/judged_work.py --budget-s 0 --write       # only renew the tables
+    python benchmarks/judged_work.py --labs ddp-scaling --device virtual --budget-s 600
 
-A check counts for the files it judged: those of the lab that decide a verdict, and the work itself.
-When one of them changes, its checks no longer count. The checker's own code is not among them (each
-line names its commit): after a change to how a kind of lab is judged, delete that lab's lines.
+The record has one line for each work: a lab's starter, solution, variant or mutant on one device.
+A line counts while the code that it judged and the code that judged it are unchanged: the lab's
+files, the work itself, and the modules of the checker that a check of its kind imports. Code is
+compared by its syntax tree, so formatting, comments and docstrings do not matter. Changed lines
+stay in the record as "of earlier code" until their work is checked again.
+
 INCONCLUSIVE and ERROR decide nothing; such a check is made again later. Labs whose times are
-modelled mind no other program; for the others leave the machine alone.
+modelled tolerate other programs; for the others leave the machine alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import os
+import re
+import statistics
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
+import grimp
 import msgspec
 
 import bottleneck_lab
 from bottleneck_lab.catalog import Device, Lab, load_labs
 from bottleneck_lab.commands.proving import machine, prove
-from bottleneck_lab.grading.margins import Part
+from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.grading.margins import Part, Row
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "checker"
 RECORD = ROOT / "docs" / "measured" / "judged_work.jsonl"
 PAGE = RECORD.with_suffix(".md")
-BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
+MARKS = re.compile(r"(<!-- checks: begin -->\n).*?(<!-- checks: end -->)", re.DOTALL)
 TIMES = 3
-TELLS_NOTHING = ("*.md", "lab.toml", "diagnosis.toml")
-"""Files of a lab that no verdict depends on, once its criteria and settings are taken from
-lab.toml.
+WITHOUT_EFFECT = ("*.md", "lab.toml", "diagnosis.toml")
+"""Files of a lab on which no verdict depends. Its criteria and settings, which lab.toml holds, are
+hashed by their values.
 """
+CHECK = "bottleneck_lab.measure.verifier"
+"""Where a check begins. The kind that it runs is loaded by name, so it is added to this."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What one check judges."""
+    """One submission with a known verdict."""
 
     lab: str
     device: Device
     part: Part
-    name: str
+    name: str = ""
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One line of the record. `problems`: how the verdict differs from what was declared; empty
-    where it does not. `load`: the machine's, as it began.
+class Tally(msgspec.Struct, omit_defaults=True):
+    """One line of the record: every check of a work in one state.
+
+    `files` and `checker` are hashes of the code that was judged and of the code that judged it.
+    `problems` says how the last check that differed from the declaration did so; `figures` are
+    those of the last check that decided, by criterion, formatted.
     """
 
     work: Work
     files: str
-    outcome: str
-    problems: list[str]
-    seconds: float
-    load: float
-    machine: str
-    at: str
-    commit: str
+    checker: str
+    right: int = 0
+    wrong: int = 0
+    undecided: int = 0
+    seconds: list[float] = []
+    problems: list[str] = []
+    loads: list[float] = []
+    outcome: str = ""
+    figures: dict[str, str] = {}
+    machine: str = ""
+    at: str = ""
+    commit: str = ""
+
+    @property
+    def done(self) -> bool:
+        """True after enough right verdicts, or one wrong one: that is mended, not tried again."""
+        return self.right >= TIMES or self.wrong > 0
 
 
-def all_work(labs: Iterable[Lab]) -> Iterator[tuple[Lab, Work]]:
-    """Everything that a machine without a GPU can judge."""
-    for lab in labs:
-        for device in lab.spec.devices:
-            if device == "cuda":
-                continue
-            for part in ("starter", "solution"):
-                yield lab, Work(lab.slug, device, part, "")
-            for folder in variants(lab, device):
-                yield lab, Work(lab.slug, device, "variants", folder.name)
-            for mutant in load_mutants(lab, device):
-                yield lab, Work(lab.slug, device, "mutants", mutant.id)
+# ---- Which code a verdict depends on ----
+
+
+def hash_code(files: Iterable[tuple[str, bytes]]) -> str:
+    """Return a short hash of named files. Python counts by its syntax tree without docstrings."""
+    digest = hashlib.sha256()
+    for name, content in sorted(files):
+        digest.update(name.encode() + b"\0")
+        if name.endswith(".py"):
+            digest.update(_significant(content).encode())
+        else:
+            digest.update(content)
+    return digest.hexdigest()[:12]
+
+
+def _significant(source: bytes) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        # A string that stands alone has no effect: a docstring, or the description of a constant.
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [  # type: ignore[attr-defined]  # every node with a list of that name
+                one
+                for one in body
+                if not (
+                    isinstance(one, ast.Expr)
+                    and isinstance(one.value, ast.Constant)
+                    and isinstance(one.value.value, str)
+                )
+            ]
+    return ast.dump(tree)
+
+
+@cache
+def checker_of(measure: str) -> str:
+    """Return the hash of every module that a check of this kind imports, directly or not."""
+    return hash_code(
+        (path.relative_to(PACKAGE).as_posix(), path.read_bytes()) for path in checker_files(measure)
+    )
+
+
+def checker_files(measure: str) -> set[Path]:
+    """Return the files of the checker that decide a check of the kind called `measure`."""
+    graph = grimp.build_graph("bottleneck_lab", cache_dir=None)
+    kind = f"bottleneck_lab.measure.kinds.{measure}"
+    # Children are started as modules by name, so everything in the kind's folder belongs to it.
+    roots = {CHECK, kind} | graph.find_descendants(kind)
+    modules = roots.union(*(graph.find_upstream_modules(module) for module in roots))
+    files = set()
+    for module in modules:
+        path = PACKAGE / Path(*module.split("."))
+        files.add(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+    folder = PACKAGE / Path(*kind.split("."))
+    native = {path for path in folder.rglob("*") if path.suffix in {".c", ".cpp", ".cu", ".h"}}
+    return files | native
 
 
 def files_of(lab: Lab, work: Work) -> str:
-    """A hash of what the verdict depends on."""
+    """Return the hash of the lab's files and settings, and of the work's own files."""
     spec = lab.spec.devices[work.device]
-    asked = [msgspec.structs.replace(criterion, text="") for criterion in spec.criteria]
-    found = hashlib.sha256(msgspec.json.encode([spec.settings, asked]))
+    criteria = [msgspec.structs.replace(criterion, text="") for criterion in spec.criteria]
+    files = [("settings", msgspec.json.encode([spec.settings, criteria]))]
     with tempfile.TemporaryDirectory() as scratch:
-        for folder in (lab.path, _folder_of(lab, work, Path(scratch))):
-            for path in sorted(folder.rglob("*")):
+        for name, folder in (("lab", lab.path), ("work", folder_of(lab, work, Path(scratch)))):
+            for path in folder.rglob("*"):
                 if (
                     path.is_file()
                     and "__pycache__" not in path.parts
-                    and not any(map(path.match, TELLS_NOTHING))
+                    and not any(map(path.match, WITHOUT_EFFECT))
                 ):
-                    found.update(
-                        path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes()
-                    )
-    return found.hexdigest()[:12]
+                    relative = path.relative_to(folder).as_posix()
+                    files.append((f"{name}/{relative}", path.read_bytes()))
+    return hash_code(files)
 
 
-def _folder_of(lab: Lab, work: Work, scratch: Path) -> Path:
+def folder_of(lab: Lab, work: Work, scratch: Path) -> Path:
+    """Return the folder of a work's own files. A mutant's are written to `scratch`."""
     if work.part == "mutants":
         write_mutant(lab, next(one for one in load_mutants(lab) if one.id == work.name), scratch)
         return scratch
@@ -113,177 +179,232 @@ def _folder_of(lab: Lab, work: Work, scratch: Path) -> Path:
     return lab.path if work.part == "starter" else lab.solution
 
 
-def read() -> list[Check]:
-    """The record."""
+# ---- The record ----
+
+
+def all_work(labs: Iterable[Lab]) -> Iterator[tuple[Lab, Work]]:
+    """Yield everything that a machine without a GPU can judge."""
+    for lab in labs:
+        for device in lab.spec.devices:
+            if device == "cuda":
+                continue
+            yield lab, Work(lab.slug, device, "starter")
+            yield lab, Work(lab.slug, device, "solution")
+            for folder in variants(lab, device):
+                yield lab, Work(lab.slug, device, "variants", folder.name)
+            for mutant in load_mutants(lab, device):
+                yield lab, Work(lab.slug, device, "mutants", mutant.id)
+
+
+def read() -> dict[Work, Tally]:
+    """Return the record by work."""
     lines = RECORD.read_bytes().splitlines() if RECORD.exists() else []
-    return [msgspec.json.decode(line, type=Check) for line in lines]
+    tallies = (msgspec.json.decode(line, type=Tally) for line in lines)
+    return {tally.work: tally for tally in tallies}
 
 
-def current(labs: Iterable[Lab]) -> dict[tuple[Work, str], tuple[Lab, list[Check]]]:
-    """All work with the checks that still count for it."""
-    found = {(work, files_of(lab, work)): (lab, list[Check]()) for lab, work in all_work(labs)}
-    for check in read():
-        if (check.work, check.files) in found:
-            found[check.work, check.files][1].append(check)
-    return found
+def save(record: dict[Work, Tally]) -> None:
+    """Write the record in one piece, a line for each work in a fixed order."""
+    tallies = sorted(record.values(), key=lambda tally: msgspec.structs.astuple(tally.work))
+    fresh = RECORD.with_suffix(".new")
+    fresh.write_bytes(b"".join(msgspec.json.encode(tally) + b"\n" for tally in tallies))
+    fresh.replace(RECORD)
+
+
+def tally_of(lab: Lab, work: Work, record: dict[Work, Tally]) -> Tally:
+    """Return the tally that counts for a work as it is now: the recorded one, or an empty one."""
+    files, checker = files_of(lab, work), checker_of(lab.spec.measure)
+    recorded = record.get(work)
+    if recorded is not None and (recorded.files, recorded.checker) == (files, checker):
+        return recorded
+    return Tally(work, files, checker)
+
+
+# ---- Checking ----
 
 
 def run(labs: list[Lab], device: str | None, only: str | None, budget_s: float) -> None:
-    """Checks what has come out right least often, the quickest first, while one as long as before
-    still fits the budget.
-    """
+    """Check what has come out right least often, the quickest first, while the budget lasts."""
     end = time.monotonic() + budget_s
-    while time.monotonic() < end:
+    record = read()
+    candidates = [
+        (lab, tally_of(lab, work, record))
+        for lab, work in all_work(labs)
+        if device in (None, work.device) and only in (None, work.part)
+    ]
+    # What a check took with earlier code tells how long it will take now.
+    expected_s = {work: max(tally.seconds) for work, tally in record.items() if tally.seconds}
+    while True:
+        left_s = end - time.monotonic()
         open_ = [
-            (work, files, lab, checks)
-            for (work, files), (lab, checks) in current(labs).items()
-            if device in (None, work.device) and only in (None, work.part) and not _is_done(checks)
+            (lab, tally)
+            for lab, tally in candidates
+            if not tally.done and expected_s.get(tally.work, 0.0) < left_s
         ]
-        open_.sort(key=lambda one: (len(one[3]), one[3][0].seconds if one[3] else 0))
-        fits = (one for one in open_ if not one[3] or time.monotonic() + one[3][0].seconds < end)
-        if (chosen := next(fits, None)) is None:
+        if left_s <= 0 or not open_:
             return
-        work, files, lab, _ = chosen
-        check = _checked(lab, work, files)
-        with RECORD.open("ab") as record:
-            record.write(msgspec.json.encode(check) + b"\n")
-        mark = "✗" if check.problems else "✓"
-        print(
-            f"{mark} {work.lab} {work.device} {work.part} {work.name}: {check.outcome},"
-            f" {check.seconds:.0f} s",
-            flush=True,
+        lab, tally = min(
+            open_, key=lambda one: (len(one[1].seconds), expected_s.get(one[1].work, 0.0))
         )
-        for problem in check.problems:
-            print(f"    {problem}", flush=True)
+        check(lab, tally)
+        expected_s[tally.work] = max(tally.seconds)
+        record[tally.work] = tally
+        save(record)
 
 
-def _checked(lab: Lab, work: Work, files: str) -> Check:
-    load, began = os.getloadavg()[0], time.monotonic()
+def check(lab: Lab, tally: Tally) -> None:
+    """Make one whole check of a work and add it to its tally."""
+    work, load, began = tally.work, os.getloadavg()[0], time.monotonic()
     (row,) = prove(lab, work.device, work.part, work.name or None)
     assert row.proof is not None
-    at, seconds = (
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        round(time.monotonic() - began, 1),
-    )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    problems = [problem[:500] for problem in row.problems]
-    return Check(
-        work,
-        files,
-        row.proof.outcome,
-        problems,
-        seconds,
-        round(load, 1),
-        machine(),
-        at,
-        commit.stdout.strip(),
-    )
+    seconds = round(time.monotonic() - began, 1)
+    count(tally, row, seconds, round(load, 1))
+    tally.machine = machine()
+    tally.at = datetime.now(UTC).isoformat(timespec="seconds")
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    git = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    tally.commit = git.stdout.strip()
+    mark = "✗" if row.problems else "✓"
+    name = f"{work.lab} {work.device} {work.part} {work.name}".strip()
+    print(f"{mark} {name}: {row.proof.outcome}, {seconds:.0f} s", flush=True)
+    for problem in row.problems:
+        print(f"    {problem}", flush=True)
 
 
-def _is_done(checks: list[Check]) -> bool:
-    """Whether it came out as declared often enough; what came out wrong is checked no more, but
-    mended.
-    """
-    return _right(checks) >= TIMES or any(map(_is_wrong, checks))
+def count(tally: Tally, row: Row, seconds: float, load: float) -> None:
+    """Add one check to a tally. `load` is the machine's load average when the check began."""
+    assert row.proof is not None
+    decided = row.proof.outcome in ("PASS", "FAIL")
+    if not row.problems:
+        tally.right += 1
+    elif decided:
+        tally.wrong += 1
+    else:
+        tally.undecided += 1
+    tally.seconds = [*tally.seconds, seconds]
+    if row.problems:
+        tally.problems = [problem[:300] for problem in row.problems]
+        tally.loads = [*tally.loads, load]
+    if decided:
+        tally.outcome = row.proof.outcome
+        tally.figures = {
+            margin.criterion: format_figure(margin.value, margin.unit)
+            for margin in row.proof.margins
+        }
 
 
-def _right(checks: list[Check]) -> int:
-    return sum(not check.problems for check in checks)
+# ---- The tables ----
 
-
-def _is_wrong(check: Check) -> bool:
-    """A verdict that decided, and decided otherwise than declared."""
-    return bool(check.problems) and check.outcome in ("PASS", "FAIL")
+HEAD = ["lab", "device", "work", "right once", f"{TIMES} times", "wrong", "undecided"]
+HEAD += ["seconds per check", "by earlier code"]
 
 
 def tables(labs: Iterable[Lab]) -> str:
-    """A row for each lab and device, then every check that came out otherwise than declared."""
-    found = current(labs)
-    out = [
-        (
-            f"| lab | device | work | right once | {TIMES} times | wrong | undecided | seconds per"
-            " check |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    """Return a row for each lab and device, then what came out otherwise than declared."""
+    record = read()
+    groups: dict[tuple[str, str, str], list[tuple[Tally, Tally | None]]] = {}
+    for lab, work in all_work(labs):
+        tally, recorded = tally_of(lab, work, record), record.get(work)
+        earlier = recorded if recorded is not None and recorded is not tally else None
+        side = "wrong" if work.part in ("mutants", "starter") else "right"
+        groups.setdefault((lab.slug, work.device, side), []).append((tally, earlier))
+    rows = [HEAD, ["---"] * len(HEAD)]
+    rows += [
+        [lab, device, f"{len(group)} {side}", *_cells(group)]
+        for (lab, device, side), group in groups.items()
     ]
-    groups: dict[tuple[str, str, str], list[list[Check]]] = {}
-    for (work, _), (_, checks) in found.items():
-        kind = "wrong" if work.part in ("mutants", "starter") else "right"
-        groups.setdefault((work.lab, work.device, kind), []).append(checks)
-    out += [_row(*key, group) for key, group in groups.items()]
-    total = [checks for _, checks in found.values()]
-    out.append(_row("**all**", "", "", total))
-    odd: dict[tuple[str, str, str], list[Check]] = {}
-    for check in (check for checks in total for check in checks if check.problems):
-        odd.setdefault((check.work.lab, check.work.device, check.outcome), []).append(check)
-    rows = [_said(*key, checks) for key, checks in sorted(odd.items())]
-    return "\n".join([*out, "", "Otherwise than declared:", "", *(rows or ["- nothing"])])
+    everything = [pair for group in groups.values() for pair in group]
+    rows.append(["**all**", "", str(len(everything)), *_cells(everything)])
+    unexpected = [f"- {_unexpected(tally)}" for tally, _ in everything if tally.problems]
+    table = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([*table, "", "Otherwise than declared:", "", *(unexpected or ["- nothing"])])
 
 
-def _row(lab: str, device: str, kind: str, group: list[list[Check]]) -> str:
-    seconds = sorted(check.seconds for checks in group for check in checks)
-    cells = [
-        lab,
-        device,
-        f"{len(group)} {kind}".strip(),
-        sum(_right(checks) >= 1 for checks in group),
-        sum(_right(checks) >= TIMES for checks in group),
-        sum(any(map(_is_wrong, checks)) for checks in group),
-        sum(check.outcome not in ("PASS", "FAIL") for checks in group for check in checks),
-        f"{seconds[len(seconds) // 2]:.0f}" if seconds else "–",
+def _cells(group: list[tuple[Tally, Tally | None]]) -> list[str]:
+    tallies = [tally for tally, _ in group]
+    seconds = [second for tally in tallies for second in tally.seconds]
+    earlier = sum(1 for _, old in group if old is not None and old.done and not old.wrong)
+    counts = [
+        sum(tally.right >= 1 for tally in tallies),
+        sum(tally.right >= TIMES for tally in tallies),
+        sum(tally.wrong > 0 for tally in tallies),
+        sum(tally.undecided for tally in tallies),
+        f"{statistics.median(seconds):.0f}" if seconds else "–",
+        earlier,
     ]
-    return f"| {' | '.join(map(str, cells))} |"
+    return list(map(str, counts))
 
 
-def _said(lab: str, device: str, outcome: str, checks: list[Check]) -> str:
-    """Which work came out so, how busy the machine was, and what one of the verdicts said."""
-    names = Counter(check.work.name or check.work.part for check in checks)
-    works = ", ".join(
-        name if count == 1 else f"{name} ({count} times)" for name, count in sorted(names.items())
-    )
-    loads = [check.load for check in checks]
-    said = " ".join(checks[-1].problems)[:300]
+def _unexpected(tally: Tally) -> str:
+    work = tally.work
+    counts = [f"{tally.wrong} wrong"] * (tally.wrong > 0)
+    counts += [f"{tally.undecided} undecided"] * (tally.undecided > 0)
+    loads = f"{min(tally.loads)} to {max(tally.loads)}"
     return (
-        f"- {lab} on {device}, {outcome}, at a load of {min(loads)} to {max(loads)}: {works}. For"
-        f" example: {said}"
+        f"`{work.lab}/{work.name or work.part}` on {work.device}: {', '.join(counts)}, at a load of"
+        f" {loads}. For example: {' '.join(tally.problems)}"
     )
+
+
+def before_and_after(lab: Lab, device: Device) -> str | None:
+    """Return the table of a solution's write-up: the shipped files beside all right work.
+
+    None until every work of it has been decided in its present state.
+    """
+    record = read()
+    tallies = [
+        tally_of(lab, work, record)
+        for _, work in all_work([lab])
+        if work.device == device and work.part != "mutants"
+    ]
+    if not all(tally.outcome for tally in tallies):
+        return None
+    targets = [spec.id for spec in lab.spec.devices[device].criteria if spec.target is not None]
+    rows = [["", *targets, "outcome"], ["---"] * (len(targets) + 2)]
+    for tally in tallies:
+        name = "shipped" if tally.work.part == "starter" else tally.work.name or "solution"
+        rows.append([name, *(tally.figures.get(id_, "–") for id_ in targets), tally.outcome])
+    latest = max(tallies, key=lambda tally: tally.at)
+    table = [f"| {' | '.join(cells)} |" for cells in rows]
+    source = (
+        f"Measured by `benchmarks/judged_work.py`, until {latest.at[:10]}, on {latest.machine}."
+    )
+    return "\n".join([*table, "", source])
 
 
 def write(labs: Iterable[Lab]) -> None:
-    """Renew the tables between the page's two markers."""
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(
-        f"{head}{BEGIN}\n{tables(labs)}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
-    )
+    """Renew the tables of the page and of the solutions whose write-up has the same marks."""
+    labs = list(labs)
+    _renew(PAGE, tables(labs))
+    for lab in labs:
+        page = lab.solution / "README.md"
+        if MARKS.search(page.read_text("utf-8")):
+            device = next(device for device in ("virtual", "cpu") if device in lab.spec.devices)
+            if table := before_and_after(lab, device):
+                _renew(page, table)
+
+
+def _renew(page: Path, table: str) -> None:
+    text = MARKS.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", page.read_text("utf-8"))
+    page.write_text(text, "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    labs = load_labs()
     parser.add_argument("--budget-s", type=float, default=600.0)
-    parser.add_argument(
-        "--labs", nargs="+", choices=load_labs(), default=list(load_labs()), metavar="LAB"
-    )
+    parser.add_argument("--labs", nargs="+", choices=labs, default=list(labs), metavar="LAB")
     parser.add_argument("--device", choices=("virtual", "cpu"))
     parser.add_argument("--only", choices=("starter", "solution", "variants", "mutants"))
-    parser.add_argument(
-        "--write", action="store_true", help="renews the tables in docs/measured/judged_work.md"
-    )
+    parser.add_argument("--write", action="store_true", help="renew the tables in docs/measured")
     options = parser.parse_args()
     if not Path(bottleneck_lab.__file__).is_relative_to(ROOT):
         parser.error(f"a record of {ROOT} cannot be made with {bottleneck_lab.__file__}")
-    run(
-        [load_labs()[slug] for slug in options.labs], options.device, options.only, options.budget_s
-    )
+    run([labs[slug] for slug in options.labs], options.device, options.only, options.budget_s)
     if options.write:
-        write(load_labs().values())
+        write(labs.values())
 
 
 if __name__ == "__main__":

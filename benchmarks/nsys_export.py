@@ -19,32 +19,74 @@ from pathlib import Path
 
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
-        """start end deviceId contextId greenContextId streamId correlationId globalPid demangledName shortName mangledName
-        launchType cacheConfig registersPerThread gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory localMemoryPerThread
-        localMemoryTotal gridId sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone qmdPreexitDone qmdLastCtaDone graphId clusterX
-        clusterY clusterZ clusterSchedulingPolicy maxPotentialClusterSize maxActiveClusters sharedMemoryRequestedPercentage tensorSizeMinusOneElements"""
+        """start end deviceId contextId greenContextId streamId correlationId globalPid
+        demangledName shortName mangledName launchType cacheConfig registersPerThread gridX
+        gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory
+        localMemoryPerThread localMemoryTotal gridId sharedMemoryExecuted graphNodeId
+        sharedMemoryLimitConfig qmdBulkReleaseDone qmdPreexitDone qmdLastCtaDone graphId
+        clusterX clusterY clusterZ clusterSchedulingPolicy maxPotentialClusterSize
+        maxActiveClusters sharedMemoryRequestedPercentage tensorSizeMinusOneElements"""
     ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": (
         "start end eventClass globalTid correlationId nameId returnValue callchainId"
     ),
     "NVTX_EVENTS": (
-        """start end eventType rangeId category color text globalTid endGlobalTid textId domainId uint64Value int64Value doubleValue uint32Value
-        int32Value floatValue jsonTextId jsonText binaryData"""
+        """start end eventType rangeId category color text globalTid endGlobalTid textId domainId
+        uint64Value int64Value doubleValue uint32Value int32Value floatValue jsonTextId jsonText
+        binaryData"""
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
-        """start end deviceId contextId greenContextId streamId correlationId globalPid bytes copyKind deprecatedSrcId srcKind
-        dstKind srcDeviceId srcContextId dstDeviceId dstContextId migrationCause graphNodeId virtualAddress copyCount"""
+        """start end deviceId contextId greenContextId streamId correlationId globalPid bytes
+        copyKind deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId
+        dstContextId migrationCause graphNodeId virtualAddress copyCount"""
     ),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
-        """start end deviceId contextId greenContextId streamId correlationId globalPid deprecatedSyncType syncType
-        eventId eventSyncId"""
+        """start end deviceId contextId greenContextId streamId correlationId globalPid
+        deprecatedSyncType syncType eventId eventSyncId"""
     ),
 }
 OPERATORS = [
-    "linear", "matmul", "mm", "t", "transpose", "as_strided", "view", "reshape", "add", "mul", "copy_", "to", "_to_copy", "empty", "permute", "softmax",
-    "layer_norm", "gelu", "embedding", "slice", "select", "cat", "stack", "expand", "contiguous", "clone", "sum", "mean", "div", "pow",
-    "rsqrt", "native_dropout", "scaled_dot_product_attention", "addmm", "bmm", "index", "where", "fill_", "zero_", "unsqueeze",
-]  # fmt: skip
+    "linear",
+    "matmul",
+    "mm",
+    "t",
+    "transpose",
+    "as_strided",
+    "view",
+    "reshape",
+    "add",
+    "mul",
+    "copy_",
+    "to",
+    "_to_copy",
+    "empty",
+    "permute",
+    "softmax",
+    "layer_norm",
+    "gelu",
+    "embedding",
+    "slice",
+    "select",
+    "cat",
+    "stack",
+    "expand",
+    "contiguous",
+    "clone",
+    "sum",
+    "mean",
+    "div",
+    "pow",
+    "rsqrt",
+    "native_dropout",
+    "scaled_dot_product_attention",
+    "addmm",
+    "bmm",
+    "index",
+    "where",
+    "fill_",
+    "zero_",
+    "unsqueeze",
+]
 TEXTS = ("text", "jsonText", "tensorSizeMinusOneElements")
 FIRST_KERNEL, KERNELS, LAUNCH, SYNCHRONIZE = 330_000, 120, 6498, 12507
 UNIT_NS = 24_000

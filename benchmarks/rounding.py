@@ -1,7 +1,7 @@
 """Whether rounding stays rounding in the labs of the kind `training`: the shipped script trains
 twice, once with every weight changed by about 1e-7 of itself.
 
-    python benchmarks/rounding.py [--lab sync-points …] [--trainings 40] [--edit 'gelu(self'
+    python benchmarks/rounding.py [--lab stuttering-tagger …] [--trainings 40] [--edit 'gelu(self'
     'torch.relu(self']
 
 Prints how far apart the parameters end, as a share of each one's norm: the median and the largest

@@ -56,7 +56,13 @@ class Session:
         """
         command = [sys.executable, "-m", "bottleneck_lab", *words]
         done = subprocess.run(
-            command, cwd=self.place, env=self.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+            command,
+            cwd=self.place,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )  # fmt: skip
         if done.returncode:
             raise SystemExit(

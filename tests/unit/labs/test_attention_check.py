@@ -307,14 +307,21 @@ import sys
 import numpy as np, torch
 sys.path[:0] = sys.argv[1:3]
 import attention_triton, judge
-cases = [("normal", 65, 64, 1), ("normal", 130, 128, 0), ("hidden rows", 33, 64, 1), ("hidden keys", 64, 64, 0), ("huge negative", 17, 64, 1)]
+cases = [
+    ("normal", 65, 64, 1),
+    ("normal", 130, 128, 0),
+    ("hidden rows", 33, 64, 1),
+    ("hidden keys", 64, 64, 0),
+    ("huge negative", 17, 64, 1),
+]
 for kind, seq, dim, causal in cases:
     shape = judge.Shape(1, 2, seq, dim, bool(causal), 1, "fp16", 1)
     arrays = judge._extreme(np.random.default_rng(seq), kind, shape)
     q, k, v = (torch.from_numpy(array.reshape(2, seq, dim)).half() for array in arrays)
     out = torch.full_like(q, float("nan"))
     attention_triton.forward(q, k, v, out, causal)
-    error = np.abs(out.numpy() - judge.exact(*(x.double().numpy() for x in (q, k, v)), bool(causal))).max()
+    exact = judge.exact(*(x.double().numpy() for x in (q, k, v)), bool(causal))
+    error = np.abs(out.numpy() - exact).max()
     assert error <= judge.ERROR_FLOOR["fp16"] * float(v.abs().max()), (kind, seq, error)
 print("all right")
 """

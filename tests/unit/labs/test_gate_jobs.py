@@ -60,7 +60,7 @@ class GpuBench:
 
 
 def check(folder, bench, histories=1, seed=1):
-    """What the judge says of a gate with `bench` as its device, after fewer jobs than a check has."""
+    """Judge a gate with `bench` as its device, after fewer jobs than a check has."""
     judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
     settings = {
         **LAB.spec.devices[bench.device].settings["judge"],

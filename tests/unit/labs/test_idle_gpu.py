@@ -1,4 +1,4 @@
-"""Lab dataloader: its declaration, its judge, and the pixels that the shipped script, the solution
+"""Lab idle-gpu: its declaration, its judge, and the pixels that the shipped script, the solution
 and every variant deliver.
 """
 
@@ -341,7 +341,8 @@ cache.mkdir()
 if hasattr(script, "prepare"): script.prepare(photos, cache)
 keeper = Keeper()
 script.train(keeper, photos, cache)
-np.savez(out, labels=np.concatenate(keeper.labels), **{f"batch{i}": batch for i, batch in enumerate(keeper.images)})
+images = {f"batch{i}": batch for i, batch in enumerate(keeper.images)}
+np.savez(out, labels=np.concatenate(keeper.labels), **images)
 """
 
 

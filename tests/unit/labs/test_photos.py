@@ -225,7 +225,10 @@ def start_long(root):
 
 
 def living_in(group):
-    """Processes of a group that have not ended; a worker may finish the photograph that it is at."""
+    """Return the processes of a group that have not ended.
+
+    A worker may finish the photograph that it is at.
+    """
     found = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError):

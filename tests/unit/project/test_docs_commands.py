@@ -173,9 +173,15 @@ def reader(tmp_path, snapshot):
         "BOTTLENECK_LAB_HOME": str(tmp_path / "home"),
     }
     return lambda command: subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=1500, check=False,  # pytest ends a test that is not slow before that
-    )  # fmt: skip
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1500,  # pytest ends a test that is not slow before that
+        check=False,
+    )
 
 
 def _run(reader, block: Block) -> None:
