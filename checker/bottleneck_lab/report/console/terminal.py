@@ -10,6 +10,8 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
+from bottleneck_lab.report import words
+
 MAX_WIDTH = 100
 """Lines longer than this are hard to read, however wide the terminal."""
 
@@ -180,6 +182,23 @@ class Sheet:
         if target is not None:
             cells[min(width - 1, _cells(target, end, width))] = self.signs.target
         return "".join(cells)
+
+    def share_bar(self, label: str, share: float, figure: str) -> None:
+        """Write `label ███░░░ 41.2% figure`, with columns that line up whatever the width."""
+        room = max(22, self.width // 3 - 3)
+        bar = self.bar(low=share, high=share, end=1.0, width=max(6, self.width - room - 22))
+        self.path(
+            f"{self.fit(label, room):{room}} {bar} {words.format_share_column(share):>6} {figure:>9}",
+            indent=2,
+        )
+
+    def ranked(self, name: str, share: float, figure: str) -> None:
+        """Write `41.2% figure ███ name`: a short bar leaves room for the long names of kernels,
+        operators and lines.
+        """
+        bar = self.bar(low=share, high=share, end=1.0, width=8)
+        lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
+        self.path(self.safe(lead) + self.fit(name, self.width - len(lead) - 2), indent=1)
 
 
 def _cells(figure: float, end: float, width: int) -> int:

@@ -1,0 +1,200 @@
+"""The lists behind a summary in the terminal: one function a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bottleneck_lab.analysis.device.gaps import Gap
+from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import costly_operators, describe_lines, short_name
+from bottleneck_lab.report.console.memory import print_holders
+from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
+from bottleneck_lab.report.console.terminal import Sheet
+
+TOP = 5
+"""Rows of a list: the place to begin is never below the fifth."""
+
+
+def gap_order(gap: Gap) -> tuple[int, int]:
+    """Return the sort key of a gap: longest first."""
+    return gap.start_ns - gap.end_ns, gap.start_ns
+
+
+def print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> None:
+    """Print a gap's length and when it began; `number` is what `lab report --gap` takes."""
+    length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
+    at = words.format_duration(gap.start_ns - summary.origin_ns)
+    after = ""
+    if gap.after:
+        after = f", until {short_name(gap.after)}"
+    lead = ""
+    if number:
+        lead = f"{number} "
+    sheet.path(
+        f"{lead}{length:>9} {sheet.fit(f'at {at}{after}', sheet.width - 15)}",
+        indent=3 - 2 * bool(number),
+    )
+
+
+def print_launches(sheet: Sheet, summary: Summary) -> None:
+    """Print how many kernels each device got, and how short they are."""
+    for use in summary.launches[:TOP]:
+        if summary.steps:
+            count = f"{use.kernels_per_step:,.0f} kernels per step"
+        else:
+            count = f"{use.kernels:,} kernels"
+        text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
+        sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+
+
+def print_memory(sheet: Sheet, summary: Summary) -> None:
+    """Print how much each device held over the capture, where allocations were recorded."""
+    if summary.memory:
+        sheet.heading("Memory held over time")
+    for use in summary.memory[:TOP]:
+        where = "host" if use.device < 0 else f"device {use.device}"
+        levels = sheet.strip(
+            [level / max(use.peak_bytes, 1) for level in use.levels_bytes],
+            max(20, sheet.width - 16),
+        )
+        first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
+        if use.growth_bytes_per_step:
+            grown = f"; {words.format_bytes(use.growth_bytes_per_step)} more each step"
+        else:
+            grown = ""
+        sheet.path(f"{where:10} {levels}", indent=2)
+        sheet.line(f"{first} at the start, {peak} at the peak{grown}.", indent=2)
+        if use.holders:
+            print_holders(
+                sheet,
+                f"Lines that allocated the memory held, in this capture: {where}",
+                use.holders,
+                TOP,
+            )
+
+
+def print_workers(sheet: Sheet, summary: Summary) -> None:
+    """Print how the loader's worker processes spent their time; the lines are those of the busiest
+    worker.
+    """
+    for number, use in enumerate(summary.workers[:TOP]):
+        made = (
+            f"{use.batches} batch{'es' * (use.batches != 1)} of"
+            f" {words.format_duration(use.batch_ns)}"
+        )
+        took = f"{made}, busy {words.format_share(use.busy_share)} of the time"
+        if not number:
+            sheet.heading("Inside the loader's worker processes")
+        sheet.line(f"{use.worker}: {took}", indent=1)
+    for row in summary.workers[0].lines[: TOP + 3] if summary.workers else ():
+        sheet.ranked(row.line, row.share, words.format_duration(row.time_ns))
+
+
+def print_serving(sheet: Sheet, summary: Summary) -> None:
+    """Print a server's batches, and what the host did for each."""
+    use = summary.serving
+    if use is None:
+        return
+    sheet.heading("Batches served")
+    sheet.line(f"{words.format_serving(use)}.", indent=1)
+    for part in use.parts:
+        beside = f"{words.format_share(part.beside_device_share)} of it while the device works"
+        sheet.line(
+            f"{part.name:<12} {words.format_duration(part.batch_ns):>9} per batch, {beside}",
+            indent=2,
+        )
+
+
+def print_operators(sheet: Sheet, summary: Summary) -> None:
+    """Print operators by self time, costliest first."""
+    rows, on_device = costly_operators(summary)
+    if rows:
+        sheet.heading(f"Top operators, by share of {'device' if on_device else 'CPU'} self time")
+    for row in rows[:TOP]:
+        own = row.device_self_ns if on_device else row.self_ns
+        sheet.ranked(row.name, row.share, words.format_duration(own))
+
+
+def print_roofline(sheet: Sheet, summary: Summary) -> None:
+    """Print how near matrix operators come to the ceiling above them, where the device's ceilings
+    are known.
+    """
+    machine = summary.roofline.machine
+    if summary.blind:
+        print_intensities(sheet, summary)
+        return
+    rows = [row for row in summary.roofline.rows if row.ceiling_share >= 0]
+    if machine is None or not rows:
+        return
+    sheet.heading(f"Operators under the roofline of {machine.name}: share of the ceiling reached")
+    for letter, row in zip(LETTERS, rows[:TOP], strict=False):
+        name = f"{letter} {row.operator} {row.precision}, {row.bound}"
+        sheet.ranked(name, row.ceiling_share, words.format_duration(row.time_ns))
+    for line in (
+        draw_roofline(machine, rows[:TOP], sheet.width - 2) if sheet.width >= NARROWEST else ()
+    ):
+        sheet.path(line, indent=1)
+    sheet.line(summary.roofline.note, indent=1, style="dim")
+
+
+def print_intensities(sheet: Sheet, summary: Summary) -> None:
+    """Print work and traffic of the operators whose shapes determine them, and the machine's
+    balance to compare with.
+    """
+    roofline = summary.roofline
+    if not roofline.rows:
+        return
+    sheet.heading("Arithmetic per byte that must move, computed from the shapes")
+    for row in roofline.rows[:TOP]:
+        figures = f"{row.intensity:8,.2f} FLOP/byte {words.format_flops(row.flops_per_s):>14}  "
+        sheet.path(
+            sheet.safe(figures)
+            + sheet.fit(f"{row.operator} {row.precision}", sheet.width - len(figures) - 1),
+            indent=1,
+        )
+    for precision in sorted({row.precision for row in roofline.rows}) if roofline.machine else ():
+        if roofline.machine and precision in roofline.machine.flops:
+            balance = roofline.machine.balance(precision)
+            sheet.line(
+                f"{roofline.machine.name}: memory and {precision} arithmetic balance at"
+                f" {balance:,.1f} FLOP/byte.",
+                indent=1,
+            )
+    if roofline.machine is None:
+        sheet.line(roofline.note, indent=1, style="dim")
+
+
+def print_lines(sheet: Sheet, summary: Summary) -> None:
+    """Print the reader's own Python, where stacks were recorded."""
+    on_device = any(row.device_ns for row in summary.lines)
+    wall = sum(use.wall_ns for use in summary.devices) or 1
+    rows = sorted(
+        (
+            (row.device_ns if on_device else row.host_ns + row.backward_ns, row.line)
+            for row in summary.lines
+        ),
+        reverse=True,
+    )
+    if rows:
+        sheet.heading(
+            f"{describe_lines(summary)}, by"
+            f" {'device time launched' if on_device else 'time spent in them'}"
+        )
+    for ns, line in rows[:TOP]:
+        sheet.ranked(line, ns / wall, words.format_duration(ns))
+
+
+def print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
+    """Print findings, costliest first, each with its evidence and advice."""
+    sheet.heading("Findings, costliest first")
+    if not findings:
+        sheet.line("Nothing stands out: no detector found a known bottleneck.", indent=1)
+    for number, finding in enumerate(findings, start=1):
+        gain = words.describe_gain(finding)
+        sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
+        sheet.line(finding.evidence, indent=3)
+        if finding.doubt:
+            sheet.line(f"In doubt: {finding.doubt}.", indent=3, style="yellow")
+        sheet.line(finding.advice, indent=3, lead=sheet.safe("→ "))

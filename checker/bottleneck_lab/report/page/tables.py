@@ -1,0 +1,338 @@
+"""The page's tables behind a summary: one function a table, in the order of the page.
+
+A table that has nothing to show is None. A new table is one function here and its name in `WIDE` or
+`NARROW`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bottleneck_lab.analysis.summary import Summary
+from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import (
+    costly_operators,
+    describe_collectives,
+    describe_lines,
+    short_name,
+)
+from bottleneck_lab.report.memory_words import COLUMNS, holder_cells
+from bottleneck_lab.report.page import charts
+from bottleneck_lab.report.page.markup import Markup, join, table, tag
+
+TOP = 15
+"""Rows of a table; `lab report --query` shows all."""
+
+
+def workers_table(summary: Summary) -> Markup | None:
+    """Render one row per line of every worker process of the data loader, under the worker's own
+    figures.
+    """
+    cells = []
+    for use in summary.workers:
+        took = (
+            f"{use.batches} batch{'es' * (use.batches != 1)} of"
+            f" {words.format_duration(use.batch_ns)}"
+        )
+        cells.append([tag("b", use.worker), took, words.format_share_column(use.busy_share)])
+        cells += [
+            [
+                _name(row.line),
+                words.format_duration(row.time_ns),
+                words.format_share_column(row.share),
+            ]
+            for row in use.lines
+        ]
+    head = ["worker, and its lines (sampled)", "time", "share"]
+    return _table(head, cells, "Inside the loader's worker processes", numeric=(1, 2))
+
+
+def serving_table(summary: Summary) -> Markup | None:
+    """Render one row a part of the work for a server's batches."""
+    use = summary.serving
+    if use is None:
+        return None
+    cells = [
+        [
+            part.name,
+            words.format_duration(part.batch_ns),
+            words.format_share_column(part.beside_device_share),
+        ]
+        for part in use.parts
+    ]
+    head = ["the host's part", "per batch", "while the device works"]
+    return _table(head, cells, f"Batches served: {words.format_serving(use)}", numeric=(1, 2))
+
+
+def operators_table(summary: Summary) -> Markup | None:
+    """Render operators by self time, costliest first."""
+    rows, on_device = costly_operators(summary)
+    head = ["operator", "calls", "share", "CPU, self", "CPU, total"]
+    if on_device:
+        head[3:3] = ["device, self", "device, total"]
+    cells = [
+        [
+            _name(row.name),
+            f"{row.calls:,}",
+            words.format_share_column(row.share),
+            *map(
+                words.format_duration,
+                (row.device_self_ns, row.device_total_ns) if on_device else (),
+            ),
+            words.format_duration(row.self_ns),
+            words.format_duration(row.total_ns),
+        ]
+        for row in rows[:TOP]
+    ]
+    by = "CPU"
+    if on_device:
+        by = "device"
+    return _table(head, cells, f"Top operators, by {by} self time", numeric=range(1, len(head)))
+
+
+def kernels_table(summary: Summary) -> Markup | None:
+    """Render kernels by total time, longest first."""
+    cells = [
+        [
+            _name(row.name),
+            f"{row.calls:,}",
+            words.format_share_column(row.share),
+            *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
+            "" if row.occupancy < 0 else f"{row.occupancy:.0f}%",
+        ]
+        for row in summary.kernels[:TOP]
+    ]
+    head = ["kernel", "calls", "share", "total", "mean", "longest", "occupancy"]
+    return _table(head, cells, "Top kernels", numeric=range(1, 7))
+
+
+def roofline_table(summary: Summary) -> Markup | None:
+    """Render operators against the device's ceilings, by the FLOP and bytes that their shapes
+    imply.
+    """
+    roofline = summary.roofline
+    cells = [
+        [
+            _name(row.operator),
+            row.precision,
+            f"{row.calls:,}",
+            words.format_duration(row.time_ns),
+            words.format_flops(row.flops_per_s),
+            f"{row.intensity:,.3g}",
+            row.bound if row.ceiling_share >= 0 else "–",
+            words.format_share(row.ceiling_share) if row.ceiling_share >= 0 else "–",
+        ]
+        for row in roofline.rows[:TOP]
+    ]
+    head = [
+        "operator",
+        "type",
+        "calls",
+        "time",
+        "achieved",
+        "FLOP/byte",
+        "limited by",
+        "of the ceiling",
+    ]
+    listed = _table(head, cells, "Operators under the roofline", numeric=(2, 3, 4, 5, 7))
+    how = (
+        "FLOP and bytes are computed from the input shapes, each byte moved once: the minimum for"
+        " any kernel."
+    )
+    method = tag("p", f"{roofline.note} {how}", class_="soft")
+    if listed:
+        return join([listed, charts.roofline_chart(roofline), method])
+    return None
+
+
+def lines_table(summary: Summary) -> Markup | None:
+    """Render the reader's own Python, where stacks were recorded."""
+    on_device, exact = (
+        any(row.device_ns for row in summary.lines),
+        any(row.exact for row in summary.lines),
+    )
+    head = [
+        "where",
+        "times",
+        *(["device"] if on_device else []),
+        "in it",
+        *(["operators", "backward"] if exact else []),
+    ]
+    cells = [
+        [
+            _name(row.line),
+            f"{row.calls:,}",
+            *([words.format_duration(row.device_ns)] if on_device else []),
+            words.format_duration(row.host_ns),
+            *([f"{row.operators:,}", words.format_duration(row.backward_ns)] if exact else []),
+        ]
+        for row in summary.lines[:TOP]
+    ]
+    return _table(head, cells, describe_lines(summary), numeric=range(1, len(head)))
+
+
+def collectives_table(summary: Summary) -> Markup | None:
+    """Render what ranks sent each other, longest first."""
+    cells = [[name, words.format_duration(ns)] for name, ns in describe_collectives(summary)[:TOP]]
+    return _table(["collective", "time"], cells, "What ranks sent each other", numeric=[1])
+
+
+def waits_table(summary: Summary) -> Markup | None:
+    """Render where the host waited, and for what."""
+    cells = [
+        [
+            _name(row.line or row.name),
+            _name(row.caused_by or "called directly"),
+            f"{row.calls_per_step:.1f}",
+            words.format_duration(row.total_ns),
+            _name(words.describe_awaited(row)),
+        ]
+        for row in summary.syncs[:TOP]
+    ]
+    head = ["line or call that waited", "caused by", "per step", "total", "mostly for"]
+    return _table(head, cells, "Where the host waited", numeric=(2, 3))
+
+
+def copies_table(summary: Summary) -> Markup | None:
+    """Render copies by direction and host memory."""
+    cells = [
+        [
+            row.direction,
+            row.host_memory,
+            f"{row.calls:,}",
+            words.format_bytes(row.bytes),
+            words.format_duration(row.total_ns),
+            f"{row.gb_per_s:.1f} GB/s" if row.gb_per_s else "not recorded",
+        ]
+        for row in summary.copies
+    ]
+    return _table(
+        ["direction", "host memory", "calls", "bytes", "total", "rate"],
+        cells,
+        "Copies",
+        numeric=range(2, 6),
+    )
+
+
+def launches_table(summary: Summary) -> Markup | None:
+    """Render how kernels were launched, a row a device."""
+    cells = [
+        [
+            _device(summary, row.rank, row.device),
+            f"{row.kernels_per_step:,.0f}",
+            words.format_duration(row.median_kernel_ns),
+            words.format_share_column(row.short_share),
+            words.format_duration(row.median_delay_ns),
+            f"{row.median_queue_depth:.0f}",
+        ]
+        for row in summary.launches
+    ]
+    head = [
+        "device",
+        "kernels per step",
+        "median kernel",
+        "under 10 µs",
+        "median launch delay",
+        "median queue",
+    ]
+    return _table(head, cells, "How kernels were launched", numeric=range(1, 6))
+
+
+def memory_tables(summary: Summary) -> Markup | None:
+    """Render memory held over the capture, and the lines that allocated it."""
+    cells = [
+        [
+            _device(summary, row.rank, row.device),
+            words.format_bytes(row.first_bytes),
+            words.format_bytes(row.peak_bytes),
+            words.format_bytes(row.growth_bytes_per_step),
+            f"{row.allocations:,}",
+            f"{row.driver_calls:,}",
+        ]
+        for row in summary.memory
+    ]
+    drawn = [
+        tag(
+            "div",
+            tag("p", f"{_device(summary, use.rank, use.device)}, over time", class_="soft"),
+            chart,
+        )
+        for use in summary.memory
+        if (chart := charts.memory_chart(use))
+    ]
+    head = ["where", "at first", "peak", "growth per step", "allocations", "driver calls"]
+    listed = _table(head, cells, "Memory", numeric=range(1, 6))
+    held = [
+        _table(
+            list(COLUMNS),
+            [holder_cells(row) for row in use.holders],
+            "Lines that allocated the memory held, in this capture:"
+            f" {_device(summary, use.rank, use.device)}",
+            numeric=range(1, 5),
+        )
+        for use in summary.memory
+    ]
+    if listed:
+        return tag("div", listed, drawn, held)
+    return None
+
+
+def ranks_table(summary: Summary) -> Markup | None:
+    """Render each rank's own work per step."""
+    cells = [
+        [
+            f"rank {row.rank}",
+            words.format_duration(row.work_ns),
+            words.format_duration(row.excess_ns),
+            words.format_share_column(row.share_of_step),
+        ]
+        for row in summary.stragglers
+    ]
+    head = ["rank", "own work per step", "longer than the median", "share of a step"]
+    return _table(head, cells, "Ranks side by side", numeric=range(1, 4))
+
+
+def _device(summary: Summary, rank: int, device: int) -> str:
+    where = "host" if device < 0 else f"device {device}"
+    if len(summary.ranks) > 1:
+        return f"rank {rank}, {where}"
+    return where
+
+
+def _name(name: str) -> Markup:
+    """Return a name shortened for reading; the whole one appears on pointing at it."""
+    short = short_name(name)
+    return tag(
+        "code",
+        short if len(short) <= 120 else f"{short[:119]}…",
+        title=name[:2000] if short != name or len(name) > 120 else None,
+    )
+
+
+def _table(
+    head: list[str], cells: Sequence[Sequence[str]], caption: str, *, numeric: Sequence[int]
+) -> Markup | None:
+    if cells:
+        return table(head, cells, caption=caption, numeric=set(numeric))
+    return None
+
+
+WIDE: tuple[Callable[[Summary], Markup | None], ...] = (
+    workers_table,
+    serving_table,
+    kernels_table,
+    operators_table,
+    roofline_table,
+    lines_table,
+)
+"""Tables that take the page's width, in order."""
+
+NARROW: tuple[Callable[[Summary], Markup | None], ...] = (
+    waits_table,
+    copies_table,
+    collectives_table,
+    launches_table,
+    memory_tables,
+    ranks_table,
+)
+"""Tables that stand in two columns, in order."""
