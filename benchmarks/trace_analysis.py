@@ -49,7 +49,7 @@ summary = summarise(load(sys.argv[1]))
 print(json.dumps({"busy_share": summary.devices[0].busy_share, "events": summary.events}))
 """
 BY_SQL = """
-from bottleneck_lab.trace.nsys import reader as nsys
+from bottleneck_lab.trace.nsys import export as nsys
 from bottleneck_lab.trace.fast.sqlite_pages import UnusualFileError
 def refuse(*_):
     raise UnusualFileError

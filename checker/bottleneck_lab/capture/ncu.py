@@ -135,18 +135,16 @@ def record(tool: str, request: Request) -> Captured:
         reports = sorted(request.out.glob("*.ncu-rep"))
         if not reports:
             raise explain(ended)
-        files = [_as_csv(tool, home, report) for report in reports]
+        files = []
+        for report in reports:
+            words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+            text = run_tool(["env", f"HOME={home}", tool, *words], report, IMPORT_S)
+            target = report.with_suffix(".csv")
+            target.write_text(text, encoding="utf-8")
+            files.append(target.name)
     return Captured(
         files, typed(line, request), ended, can.version, [path.name for path in reports]
     )
-
-
-def _as_csv(tool: str, home: str, report: Path) -> str:
-    words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
-    text = run_tool(["env", f"HOME={home}", tool, *words], report, IMPORT_S)
-    target = report.with_suffix(".csv")
-    target.write_text(text, encoding="utf-8")
-    return target.name
 
 
 def explain(ended: CommandEnd) -> CaptureError | MachineError:

@@ -44,9 +44,18 @@ def load(path: Path | str) -> Timeline:
     path = Path(path)
     if path.is_dir():
         return merge_ranks([load(file) for file in find_traces(path)])
-    start = _first_bytes(path)
-    reader = _reader_of(path, start)
-    return _guarded(path, lambda: reader(path))
+    reader = _reader_of(path, _first_bytes(path))
+    try:
+        return reader(path)
+    except _GZIP_ERRORS as error:
+        raise CaptureError(
+            f"{path.name} is a damaged or truncated gzip file ({error}).",
+            "Copy it again, or capture again.",
+        ) from error
+    except OSError as error:
+        raise CaptureError(
+            f"{path.name} cannot be read: {error}.", "Copy it again, or capture again."
+        ) from error
 
 
 ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
@@ -143,21 +152,6 @@ def _unpacked(file: IO[bytes], path: Path) -> Timeline:
         with target.open("wb") as out:
             shutil.copyfileobj(file, out, 4 << 20)
         return load_nsys_sqlite(target, source=path)
-
-
-def _guarded(path: Path, read: Callable[[], Result]) -> Result:
-    """Turn what a damaged file makes the decompressor raise into an error that says what to do."""
-    try:
-        return read()
-    except _GZIP_ERRORS as error:
-        raise CaptureError(
-            f"{path.name} is a damaged or truncated gzip file ({error}).",
-            "Copy it again, or capture again.",
-        ) from error
-    except OSError as error:
-        raise CaptureError(
-            f"{path.name} cannot be read: {error}.", "Copy it again, or capture again."
-        ) from error
 
 
 def by_number(name: str) -> tuple[list[int], str]:

@@ -75,16 +75,14 @@ def _elementwise(flop: int, inputs: int) -> _Count:
     """
 
     def count(shapes: list[Shape], _: list[Shape]) -> Counted:
-        out = prod(_broadcast(shapes[:inputs]))
+        # Return the shape that comes of them, sizes aligned at the end. A number has the shape
+        # ().
+        inputs_ = shapes[:inputs]
+        sizes = zip_longest(*(reversed(shape) for shape in inputs_), fillvalue=1)
+        out = prod(tuple(max(size) if 0 not in size else 0 for size in sizes))
         return float(flop * out), float(sum(prod(shape) for shape in shapes[:inputs]) + out)
 
     return count
-
-
-def _broadcast(shapes: list[Shape]) -> Shape:
-    """Return the shape that comes of them, sizes aligned at the end. A number has the shape ()."""
-    sizes = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
-    return tuple(max(size) if 0 not in size else 0 for size in sizes)
 
 
 def _reduction(shapes: list[Shape], _: list[Shape]) -> Counted:

@@ -17,7 +17,7 @@ from bottleneck_lab.trace import ActivityKind, HostTable, load, merge_ranks
 from bottleneck_lab.trace.fast import sqlite_pages
 from bottleneck_lab.trace.fast.second_reader import SecondReader
 from bottleneck_lab.trace.fast.sqlite_pages import UnusualFileError
-from bottleneck_lab.trace.nsys import reader as nsys
+from bottleneck_lab.trace.nsys import export as nsys
 from bottleneck_lab.trace.nsys.rows import TableQuery
 from bottleneck_lab.trace.timeline import make_table
 
@@ -353,7 +353,7 @@ def test_numbers_of_any_size_and_rows_anywhere(tmp_path):
     db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = -2 WHERE rowid = -7")
     db.commit()
     asked = TableQuery({"rowid": 0, "correlationId": -1, "absent": -5})
-    with nsys._Report(db, path) as report:
+    with nsys.Export(db, path) as report:
         for rows in (
             report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", asked),
             report.by_sql("CUPTI_ACTIVITY_KIND_RUNTIME", asked),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.trace.fast import sqlite_pages
 from bottleneck_lab.trace.fast.sqlite_pages import DamagedTreeError, Database, UnusualFileError
-from bottleneck_lab.trace.nsys import reader as nsys
+from bottleneck_lab.trace.nsys import export as nsys
 from bottleneck_lab.trace.nsys import rows as nsys_rows
 from bottleneck_lab.trace.nsys.rows import TableQuery
 
@@ -156,7 +156,7 @@ def answer(rows: nsys_rows.Rows) -> dict[str, list]:
 
 def both(path: Path, asked: TableQuery) -> tuple[dict, dict]:
     """The table from its pages and by SQL."""
-    with closing(nsys._opened(path)) as connection, nsys._Report(connection, path) as report:
+    with closing(nsys.open_export(path)) as connection, nsys.Export(connection, path) as report:
         there = report.columns["t"]
         asked = TableQuery(
             asked.columns,
@@ -288,7 +288,7 @@ def test_columns_that_are_not_stored_as_they_are_read(tmp_path, columns, unread)
 
 def refused(path: Path) -> str:
     """Why the table is not read."""
-    with closing(nsys._opened(path)) as connection, nsys._Report(connection, path) as report:
+    with closing(nsys.open_export(path)) as connection, nsys.Export(connection, path) as report:
         with pytest.raises(DamagedTreeError) as by_pages:
             report.numbers("t", ASKED)
         with pytest.raises(DamagedTreeError):
@@ -369,8 +369,8 @@ def test_damage_ends_in_what_sqlite_says_or_in_an_error(
     errors = (ValueError, sqlite3.Error, OverflowError)
     with (
         suppress(*errors),
-        closing(nsys._opened(path)) as connection,
-        nsys._Report(connection, path) as report,
+        closing(nsys.open_export(path)) as connection,
+        nsys.Export(connection, path) as report,
     ):
         if "t" not in report.columns or not {"end", "eventType", "text"} <= report.columns["t"]:
             return

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from bottleneck_lab.analysis.machine_code.compiled import (
     CompiledSource,
-    KernelGroup,
     KernelResources,
 )
 from bottleneck_lab.analysis.machine_code.warp import Access
@@ -22,7 +21,22 @@ def render_compiled(compiled: CompiledSource, console: Console, *, blind: bool) 
     """Print a source's figures and memory accesses; `blind`: with no judgement of them."""
     sheet = Sheet(console)
     sheet.line(f"{compiled.source}: compiled, not run", style="bold")
-    _print_figures(sheet, compiled.groups)
+    # Print a column for each group of kernels.
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(no_wrap=True)
+    for group in compiled.groups:
+        archs = ", ".join(f"sm_{arch}" for arch in group.archs)
+        table.add_column(
+            sheet.safe(
+                "\n".join([*(name.replace("<", "\n<", 1) for name in group.kernels), archs])
+            ),
+            justify="right",
+        )
+    for label, *cells in zip(
+        _LABELS, *(_cells(group.figures) for group in compiled.groups), strict=True
+    ):
+        table.add_row(label, *cells)
+    sheet.console.print(table)
     if compiled.accesses:
         sheet.heading(
             "Memory accesses of one warp: the first warp of the first block, computed from the"
@@ -53,23 +67,6 @@ def render_compiled(compiled: CompiledSource, console: Console, *, blind: bool) 
         if verdict.of:
             of = f" ({', '.join(verdict.of)})"
         sheet.line(f"{verdict.judged.sentence}{of}", lead=f"{mark} ", lead_style=style)
-
-
-def _print_figures(sheet: Sheet, groups: list[KernelGroup]) -> None:
-    """Print a column for each group of kernels."""
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column(no_wrap=True)
-    for group in groups:
-        archs = ", ".join(f"sm_{arch}" for arch in group.archs)
-        table.add_column(
-            sheet.safe(
-                "\n".join([*(name.replace("<", "\n<", 1) for name in group.kernels), archs])
-            ),
-            justify="right",
-        )
-    for label, *cells in zip(_LABELS, *(_cells(group.figures) for group in groups), strict=True):
-        table.add_row(label, *cells)
-    sheet.console.print(table)
 
 
 _LABELS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.use import CPU
-from bottleneck_lab.analysis.selection import DeviceStretch, Selection, ThreadUse
+from bottleneck_lab.analysis.selection import Selection, ThreadUse
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import short_name
 from bottleneck_lab.report.console.terminal import Sheet
@@ -24,7 +24,22 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         f" {_moment(selection.end_ns)}"
     )
     for device in selection.devices:
-        _print_device(sheet, device, length, ranks=len(timeline.ranks))
+        name = "CPU" if device.device == CPU else f"device {device.device}"
+        parts = {
+            "computing": device.compute_ns,
+            "communicating only": device.exposed_communication_ns,
+            "copying only": device.exposed_copy_ns,
+            "no model operator" if device.device == CPU else "idle": device.idle_ns,
+        }
+        shares = ", ".join(
+            f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
+        )
+        lead = f"rank {device.rank}, {name}" if len(timeline.ranks) > 1 else name
+        if device.longest_idle_ns:
+            longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
+        else:
+            longest = ""
+        sheet.line(f"{shares or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
     sheet.heading("What every thread did")
     for use in selection.threads[:THREADS]:
         _print_thread(sheet, use, timeline, length)
@@ -36,25 +51,6 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
 
 def _moment(ns: int) -> str:
     return f"{ns / 1e6:,.3f} ms"
-
-
-def _print_device(sheet: Sheet, device: DeviceStretch, length: int, *, ranks: int) -> None:
-    name = "CPU" if device.device == CPU else f"device {device.device}"
-    parts = {
-        "computing": device.compute_ns,
-        "communicating only": device.exposed_communication_ns,
-        "copying only": device.exposed_copy_ns,
-        "no model operator" if device.device == CPU else "idle": device.idle_ns,
-    }
-    shares = ", ".join(
-        f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
-    )
-    lead = f"rank {device.rank}, {name}" if ranks > 1 else name
-    if device.longest_idle_ns:
-        longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
-    else:
-        longest = ""
-    sheet.line(f"{shares or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
 
 
 def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int) -> None:

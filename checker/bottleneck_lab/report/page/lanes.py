@@ -221,7 +221,24 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
             rows = take(table, table.thread == thread)
             if len(rows):
                 label = _HOST_LABELS[category]
-                group = _thread_group(timeline, thread, int(rows.rank[0]))
+                info = None
+                if thread < len(timeline.threads):
+                    info = timeline.threads[thread]
+                name = (info.name or f"thread {info.tid}") if info else f"thread {thread}"
+                if info and len({each.pid for each in timeline.threads}) > 1:
+                    process = f"process {info.pid}"
+                else:
+                    process = "host"
+                group = " · ".join(
+                    filter(
+                        None,
+                        [
+                            f"Rank {int(rows.rank[0])}" if len(timeline.ranks) > 1 else "",
+                            process,
+                            name,
+                        ],
+                    )
+                )
                 yield Lane(
                     group,
                     label,
@@ -233,17 +250,3 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
                     ),
                     overview=False,
                 )
-
-
-def _thread_group(timeline: Timeline, thread: int, rank: int) -> str:
-    info = None
-    if thread < len(timeline.threads):
-        info = timeline.threads[thread]
-    name = (info.name or f"thread {info.tid}") if info else f"thread {thread}"
-    if info and len({each.pid for each in timeline.threads}) > 1:
-        process = f"process {info.pid}"
-    else:
-        process = "host"
-    return " · ".join(
-        filter(None, [f"Rank {rank}" if len(timeline.ranks) > 1 else "", process, name])
-    )

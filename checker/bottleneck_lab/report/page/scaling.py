@@ -51,6 +51,15 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
     few = [
         point for point in ring.points if point.ranks <= max([8, *(point.ranks for point in ran)])
     ]
+    # Draw the share of the ideal over ranks, the latter by doublings.
+    last = math.log2(max(point.ranks for curve in curves for point in curve.points)) or 1.0
+    lines = [_sweep_line("ring-hidden", curves[0], last, lambda point: point.hidden_efficiency)]
+    lines += [
+        _sweep_line(curve.algorithm, curve, last, lambda point: point.efficiency)
+        for curve in reversed(curves)
+    ]
+    marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
+    levels = [(level / 4, f"{level * 25}%") for level in range(5)]
     return section(
         "scaling",
         "How it scales",
@@ -59,7 +68,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         _legend(["ring", "ideal", "hidden", "exposed"]),
         tag("p", _amdahl(ran[-1])) if ran else None,
         tag("h3", "Share of the ideal, to thousands of ranks"),
-        _sweep_chart(curves),
+        _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, []),
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
         [_figures(curve) for curve in curves],
         [tag("p", broadcast) for curve in curves if (broadcast := curve.points[-1].told_broadcast)],
@@ -113,19 +122,6 @@ def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
     marks = [(point.ranks / end, str(point.ranks)) for point in points]
     levels = [(point.ranks / end, f"{point.ranks}x") for point in points]
     return _plot("Speed-up over one rank against the ideal", lines, marks, levels, numbers)
-
-
-def _sweep_chart(curves: Sequence[Sweep]) -> Markup:
-    """Draw the share of the ideal over ranks, the latter by doublings."""
-    last = math.log2(max(point.ranks for curve in curves for point in curve.points)) or 1.0
-    lines = [_sweep_line("ring-hidden", curves[0], last, lambda point: point.hidden_efficiency)]
-    lines += [
-        _sweep_line(curve.algorithm, curve, last, lambda point: point.efficiency)
-        for curve in reversed(curves)
-    ]
-    marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
-    levels = [(level / 4, f"{level * 25}%") for level in range(5)]
-    return _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, [])
 
 
 def _sweep_line(colour: str, curve: Sweep, last: float, share: Callable[[Point], float]) -> _Line:

@@ -30,20 +30,6 @@ def time_section(summary: Summary) -> Section:
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
     drawn = charts.steps_chart(steps)
-    return section(
-        "time",
-        "Where the time went",
-        _warnings(summary),
-        _figures(summary),
-        _wall_bar(summary),
-        _device_bars(summary) if len(summary.devices) > 1 else None,
-        (tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None),
-        _range_bar(summary),
-        lead=describe_capture(summary),
-    )
-
-
-def _warnings(summary: Summary) -> list[Markup]:
     shown = [
         tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning")
         for reason in summary.quality.reasons
@@ -59,7 +45,17 @@ def _warnings(summary: Summary) -> list[Markup]:
         )
     if summary.emulated:
         shown.append(tag("p", words.EMULATED, class_="warning"))
-    return [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)]
+    return section(
+        "time",
+        "Where the time went",
+        [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)],
+        _figures(summary),
+        _wall_bar(summary),
+        _device_bars(summary) if len(summary.devices) > 1 else None,
+        (tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None),
+        _range_bar(summary),
+        lead=describe_capture(summary),
+    )
 
 
 def _figures(summary: Summary) -> Markup:

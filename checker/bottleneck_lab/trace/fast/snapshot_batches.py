@@ -155,10 +155,6 @@ class Batches:
             self._bytes, self._pause = FEW, FEWEST
             return None
         self._bytes = min(MANY, 4 * self._bytes)
-        self._keep(events, count, memo_of)
-        return int(events.ends[count - 1]), memo_next + int(events.memoized[:count].sum())
-
-    def _keep(self, events: _Events, count: int, memo_of: Callable[[int], Any]) -> None:
         fresh = events.fresh[:count]
         self._places.add(events.list_places[:count][fresh])
         self._numbers.add(events.stacks[:count][fresh])
@@ -173,6 +169,7 @@ class Batches:
         self._flush()
         self._parts.append([np.array(known, dtype=np.int8)[which], *columns, stacks])
         self.rows += count
+        return int(events.ends[count - 1]), memo_next + int(events.memoized[:count].sum())
 
     def _flush(self) -> None:
         if self._single:

@@ -97,7 +97,15 @@ class Database:
         seen = np.zeros(self.pages + 1, dtype=bool)
         level = Leaves(*np.array([[root], [_FIRST], [_LAST]], dtype=np.int64))
         for _ in range(_DEEPEST):
-            self._visit(level, seen)
+            pages = level.pages
+            lock = _LOCK_AT // self.page_bytes + 1
+            if pages.min() < 2 or pages.max() > self.pages or (pages == lock).any():
+                raise DamagedTreeError("a table refers to a page that cannot be its own")
+            if seen[pages].any() or len(np.unique(pages)) < len(pages):
+                raise DamagedTreeError("a table has a page twice")
+            if (level.lowest > level.highest).any():
+                raise DamagedTreeError("a table's rows are not in order")
+            seen[pages] = True
             kind = self._load(level.pages[:1])[0]
             if kind == _LEAF:
                 return level
@@ -106,17 +114,6 @@ class Database:
             below = [self._children(part) for part in self.parts(level)]
             level = Leaves(*(np.concatenate(columns) for columns in zip(*below, strict=True)))
         raise DamagedTreeError("a table's tree is too deep")
-
-    def _visit(self, level: Leaves, seen: Mask) -> None:
-        pages = level.pages
-        lock = _LOCK_AT // self.page_bytes + 1
-        if pages.min() < 2 or pages.max() > self.pages or (pages == lock).any():
-            raise DamagedTreeError("a table refers to a page that cannot be its own")
-        if seen[pages].any() or len(np.unique(pages)) < len(pages):
-            raise DamagedTreeError("a table has a page twice")
-        if (level.lowest > level.highest).any():
-            raise DamagedTreeError("a table's rows are not in order")
-        seen[pages] = True
 
     def parts(self, leaves: Leaves) -> Iterator[Leaves]:
         """Yield the same in pieces that are read at once."""

@@ -200,7 +200,17 @@ class Columns:
             e for e in groups["instants"] if e.name == "[memory]" and e.args.changed is not None
         ]
         if memory:
-            self._memory(memory, self.tables["memory"].room(len(memory)))
+            rows = self.tables["memory"].room(len(memory))
+            args = [event.args for event in memory]
+            rows["start"] = _to_ns([event.ts for event in memory])
+            rows["bytes"] = _integers([arg.changed for arg in args])
+            rows["allocated"] = _integers([arg.allocated for arg in args])
+            rows["reserved"] = _integers([arg.reserved for arg in args])
+            rows["address"] = _integers([arg.address for arg in args])
+            rows["device"] = _integers(
+                [arg.memory_device if arg.memory_kind else -1 for arg in args]
+            )
+            rows["thread"] = [self.threads[event.pid, event.tid] for event in memory]
         for event in groups["metadata"]:
             if event.name == "thread_name" and event.args.label:
                 self.thread_names[_thread((event.pid, event.tid))] = event.args.label
@@ -282,16 +292,6 @@ class Columns:
                     (external, work.flop, work.moved_bytes, self.names[event.name], work.precision)
                 )
         return np.array(rows, dtype=WORK)
-
-    def _memory(self, events: list[Any], rows: NDArray[Any]) -> None:
-        args = [event.args for event in events]
-        rows["start"] = _to_ns([event.ts for event in events])
-        rows["bytes"] = _integers([arg.changed for arg in args])
-        rows["allocated"] = _integers([arg.allocated for arg in args])
-        rows["reserved"] = _integers([arg.reserved for arg in args])
-        rows["address"] = _integers([arg.address for arg in args])
-        rows["device"] = _integers([arg.memory_device if arg.memory_kind else -1 for arg in args])
-        rows["thread"] = [self.threads[event.pid, event.tid] for event in events]
 
 
 def _external(events: list[Any]) -> NDArray[np.int64]:

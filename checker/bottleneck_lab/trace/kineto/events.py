@@ -201,19 +201,15 @@ def mend(event: dict[str, Any]) -> TraceEvent:
         raise ValueError("no time")
     mended = msgspec.convert(cleaned, TraceEvent, strict=False)
     if isinstance(args, dict):
-        mended.args = _mend_args(args)
+        # Decode arguments one by one, so that one bad value does not cost the others.
+        good = {}
+        for field in msgspec.structs.fields(_Args):
+            if field.encode_name in args:
+                try:
+                    good[field.name] = msgspec.convert(
+                        args[field.encode_name], field.type, strict=False
+                    )
+                except msgspec.ValidationError:
+                    continue
+        mended.args = _Args(**good)
     return mended
-
-
-def _mend_args(args: dict[str, Any]) -> _Args:
-    """Decode arguments one by one, so that one bad value does not cost the others."""
-    good = {}
-    for field in msgspec.structs.fields(_Args):
-        if field.encode_name in args:
-            try:
-                good[field.name] = msgspec.convert(
-                    args[field.encode_name], field.type, strict=False
-                )
-            except msgspec.ValidationError:
-                continue
-    return _Args(**good)

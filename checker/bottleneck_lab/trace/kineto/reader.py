@@ -67,7 +67,17 @@ def assemble(
     rank = _small(distributed.get("rank"))
     columns.settle()
     strings = tuple(columns.names.order)
-    rows = _taken(columns, strings)
+    # Return the rows of every table. Old traces write some ranges as operators, where their
+    # names tell.
+    named = np.array([is_range(name) for name in strings], dtype=bool)
+    operators = columns.tables["operators"].taken()
+    is_range_row = named[operators["name"]] if named.any() else named
+    if is_range_row.any():
+        columns.tables["ranges"].add(operators[is_range_row])
+        operators = operators[~is_range_row]
+    rows = {"operators": operators} | {
+        name: columns.tables[name].taken() for name in DTYPES if name != "operators"
+    }
     bad: list[int] = []
     tables = {name: _host_table(_plausible(rows.pop(name), bad), rank) for name in HOST_TABLES}
     device = _device_table(_plausible(rows.pop("device"), bad), strings, rank)
@@ -144,21 +154,6 @@ def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
     if dropped[-1]:
         return rows[~bad]
     return rows
-
-
-def _taken(columns: Columns, strings: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Return the rows of every table. Old traces write some ranges as operators, where their names
-    tell.
-    """
-    named = np.array([is_range(name) for name in strings], dtype=bool)
-    operators = columns.tables["operators"].taken()
-    is_range_row = named[operators["name"]] if named.any() else named
-    if is_range_row.any():
-        columns.tables["ranges"].add(operators[is_range_row])
-        operators = operators[~is_range_row]
-    return {"operators": operators} | {
-        name: columns.tables[name].taken() for name in DTYPES if name != "operators"
-    }
 
 
 def _host_table(rows: NDArray[Any], rank: int) -> HostTable:

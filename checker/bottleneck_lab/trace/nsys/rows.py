@@ -264,26 +264,26 @@ def _texts(cells: Cells, column: Field, keep: Mask) -> tuple[Ints, list[bytes]]:
     rows = np.flatnonzero((kind > 12) & keep & ~cells.odd)
     codes = np.full(len(kind), -1, dtype=np.int64)
     start, length = column.offset[rows], column.length[rows]
-    codes[rows], names = distinct(cells.data, start, _before_marks(cells.data, start, length))
-    return codes, names
-
-
-def _before_marks(data: Bytes, start: Ints, length: Ints) -> Ints:
-    """Return how long texts are up to the first of the marks."""
-    starts, ends = [np.array([len(data)])], [np.array([len(data)])]
-    commas = np.flatnonzero(data[:-16] == ord(","))
-    words_there = words(data)[commas]
+    # Return how long texts are up to the first of the marks.
+    starts, ends = [np.array([len(cells.data)])], [np.array([len(cells.data)])]
+    commas = np.flatnonzero(cells.data[:-16] == ord(","))
+    words_there = words(cells.data)[commas]
     for mark in NUMBER_MARKS:
         at = commas[words_there == int.from_bytes(mark.encode()[:8], "big")]
         for nth in range(8, len(mark)):
-            at = at[data[at + nth] == ord(mark[nth])]
+            at = at[cells.data[at + nth] == ord(mark[nth])]
         starts.append(at)
         ends.append(at + len(mark))
     marks = np.concatenate(starts)
     order = np.argsort(marks, kind="stable")
     marks, behind = marks[order], np.concatenate(ends)[order]
     nearest = np.searchsorted(marks, start)
-    return np.where(behind[nearest] <= start + length, marks[nearest] - start, length)
+    codes[rows], names = distinct(
+        cells.data,
+        start,
+        np.where(behind[nearest] <= start + length, marks[nearest] - start, length),
+    )
+    return codes, names
 
 
 def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Column, list[bytes]]:

@@ -1,0 +1,369 @@
+"""Tables of an nsys export → tables of a timeline: one function a kind of activity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.trace.names import is_communication, is_range
+from bottleneck_lab.trace.nsys.export import Export, quoted
+from bottleneck_lab.trace.nsys.rows import (
+    NUMBER_MARKS,
+    Rows,
+)
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceInfo,
+    DeviceTable,
+    Direction,
+    HostMemory,
+    HostTable,
+    Ints,
+    Thread,
+    devices_of,
+    make_table,
+)
+
+_COPY_NAMES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+
+_DIRECTIONS = {
+    1: Direction.H2D,
+    2: Direction.D2H,
+    8: Direction.D2D,
+    9: Direction.H2H,
+    10: Direction.P2P,
+}
+
+_HOST_MEMORY = {0: HostMemory.PAGEABLE, 1: HostMemory.PINNED}
+
+_SYNC_NAMES = {
+    1: "Event synchronize",
+    2: "Stream wait event",
+    3: "Stream synchronize",
+    4: "Context synchronize",
+}
+
+_OPERATOR = re.compile(r"^(?:aten|autograd|torch|c10d|prims|torchvision)::[\w:]+|^autograd::engine")
+
+_MARKS = re.compile("|".join(map(re.escape, NUMBER_MARKS)))
+
+_DENSE = 4
+
+_LONGEST_NS = 86_400_000_000_000
+
+_VERSION = re.compile(r"_v\d+(?:_ptsz)?$|_ptsz$")
+
+
+class Strings:
+    """Text of the capture, numbered: the file's StringIds first, then what the reader adds."""
+
+    def __init__(self, rows: Sequence[tuple[int, str]]) -> None:
+        self.values = [value if isinstance(value, str) else "" for _, value in rows]
+        self._ids = np.array([number for number, _ in rows], dtype=np.int64)
+        self._order = np.argsort(self._ids, kind="stable")
+        self._ids = self._ids[self._order]
+        self._added: dict[str, int] = {}
+
+    def look_up(self, ids: Ints) -> NDArray[np.int32]:
+        """Number of names given by StringIds' ids; an id that the file lacks is the empty name."""
+        unknown = self.add("")
+        if not len(self._ids) or not len(ids):
+            return np.full(len(ids), unknown, dtype=np.int32)
+        low, high = int(self._ids[0]), int(self._ids[-1])
+        if high - low < _DENSE * len(ids):  # a table is many times as fast as a search
+            table = np.full(high - low + 1, unknown, dtype=np.int32)
+            table[self._ids - low] = self._order
+            known = (ids >= low) & (ids <= high)
+            numbers: NDArray[np.int32] = table[np.where(known, ids, self._ids[:1]) - low]
+            return np.where(known, numbers, np.int32(unknown))
+        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        return np.where(self._ids[at] == ids, self._order[at], unknown).astype(np.int32)
+
+    def add(self, value: str) -> int:
+        if value not in self._added:
+            self._added[value] = len(self.values)
+            self.values.append(value)
+        return self._added[value]
+
+
+class Ranks:
+    """Processes in the order of their numbers: each is a rank."""
+
+    def __init__(self) -> None:
+        self.pids: dict[int, int] = {}
+
+    def of(self, rows: Rows, column: str) -> NDArray[np.int32]:
+        """Return ranks (and threads) of every row, by its globalPid or globalTid."""
+        pids = {number: pid_of(rows.meanings[column][number]) for number in _used(rows[column])}
+        for pid in sorted(pids.values()):
+            self.pids.setdefault(pid, len(self.pids))
+        return _renumbered(rows[column], {number: self.pids[pid] for number, pid in pids.items()})
+
+
+class Threads:
+    """Threads by their serialised id: bits 24–47 are the process, the low 24 bits the thread."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.ids: dict[int, int] = {}
+
+    def of(self, rows: Rows) -> dict[str, NDArray[np.int32]]:
+        """Return ranks (and threads) of every row, by its globalPid or globalTid."""
+        ids = {number: rows.meanings["globalTid"][number] for number in _used(rows["globalTid"])}
+        for serialised in sorted(ids.values()):
+            self.ids.setdefault(serialised, len(self.ids))
+        threads = {number: self.ids[serialised] for number, serialised in ids.items()}
+        return {
+            "rank": self.ranks.of(rows, "globalTid"),
+            "thread": _renumbered(rows["globalTid"], threads),
+        }
+
+
+def read_kernels(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+    rows = _plausible(rows, notes)
+    name = strings.look_up(rows["kernelName"])
+    communicates = np.array([is_communication(value) for value in strings.values], dtype=bool)
+    kind = np.where(
+        communicates[name], np.int8(ActivityKind.COMMUNICATION), np.int8(ActivityKind.KERNEL)
+    )
+    return _rows(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
+
+
+def read_copies(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+    rows = _plausible(rows, notes)
+    host_side = np.where(rows["copyKind"] == 2, rows["dstKind"], rows["srcKind"])
+    return _rows(
+        rows,
+        ranks,
+        _named(strings, rows["copyKind"], _COPY_NAMES, "Memcpy "),
+        ActivityKind.COPY,
+        bytes=rows["bytes"],
+        direction=_mapped(rows["copyKind"], _DIRECTIONS),
+        host_memory=np.where(
+            np.isin(rows["copyKind"], (1, 2)), _mapped(host_side, _HOST_MEMORY), 0
+        ),
+    )
+
+
+def read_other_activities(
+    export: Export, strings: Strings, ranks: Ranks, notes: list[str]
+) -> Iterator[DeviceTable]:
+    """Yield memsets, waits, and CUDA graphs that were recorded as wholes."""
+    memsets = _plausible(export.table("CUPTI_ACTIVITY_KIND_MEMSET"), notes)
+    yield _rows(
+        memsets,
+        ranks,
+        np.full(len(memsets), strings.add("Memset")),
+        ActivityKind.MEMSET,
+        bytes=memsets["bytes"],
+    )
+    syncs = _plausible(export.table("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"), notes)
+    yield _rows(
+        syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), ActivityKind.SYNC
+    )
+    graphs = _plausible(export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"), notes)
+    if len(graphs):
+        notes.append(
+            f"{len(graphs)} CUDA graph launches were recorded without their kernels (use"
+            " --cuda-graph-trace=node)"
+        )
+    yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), ActivityKind.KERNEL)
+
+
+def read_calls(rows: Rows, strings: Strings, threads: Threads) -> HostTable:
+    rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
+    names = strings.look_up(rows["nameId"])
+    plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in _used(names)}
+    renamed = np.arange(len(strings.values), dtype=np.int32)
+    renamed[list(plain)] = list(plain.values())
+    return make_table(
+        HostTable,
+        len(rows),
+        start=rows["start"],
+        end=rows["end"],
+        name=renamed[names],
+        **threads.of(rows),
+        correlation=rows["correlationId"],
+    )
+
+
+def read_ranges(export: Export, strings: Strings, threads: Threads) -> tuple[HostTable, HostTable]:
+    """Return (ranges, operators): `emit_nvtx` and nsys' own PyTorch tracing write operators as
+    ranges with their full names.
+    """
+    if not {"start", "end", "eventType"} <= export.columns.get("NVTX_EVENTS", set()):
+        return make_table(HostTable), make_table(HostTable)
+    rows = export.table("NVTX_EVENTS")
+    rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
+    names = strings.look_up(rows["textId"])
+    if "text" in rows.columns:
+        added = np.array(
+            [strings.add(name.decode()) for name in rows.meanings["text"]] + [0], dtype=np.int32
+        )
+        names = np.where(rows["text"] >= 0, added[rows["text"]], names)
+    used = _used(names)
+    renamed, operator = (
+        np.arange(len(strings.values) + len(used) + 1, dtype=np.int32),
+        np.zeros(len(strings.values) + len(used) + 1, dtype=bool),
+    )
+    for number in used:
+        value = strings.values[number]
+        renamed[number] = strings.add(_MARKS.split(value, 1)[0]) if _MARKS.search(value) else number
+        operator[number] = bool(_OPERATOR.match(value)) and not is_range(value)
+    are = operator[names]
+    columns = {
+        "start": rows["start"],
+        "end": rows["end"],
+        "name": renamed[names],
+        **threads.of(rows),
+    }
+    del rows, names
+    if not are.any():
+        return make_table(HostTable, len(are), **columns), make_table(HostTable)
+    ranges = make_table(
+        HostTable, int((~are).sum()), **{column: values[~are] for column, values in columns.items()}
+    )
+    if not len(ranges):
+        return ranges, make_table(HostTable, len(are), **columns)
+    return ranges, make_table(
+        HostTable, int(are.sum()), **{column: values[are] for column, values in columns.items()}
+    )
+
+
+def list_threads(export: Export, strings: Strings, threads: Threads) -> tuple[Thread, ...]:
+    named = export.table("ThreadNames")
+    ids = [named.meanings["globalTid"][number] for number in named["globalTid"].tolist()]
+    names = dict(zip(ids, strings.look_up(named["nameId"]).tolist(), strict=True))
+    listed = []
+    for serialised in threads.ids:
+        pid = pid_of(serialised)
+        name = ""
+        if serialised in names:
+            name = strings.values[names[serialised]]
+        listed.append(
+            Thread(threads.ranks.pids.get(pid, 0), str(pid), str(serialised & 0xFFFFFF), name)
+        )
+    return tuple(listed)
+
+
+def list_devices(export: Export, device: DeviceTable) -> tuple[DeviceInfo, ...]:
+    described = {}
+    wanted = ("id", "name", "smCount", "totalMemory", "computeMajor", "computeMinor")
+    there = export.columns.get("TARGET_INFO_GPU", set())
+    if {"id", "name"} <= there:
+        picked = ", ".join(quoted(c) if c in there else "0" for c in wanted)
+        described = {
+            row[0]: row
+            for row in export.rows("TARGET_INFO_GPU", f'SELECT {picked} FROM "TARGET_INFO_GPU"')
+        }
+    devices = []
+    for rank, index in devices_of(device):
+        _, name, sms, memory, major, minor = described.get(index, (0, "", 0, 0, 0, 0))
+        capability = ""
+        if major:
+            capability = f"{major}.{minor}"
+        devices.append(
+            DeviceInfo(
+                rank, index, str(name or "")[:120], int(sms or 0), capability, int(memory or 0)
+            )
+        )
+    return tuple(devices)
+
+
+def read_facts(export: Export) -> dict[str, str]:
+    """Return the version of the tool and of the schema, from wherever this generation keeps them,
+    and when the report's clock began (Unix time), under Kineto's key.
+
+    Nothing that names the machine or its user.
+    """
+    facts: dict[str, str] = {}
+    if "utcEpochNs" in export.columns.get("TARGET_INFO_SESSION_START_TIME", set()):
+        began = (
+            "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE typeof(utcEpochNs) ="
+            " 'integer' LIMIT 1"
+        )
+        for (ns,) in export.rows("TARGET_INFO_SESSION_START_TIME", began):
+            facts["baseTimeNanoseconds"] = str(ns)
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        if {"name", "value"} <= export.columns.get(table, set()):
+            wanted = ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION")
+            facts |= {
+                str(n): str(v)[:40]
+                for n, v in export.rows(table, f'SELECT name, value FROM "{table}"')
+                if n in wanted
+            }
+    return facts
+
+
+def _used(numbers: NDArray[np.int32]) -> list[int]:
+    """Return the numbers that occur, rising."""
+    used: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return used
+
+
+def _renumbered(numbers: NDArray[np.int32], new: dict[int, int]) -> NDArray[np.int32]:
+    """Return every number's new one."""
+    table = np.zeros(max(new, default=0) + 1, dtype=np.int32)
+    table[list(new)] = list(new.values())
+    return table[numbers]
+
+
+def pid_of(serialised: int) -> int:
+    """Return the process in a globalTid or globalPid."""
+    return (serialised >> 24) & 0xFFFFFF
+
+
+def _plausible(rows: Rows, notes: list[str]) -> Rows:
+    bad = (
+        (rows["start"] < 0)
+        | (rows["end"] < rows["start"])
+        | (rows["end"] - rows["start"] > _LONGEST_NS)
+    )
+    if bad.any():
+        notes.append(
+            f"{int(bad.sum())} events have impossible times (zero, negative or longer than a day)"
+            " and were left out"
+        )
+    return rows.only(~bad)
+
+
+def _rows(
+    rows: Rows, ranks: Ranks, name: NDArray[Any], kind: Any, **more: NDArray[Any]
+) -> DeviceTable:
+    return make_table(
+        DeviceTable,
+        len(rows),
+        start=rows["start"],
+        end=rows["end"],
+        name=name,
+        kind=np.broadcast_to(np.asarray(kind, dtype=np.int8), len(rows)),
+        rank=ranks.of(rows, "globalPid"),
+        device=rows["deviceId"],
+        stream=rows["streamId"],
+        correlation=rows["correlationId"],
+        **{
+            column: np.clip(values, 0, 2**31 - 1) if column == "block" else values
+            for column, values in more.items()
+        },
+    )
+
+
+def _named(strings: Strings, values: Ints, names: dict[int, str], prefix: str) -> NDArray[np.int32]:
+    used, inverse = np.unique(values, return_inverse=True)
+    numbers = np.array(
+        [strings.add(prefix + names.get(v, f"kind {v}")) for v in used.tolist()], dtype=np.int32
+    )
+    if len(values):
+        return numbers[inverse.reshape(-1)]
+    return np.empty(0, dtype=np.int32)
+
+
+def _mapped(values: Ints, meaning: dict[int, Any]) -> NDArray[np.int8]:
+    result = np.zeros(len(values), dtype=np.int8)
+    for value, meant in meaning.items():
+        result[values == value] = int(meant)
+    return result
