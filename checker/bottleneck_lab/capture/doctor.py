@@ -38,12 +38,14 @@ from bottleneck_lab.workspace.home import dataset_root, home
 Need = Literal["required", "recommended", "optional"]
 
 _PROBE_S = 10
+
+# Its bit in a set of capabilities (linux/capability.h).
 _CAP_SYS_ADMIN = 21
-"""Its bit in a set of capabilities (linux/capability.h)."""
 _STATUS = Path("/proc/self/status")
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+
+# The GPU as Windows hands it to WSL2.
 _WSL = Path("/dev/dxg")
-"""The GPU as Windows hands it to WSL2."""
 _DEFAULT_MODE = "As administrator: `nvidia-smi -c DEFAULT`."
 _GIB = 2**30
 
@@ -65,9 +67,9 @@ def examine() -> list[Requirement]:
     """Check everything that a lab may need from this machine, most important first; on other
     systems than Linux, only what runs there. Never raises if something is missing.
     """
-    anywhere: tuple[Callable[[], list[Requirement]], ...] = (_python, _packages)
+    anywhere: tuple[Callable[[], list[Requirement]], ...] = (probe_python, probe_packages)
     if sys.platform == "linux":
-        probes = (*anywhere, _gpu, _programs, _isolation, _sizes, _data)
+        probes = (*anywhere, probe_gpu, probe_programs, probe_isolation, probe_sizes, probe_data)
     else:
         probes = anywhere
     return [finding for probe in probes for finding in probe()]
@@ -145,7 +147,8 @@ def _output(*command: str) -> str | None:
     return "works"
 
 
-def _python() -> list[Requirement]:
+def probe_python() -> list[Requirement]:
+    """Check Python and the operating system."""
     right = sys.version_info >= (3, 11)
     linux = sys.platform == "linux"
     remedies = (
@@ -181,7 +184,8 @@ def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str
     return Requirement(name, True, version, unlocks, need)
 
 
-def _packages() -> list[Requirement]:
+def probe_packages() -> list[Requirement]:
+    """Check the Python packages that labs and tools need."""
     rows: tuple[tuple[str, str, str, Need, str], ...] = (
         ("torch", "torch", "every lab: `lab run`, `profile` and `check`", "required", "labs"),
         ("torchvision", "torchvision", "models and fast transforms", "required", "labs"),
@@ -194,7 +198,8 @@ def _packages() -> list[Requirement]:
     return [_package(*row[:4], install_command(row[4])) for row in rows]
 
 
-def _gpu() -> list[Requirement]:
+def probe_gpu() -> list[Requirement]:
+    """Check for a GPU, and for what would disturb a measurement on it."""
     names = gpus()
     unlocks = "measuring on `cuda`; without it every lab works on `cpu` or `virtual`"
     version = Path("/proc/driver/nvidia/version")
@@ -204,8 +209,8 @@ def _gpu() -> list[Requirement]:
         else:
             driver = "driver unknown"
         state = f"{', '.join(names)} ({' '.join(driver.split())})"
-        obstacles = [row for state in gpu_states() for row in _obstacles(state)]
-        return [Requirement("GPU", True, state, unlocks, "optional"), *obstacles, _counters()]
+        obstacles = [row for state in gpu_states() for row in list_obstacles(state)]
+        return [Requirement("GPU", True, state, unlocks, "optional"), *obstacles, probe_counters()]
     if _WSL.exists():
         state, remedy = (
             "WSL2, but no device that this process may use",
@@ -224,7 +229,7 @@ def _gpu() -> list[Requirement]:
     return [Requirement("GPU", False, state, unlocks, "optional", remedy)]
 
 
-def _obstacles(gpu: GpuState) -> list[Requirement]:
+def list_obstacles(gpu: GpuState) -> list[Requirement]:
     """List what in a GPU's state would disturb a measurement; usually nothing."""
     rows = []
     if refusal := gpu.refusal():
@@ -262,7 +267,7 @@ def _obstacles(gpu: GpuState) -> list[Requirement]:
     return rows
 
 
-def _counters() -> Requirement:
+def probe_counters() -> Requirement:
     """Return True if ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are
     kept for administrators.
 
@@ -291,7 +296,7 @@ def _is_administrator() -> bool:
     return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
 
 
-def _program(name: str, option: str, unlocks: str) -> Requirement:
+def probe_program(name: str, option: str, unlocks: str) -> Requirement:
     """Return a program with the last line that it prints of its version."""
     path = find_program(name)
     if path is None:
@@ -304,7 +309,7 @@ def _program(name: str, option: str, unlocks: str) -> Requirement:
     return Requirement(name, True, line, unlocks, "optional")
 
 
-def _headers() -> Requirement:
+def probe_headers() -> Requirement:
     """Check for Python's own headers, which Triton and Inductor compile against."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     unlocks, present = "Triton kernels and `torch.compile`", header.is_file()
@@ -322,31 +327,36 @@ def _headers() -> Requirement:
     )
 
 
-def _programs() -> list[Requirement]:
+def probe_programs() -> list[Requirement]:
+    """Check for the tools that are programs of their own."""
     return [
-        _headers(),
-        _program(
+        probe_headers(),
+        probe_program(
             "nsys", "--version", "`lab profile --tool nsys`: the timeline of the whole system"
         ),
-        _program("ncu", "--version", "`lab profile --tool ncu`: one kernel's counters"),
-        _program("compute-sanitizer", "--version", "finding races and out-of-bounds accesses"),
-        _program("g++", "-dumpfullversion", "lab `fused-attention` on a CPU"),
-        _program("nvcc", "--version", "writing CUDA C++ kernels and reading their machine code"),
+        probe_program("ncu", "--version", "`lab profile --tool ncu`: one kernel's counters"),
+        probe_program("compute-sanitizer", "--version", "finding races and out-of-bounds accesses"),
+        probe_program("g++", "-dumpfullversion", "lab `fused-attention` on a CPU"),
+        probe_program(
+            "nvcc", "--version", "writing CUDA C++ kernels and reading their machine code"
+        ),
     ]
 
 
-def _isolation() -> list[Requirement]:
+def probe_isolation() -> list[Requirement]:
+    """Check what isolates a learner's code during a check."""
     unlocks = "running your code during a check without access to the network or your files"
     if problem := bubblewrap_problem():
         return [
             Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()),
-            _cgroup(),
+            probe_cgroup(),
         ]
     version = _output(str(bubblewrap()), "--version") or "works"
-    return [Requirement("bubblewrap", True, version, unlocks, "recommended"), _cgroup()]
+    return [Requirement("bubblewrap", True, version, unlocks, "recommended"), probe_cgroup()]
 
 
-def _cgroup() -> Requirement:
+def probe_cgroup() -> Requirement:
+    """Check for cgroup v2, delegated to this user."""
     unlocks = "exact limits and reliable clean-up for every process of a check"
     own = own_group()
     if own is None:
@@ -369,7 +379,8 @@ def _cgroup() -> Requirement:
     )
 
 
-def _sizes() -> list[Requirement]:
+def probe_sizes() -> list[Requirement]:
+    """Check cores, memory, disk and shared memory."""
     folder = next(folder for folder in (home(), *home().parents) if folder.exists())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = Path("/dev/shm")
@@ -399,20 +410,21 @@ def _size(
     )
 
 
-def _data() -> list[Requirement]:
+def probe_data() -> list[Requirement]:
+    """Check for data sets and servers that `lab data` makes."""
     return [
-        _made("photos", "the labs on images", "recommended", "lab data"),
-        _made(
+        probe_dataset("photos", "the labs on images", "recommended", "lab data"),
+        probe_dataset(
             "tritonserver",
             "a lab's server on a real Triton Inference Server",
             "optional",
             "lab data tritonserver",
         ),
-        _perf_analyzer(),
+        probe_perf_analyzer(),
     ]
 
 
-def _perf_analyzer() -> Requirement:
+def probe_perf_analyzer() -> Requirement:
     """Check for Triton's own load generator, installed next to it."""
     from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
         PerfAnalyzer,  # half a second, of every command
@@ -428,7 +440,8 @@ def _perf_analyzer() -> Requirement:
     return Requirement("perf_analyzer", True, version, unlocks, "optional")
 
 
-def _made(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
+def probe_dataset(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
+    """Check for a data set; `remedy` is the command that makes it."""
     made = is_made(name)
     state = "not created yet, or incomplete"
     if made:

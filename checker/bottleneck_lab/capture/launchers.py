@@ -69,6 +69,7 @@ def split(program: tuple[str, ...], python: str) -> Launch:
     )
     if at is None:
         return Launch((), program)
+    # torchrun would start Python itself; with --no-python the tool comes first.
     options = tuple(word for word in program[:at] if word not in ("--no-python", "--no_python"))
     if options[-1:] and is_python(options[-1]):
         options, python = options[:-1], options[-1]

@@ -23,14 +23,14 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import IO, Any
 
+# What the track's thread is called, with the number of the thread that ran the lines: what the
+# reader knows it by.
 TRACK = "lines of"
-"""What the track's thread is called, with the number of the thread that ran the lines: what the
-reader knows it by.
-"""
 
 MOST_ROWS = 1_000_000
+
+# No operator fits into less: such a line counts to the one before it.
 SHORTEST_NS = 1_000
-"""No operator fits into less: such a line counts to the one before it."""
 
 _EVENTS = b'"traceEvents": ['
 _SCRIPT = str(Path(__file__).with_name("script.py"))
@@ -51,6 +51,7 @@ class Lines:
     def start(self) -> None:
         """Start recording, also in the functions that are running already."""
         self._thread = threading.get_native_id()
+        # settrace alone would follow only functions called from now on.
         frame: FrameType | None = sys._getframe(1)
         while frame:
             if self._is_own(frame.f_code):
@@ -68,6 +69,8 @@ class Lines:
     def _is_own(self, code: CodeType) -> bool:
         if code not in self._own:
             name = code.co_filename
+            # Code without a file, such as `<string>`, and installed packages are not the
+            # program's own.
             foreign = name.startswith(("<", *_LIBRARIES)) or "site-packages" in name
             self._own[code] = not foreign and name not in (__file__, _SCRIPT)
         return self._own[code]

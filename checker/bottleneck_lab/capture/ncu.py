@@ -16,6 +16,8 @@ from bottleneck_lab.capture.recording import Captured, CommandEnd, Request, run,
 from bottleneck_lab.errors import CaptureError, MachineError
 from bottleneck_lab.trace.external import run_tool
 
+# Where the installation has no section files: the course's own list, for throughput, occupancy,
+# cache and divergence.
 METRICS = (
     "gpu__time_duration.sum",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -26,9 +28,6 @@ METRICS = (
     "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "smsp__thread_inst_executed_per_inst_executed.ratio",
 )
-"""Where the installation has no section files: the course's own list, for throughput, occupancy,
-cache and divergence.
-"""
 
 COUNTERS_REMEDY = (
     "Run as root, or put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into"
@@ -106,6 +105,7 @@ def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -
         *([] if can.sets else [("--section-folder", str(request.out))]),
     ]
     known = [word for pair in words if pair[0] in can.options for word in pair]
+    # The program gets its own HOME back: ncu writes its files into another.
     home = ["env", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
     return launch.around(
         tool, *what, *known, "--force-overwrite", "--export", str(request.out / report), *home

@@ -73,9 +73,11 @@ def command(tool: str, can: NsysCapabilities, request: Request, launch: Launch) 
         "--trace": ",".join(name for name in wanted if name in can.traces),
         "--sample": "none",
         "--cpuctxsw": "none",
+        # DataLoader workers are forked and never exec.
         "--trace-fork-before-exec": "true",
         "--cuda-graph-trace": "node",
         "--pytorch": "autograd-nvtx",
+        # Reports would otherwise hold the environment, tokens included.
         "--discard-environment": "true",
         "--wait": "primary",
         "--export": "sqlite",

@@ -17,8 +17,9 @@ from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.needs import install_command
 
 TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
+
+# Above all of Kineto's levels: it otherwise prints lines of its own among the program's.
 SILENT = "6"
-"""Above all of Kineto's levels: it otherwise prints lines of its own among the program's."""
 _SCRIPT = Path(__file__).with_name("script.py")
 
 

@@ -22,13 +22,12 @@ import psutil
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.measure.sandbox.children import signals_held
 
+# Environment variable that marks our processes: nsys leaves agents behind that are in no process
+# group of ours.
 MARK = "BOTTLENECK_LAB_CAPTURE"
-"""Environment variable that marks our processes: nsys leaves agents behind that are in no process
-group of ours.
-"""
 
+# Seconds that a tool has to write its report once asked to stop.
 WRITE_S = 60
-"""Seconds that a tool has to write its report once asked to stop."""
 
 _TAIL_BYTES = 32 << 10
 
@@ -131,6 +130,7 @@ def run(
     mark, began = secrets.token_hex(8), time.monotonic()
     tail = bytearray()
     timed_out = interrupted = False
+    # A signal between the start of the program and `try` would leave it running.
     with signals_held() as release:
         process = _start(
             request, command, {**request.environment, **(environment or {}), MARK: mark}
@@ -217,6 +217,7 @@ def end_ours(process: subprocess.Popen[bytes], mark: str) -> None:
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    # Agents that left the process group still carry the mark in their environment.
     for other in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if other.pid != os.getpid() and other.environ().get(MARK) == mark:

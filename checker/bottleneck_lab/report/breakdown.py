@@ -39,8 +39,8 @@ class Part:
         return ""
 
 
+# Key, label, colour and explanation of a part.
 PartKind = tuple[str, str, str, str]
-"""Key, label, colour and explanation of a part."""
 
 
 def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
@@ -84,8 +84,9 @@ _COPY = (
 
 
 _PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
+
+# Idle time whose causes are hidden.
 _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of the model ran")
-"""Idle time whose causes are hidden."""
 
 
 def _idle(cause: str, *, on_cpu: bool) -> PartKind:

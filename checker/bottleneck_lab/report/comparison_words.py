@@ -25,10 +25,9 @@ _LABELS = {
     ("device", "exposed_copy"): "copying only",
 }
 
+# Groups whose figures are all shown; of the others only those that changed, or may have changed
+# by much.
 ALWAYS = ("step", "device", "gap", "range")
-"""Groups whose figures are all shown; of the others only those that changed, or may have changed by
-much.
-"""
 
 TOP = 8
 _MUCH = 1.25

@@ -21,13 +21,13 @@ from bottleneck_lab.errors import CaptureError, MachineError
 
 ORIGIN = "https://ui.perfetto.dev"
 PORT = 9001
+
+# Since version 142, Chrome asks before a public page may reach this machine (Local Network
+# Access).
 PERMISSION = (
     "If the browser asks whether ui.perfetto.dev may reach this device, allow it: Perfetto fetches"
     " the trace from here."
 )
-"""Since version 142, Chrome asks before a public page may reach this machine (Local Network
-Access).
-"""
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> bool:
         own = self.connection.getsockname()
+        # A page elsewhere could reach loopback by a name of its own that resolves to it (DNS
+        # rebinding): the Host must be this address.
         if self.path == self.served and self.headers.get("Host") == f"{own[0]}:{own[1]}":
             return False
         self.send_error(404)

@@ -33,11 +33,11 @@ EMULATED = (
     "The accelerator is emulated: its device times are modelled; the work on the host is real."
 )
 
+# Shown with every capture of a lab that has not been diagnosed.
 BLIND = (
     "This is the evidence. Causes, findings and the largest possible gain appear once you commit a"
     " diagnosis with `lab diagnose`. `lab hint` helps on the way."
 )
-"""Shown with every capture of a lab that has not been diagnosed."""
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -47,6 +47,7 @@ def format_share(share: float) -> str:
     """Return a share (0–1) as a percentage with one decimal; whole percentages without."""
     if not math.isfinite(share):
         return str(share)
+    # Rounded first: 99.96% must read 100%, not 100.0%.
     percent = round(share * 100, 1)
     if share and not percent:
         return "<0.1%"

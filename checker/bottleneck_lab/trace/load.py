@@ -25,8 +25,8 @@ from bottleneck_lab.trace.timeline import Timeline
 
 Result = TypeVar("Result")
 
+# Below this, starting a process takes longer than it saves.
 WORTHWHILE_BYTES = 48 << 20
-"""Below this, starting a process takes longer than it saves."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -180,6 +180,7 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     if len(set(ranks)) < len(ranks):
         ranks = list(range(len(timelines)))
     bases = [_base_ns(t) for t in timelines]
+    # An nsys report that lacks the time of its start counts from its own.
     lost = [
         rank
         for t, rank, base in zip(timelines, ranks, bases, strict=True)

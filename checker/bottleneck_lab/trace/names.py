@@ -29,6 +29,7 @@ _WAYS = (
 _EMULATED_WAYS = {"h2d": Direction.H2D, "d2h": Direction.D2H}
 
 
+# What a collective sends, as `DeviceTable.dtype` counts it.
 DTYPES = (
     "",
     "float64",
@@ -42,7 +43,6 @@ DTYPES = (
     "bool",
     "float8",
 )
-"""What a collective sends, as `DeviceTable.dtype` counts it."""
 DTYPE_BYTES = (0, 8, 4, 2, 2, 8, 4, 1, 1, 1, 1)
 _DTYPES = {
     "double": 1,
@@ -68,10 +68,9 @@ def dtype_of(name: str | None) -> int:
     return _DTYPES.get(plain, 0)
 
 
+# How the track of a thread's lines of Python is called in captures that `lab profile --stack`
+# made, before the thread's own number.
 LINES_OF = "lines of "
-"""How the track of a thread's lines of Python is called in captures that `lab profile --stack`
-made, before the thread's own number.
-"""
 
 
 def is_communication(name: str) -> bool:

@@ -50,10 +50,10 @@ _SCALES |= {
     "Mhz": 1e6,
     "Ghz": 1e9,
 }
+
+# How a report of made-up figures begins, among what ncu says before its table
+# (datasets/captures/make.py).
 _SYNTHETIC = "==PROF== synthetic"
-"""How a report of made-up figures begins, among what ncu says before its table
-(datasets/captures/make.py).
-"""
 _ONE_BY_ONE = (
     "ncu runs kernels one at a time: their order and durations are real, the time between them is"
     " not recorded"
@@ -250,6 +250,7 @@ def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...
     anything.
     """
     lengths = np.array([min(max(int(k.duration_ns), 0), 2**40) for k in kernels], dtype=np.int64)
+    # ncu replays kernels one by one: they are laid end to end.
     end = np.cumsum(lengths)
     numbers = {name: i for i, name in enumerate(dict.fromkeys(k.name for k in kernels))}
     table = make_table(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+# fp16 stands for bf16 as well: matrix units run both at one rate.
 PRECISIONS = ("", "fp64", "fp32", "fp16")
-"""fp16 stands for bf16 as well: matrix units run both at one rate."""
 _TYPES = {"double": (1, 8), "float": (2, 4), "c10::Half": (3, 2), "c10::BFloat16": (3, 2)}
 
 
@@ -27,17 +27,18 @@ class Work(NamedTuple):
 
 
 Shape = tuple[int, ...]
+
+# FLOP, and elements read and written.
 Counted = tuple[float, float]
-"""FLOP, and elements read and written."""
 
 
-def _product(a: Shape, b: Shape) -> Counted:
+def count_product(a: Shape, b: Shape) -> Counted:
     """Count [..., m, k] x [k, n] or [b, m, k] x [b, k, n]."""
     (m, k), n, many = a[-2:], b[-1], prod(a[:-2])
     return 2.0 * many * m * k * n, float(prod(a) + prod(b) + many * m * n)
 
 
-def _convolution(
+def count_convolution(
     values: Shape, weight: Shape, padding: Shape, stride: Shape, dilation: Shape
 ) -> Counted:
     """Count values [n, c, ...] by weight [o, c / groups, ...]; also for fewer or more than two
@@ -53,7 +54,7 @@ def _convolution(
     return 2.0 * made * prod(weight[1:]), float(prod(values) + prod(weight) + made)
 
 
-def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
+def count_attention(query: Shape, key: Shape, value: Shape) -> Counted:
     """Count [b, heads, length, dim]: two products, queries with keys and weights with values. A
     causal mask halves this where the kernel uses it.
     """
@@ -63,19 +64,19 @@ def _attention(query: Shape, key: Shape, value: Shape) -> Counted:
     )
 
 
-def _matrix_vector(shapes: list[Shape], _: list[Shape]) -> Counted:
+def count_matrix_vector(shapes: list[Shape], _: list[Shape]) -> Counted:
     """Count sum [m] + matrix [m, k] x vector [k]."""
     m, k = shapes[1]
     return 2.0 * m * k, float(m * k + k + m)
 
 
-def _elementwise(flop: int, inputs: int) -> _Count:
+def elementwise_counter(flop: int, inputs: int) -> _Count:
     """Return `flop` operations for each number that comes out; the first `inputs` arguments are
     tensors or numbers, and may be broadcast.
     """
 
     def count(shapes: list[Shape], _: list[Shape]) -> Counted:
-        # Return the shape that comes of them, sizes aligned at the end. A number has the shape
+        # The shape that comes of broadcasting, sizes aligned at the end. A number has the shape
         # ().
         inputs_ = shapes[:inputs]
         sizes = zip_longest(*(reversed(shape) for shape in inputs_), fillvalue=1)
@@ -85,25 +86,27 @@ def _elementwise(flop: int, inputs: int) -> _Count:
     return count
 
 
-def _reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
+def count_reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
     """Read all of its input; what comes out is small beside it."""
     return float(prod(shapes[0])), float(prod(shapes[0]))
 
 
 _Count = Callable[[list[Shape], list[Shape]], Counted]
 _COUNTS: dict[str, _Count] = {
-    **dict.fromkeys(("aten::mm", "aten::bmm"), lambda shapes, _: _product(shapes[0], shapes[1])),
     **dict.fromkeys(
-        ("aten::addmm", "aten::baddbmm"), lambda shapes, _: _product(shapes[1], shapes[2])
+        ("aten::mm", "aten::bmm"), lambda shapes, _: count_product(shapes[0], shapes[1])
     ),
-    "aten::addmv_": _matrix_vector,
+    **dict.fromkeys(
+        ("aten::addmm", "aten::baddbmm"), lambda shapes, _: count_product(shapes[1], shapes[2])
+    ),
+    "aten::addmv_": count_matrix_vector,
     **{
-        name + ending: _elementwise(1, 2)
+        name + ending: elementwise_counter(1, 2)
         for name in ("aten::add", "aten::sub", "aten::mul", "aten::div")
         for ending in ("", "_")
     },
     **{
-        name + ending: _elementwise(1, 1)
+        name + ending: elementwise_counter(1, 1)
         for name in (
             "aten::clamp_min",
             "aten::exp",
@@ -120,19 +123,21 @@ _COUNTS: dict[str, _Count] = {
         for ending in ("", "_")
     },
     **{
-        name + ending: _elementwise(3, 3)
+        name + ending: elementwise_counter(3, 3)
         for name in ("aten::addcdiv", "aten::addcmul")
         for ending in ("", "_")
     },
-    **{name + ending: _elementwise(3, 2) for name in ("aten::lerp",) for ending in ("", "_")},
-    **dict.fromkeys(("aten::sum", "aten::amax", "aten::amin"), _reduction),
-    "aten::cudnn_convolution": lambda shapes, values: _convolution(
+    **{
+        name + ending: elementwise_counter(3, 2) for name in ("aten::lerp",) for ending in ("", "_")
+    },
+    **dict.fromkeys(("aten::sum", "aten::amax", "aten::amin"), count_reduction),
+    "aten::cudnn_convolution": lambda shapes, values: count_convolution(
         shapes[0], shapes[1], *values[2:5]
     ),
-    "aten::mkldnn_convolution": lambda shapes, values: _convolution(
+    "aten::mkldnn_convolution": lambda shapes, values: count_convolution(
         shapes[0], shapes[1], *values[3:6]
     ),
-    "aten::_slow_conv2d_forward": lambda shapes, values: _convolution(
+    "aten::_slow_conv2d_forward": lambda shapes, values: count_convolution(
         shapes[0], shapes[1], values[5], values[4], (1,) * len(values[4])
     ),
     **dict.fromkeys(
@@ -142,11 +147,12 @@ _COUNTS: dict[str, _Count] = {
             "aten::_scaled_dot_product_cudnn_attention",
             "aten::_scaled_dot_product_flash_attention_for_cpu",
         ),
-        lambda shapes, _: _attention(shapes[0], shapes[1], shapes[2]),
+        lambda shapes, _: count_attention(shapes[0], shapes[1], shapes[2]),
     ),
 }
+
+# Operators that launch the work themselves, and whose shapes tell how much it is.
 COUNTED = frozenset(_COUNTS)
-"""Operators that launch the work themselves, and whose shapes tell how much it is."""
 
 
 def work_of(name: str, dims: bytes, types: bytes, values: bytes) -> Work | None:

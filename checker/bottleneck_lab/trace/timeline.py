@@ -242,6 +242,7 @@ class Timeline:
         """
         launching = np.zeros(len(self.runtime), dtype=bool)
         launching[self.launched_by[self.launched_by >= 0]] = True
+        # Several calls may have one number, of which `launched_by` holds only the first.
         rest = np.flatnonzero(~launching & (self.runtime.correlation > 0))
         keys, ranks = self.runtime.correlation[rest], self.runtime.rank[rest]
         launching[rest] = join_rows(self.device.correlation, self.device.rank, keys, ranks) >= 0
@@ -317,10 +318,9 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
     return sort_table(kind(**values))
 
 
+# Where no more than one row in so many is out of place, only those are sorted: tools write their
+# rows nearly in order.
 FEW_SHARE = 4
-"""Where no more than one row in so many is out of place, only those are sorted: tools write their
-rows nearly in order.
-"""
 
 
 def sort_table(table: Table) -> Table:
@@ -337,6 +337,8 @@ def sort_table(table: Table) -> Table:
         )
     # Rows that do not start later than all before them and earlier than all behind them. The
     # others stand where any sort leaves them.
+    # Rows that do not start later than all before them and earlier than all behind them are out
+    # of place; any sort leaves the others where they stand.
     stay = np.ones(len(start), dtype=bool)
     stay[1:] = start[1:] > np.maximum.accumulate(start[:-1])
     stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
@@ -395,6 +397,7 @@ def order_of(start: Ints, end: Ints) -> NDArray[np.intp]:
     if len(order) < 2:
         return order
     ordered = start[order]
+    # Only rows that start together need their end compared, and they are few.
     together = ordered[1:] == ordered[:-1]
     del ordered
     tied = np.concatenate((together, [False])) | np.concatenate(([False], together))
@@ -423,6 +426,8 @@ def take(table: Table, rows: Any) -> Table:
 
 def devices_of(table: DeviceTable, rows: Any = slice(None)) -> list[tuple[int, int]]:
     """Return the (rank, device) pairs that the rows have (all rows, when not given), ascending."""
+    # Rank and device in one number, so that one pass finds the pairs. A device may be -1, the
+    # CPU.
     low, high = int(table.device.min(initial=0)), int(table.device.max(initial=0))
     pairs = different(
         table.rank[rows].astype(np.int64) * (high - low + 1) + table.device[rows] - low
@@ -439,6 +444,7 @@ def different(values: NDArray[Any]) -> NDArray[Any]:
     low, high = int(values.min()), int(values.max())
     if high - low > max(len(values), 1 << 16):
         return np.unique(values)
+    # A mark for every possible value: one pass, where np.unique sorts.
     seen = np.zeros(high - low + 1, dtype=bool)
     seen[np.subtract(values, low, dtype=np.int64)] = True
     return np.flatnonzero(seen) + low

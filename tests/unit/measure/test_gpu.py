@@ -60,7 +60,7 @@ def stand_in(monkeypatch):
 
 
 def rows():
-    return {row.name: row for row in doctor._gpu()}
+    return {row.name: row for row in doctor.probe_gpu()}
 
 
 def test_the_gpu_of_a_verdict_is_the_one_that_is_used(stand_in):
@@ -143,16 +143,16 @@ def test_root_in_a_container_may_not_read_counters_either(
     params.write_text("RmProfilingAdminOnly: 1\n")
     monkeypatch.setattr(doctor, "_STATUS", status)
     monkeypatch.setattr(doctor, "_DRIVER_PARAMETERS", params)
-    row = doctor._counters()
+    row = doctor.probe_counters()
     assert (not row.present) == refused
     assert ("SYS_ADMIN" in row.remedy) == refused
 
 
 def test_a_python_without_its_headers_is_named_with_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.sysconfig, "get_path", lambda _name: str(tmp_path))
-    assert "python3-dev" in doctor._headers().remedy
+    assert "python3-dev" in doctor.probe_headers().remedy
     (tmp_path / "Python.h").touch()
-    assert doctor._headers().present
+    assert doctor.probe_headers().present
 
 
 @pytest.mark.skipif(

@@ -146,11 +146,11 @@ def test_a_library_that_is_missing_is_named_with_its_package(stand_in):
 
 def test_doctor_says_whether_it_is_there_and_how_to_get_it(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "dataset_root", lambda _: tmp_path / "triton")
-    absent = doctor._perf_analyzer()
+    absent = doctor.probe_perf_analyzer()
     assert not absent.present
     assert "lab data tritonserver" in absent.remedy
     stand_in("echo 'Perf Analyzer Version 2.51.0 (commit unknown)'")
-    assert (doctor._perf_analyzer().present, doctor._perf_analyzer().found) == (True, "2.51.0")
+    assert (doctor.probe_perf_analyzer().present, doctor.probe_perf_analyzer().found) == (True, "2.51.0")
 
 
 def test_its_figures_stand_beside_those_of_lab_run():

@@ -13,8 +13,8 @@ from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 
+# Rows of a list: the place to begin is never below the fifth.
 TOP = 5
-"""Rows of a list: the place to begin is never below the fifth."""
 
 
 def gap_order(gap: Gap) -> tuple[int, int]:

@@ -9,13 +9,15 @@ from math import log10
 from bottleneck_lab.analysis.counters.roofline import Machine, RooflineRow
 from bottleneck_lab.report import words
 
+# Names of the operators in the drawing, in the order of the list above it.
 LETTERS = string.ascii_uppercase
-"""Names of the operators in the drawing, in the order of the list above it."""
 HEIGHT = 14
+
+# Columns of a terminal below which nothing is drawn.
 NARROWEST = 60
-"""Columns of a terminal below which nothing is drawn."""
+
+# Characters of a line left of the drawing, for the scale.
 MARGIN = 15
-"""Characters of a line left of the drawing, for the scale."""
 
 
 def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> list[str]:

@@ -11,8 +11,8 @@ from bottleneck_lab.report.breakdown import short_name
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.trace.timeline import Timeline
 
+# So many threads are listed, the busiest first.
 THREADS = 12
-"""So many threads are listed, the busiest first."""
 
 
 def render_selection(selection: Selection, timeline: Timeline, console: Console) -> None:

@@ -36,13 +36,12 @@ from bottleneck_lab.report.console.lists import (
 )
 from bottleneck_lab.report.console.terminal import Sheet
 
+# Idle time below this share is no block to look at first.
 _LOST = 0.1
-"""Idle time below this share is no block to look at first."""
 
+# If one block is nearly everything, the gain from removing it says nothing; what is inside it
+# does.
 _NEARLY_ALL = 0.9
-"""If one block is nearly everything, the gain from removing it says nothing; what is inside it
-does.
-"""
 
 
 def render_summary(summary: Summary, console: Console) -> None:

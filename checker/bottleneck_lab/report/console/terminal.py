@@ -12,14 +12,14 @@ from rich.text import Text
 
 from bottleneck_lab.report import words
 
+# Lines longer than this are hard to read, however wide the terminal.
 MAX_WIDTH = 100
-"""Lines longer than this are hard to read, however wide the terminal."""
 
+# What a workload prints, or a name in a hostile trace, may be megabytes: a paragraph ends here.
 MAX_TEXT = 1200
-"""What a workload prints, or a name in a hostile trace, may be megabytes: a paragraph ends here."""
 
+# Unicode categories that move the cursor, turn the direction of text, or cannot be written.
 _DRIVING = ("Cc", "Cf", "Cs")
-"""Unicode categories that move the cursor, turn the direction of text, or cannot be written."""
 
 _ASCII = str.maketrans(
     {
@@ -187,10 +187,8 @@ class Sheet:
         """Write `label ███░░░ 41.2% figure`, with columns that line up whatever the width."""
         room = max(22, self.width // 3 - 3)
         bar = self.bar(low=share, high=share, end=1.0, width=max(6, self.width - room - 22))
-        self.path(
-            f"{self.fit(label, room):{room}} {bar} {words.format_share_column(share):>6} {figure:>9}",
-            indent=2,
-        )
+        percent = words.format_share_column(share)
+        self.path(f"{self.fit(label, room):{room}} {bar} {percent:>6} {figure:>9}", indent=2)
 
     def ranked(self, name: str, share: float, figure: str) -> None:
         """Write `41.2% figure ███ name`: a short bar leaves room for the long names of kernels,

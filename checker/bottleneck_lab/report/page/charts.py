@@ -95,6 +95,8 @@ def steps_chart(steps: Sequence[Step]) -> Markup | None:
     """
     if len(steps) < 3:
         return None
+    # More steps than fit are drawn in groups, each as high as its longest: the slow step is what
+    # is looked for.
     group = -(-len(steps) // MAX_COLUMNS)
     longest = [
         max(steps[at : at + group], key=lambda step: step.cost_ns)

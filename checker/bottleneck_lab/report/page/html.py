@@ -179,6 +179,8 @@ def _fill_page(title: str, body: Markup) -> str:
         "script_hash": _csp_hash(script),
         "body": body,
     }
+    # One pass over the template, so that a value that holds `{{` is never taken for a
+    # placeholder.
     first, *rest = (page / "page.html").read_text(encoding="utf-8").split("{{")
     return first + "".join(values[part.split("}}", 1)[0]] + part.split("}}", 1)[1] for part in rest)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from html import escape
 
 VOID = {"meta", "input"}
+
+# Elements in whose text `words between backticks` are set as code.
 PROSE = {"p", "li", "td", "dd"}
-"""Elements in whose text `words between backticks` are set as code."""
 
 
 class Markup(str):

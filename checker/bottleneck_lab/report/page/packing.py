@@ -20,11 +20,11 @@ from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.report.page.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
 from bottleneck_lab.trace.timeline import Timeline
 
+# Deeper nesting than this is drawn on the lane's last row.
 MAX_ROWS = 48
-"""Deeper nesting than this is drawn on the lane's last row."""
 
+# A longer name is cut in the page; C++ kernel names of several kilobytes are common.
 MAX_NAME = 300
-"""A longer name is cut in the page; C++ kernel names of several kilobytes are common."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def split_rows(events: Events) -> list[Events]:
             end = events.end.copy()
             end[:-1] = np.minimum(end[:-1], events.start[1:])
             return [*rows, Events(events.start, end, events.name, events.category)]
+        # An event is outermost if all before it, at any depth, have ended.
         reached = np.maximum.accumulate(events.end)
         outermost = np.empty(len(events), dtype=bool)
         outermost[0] = True
@@ -160,6 +161,7 @@ def _pack_columns(
     8, widest first.
     """
     columns = {
+        # Distances instead of times: small numbers, which fit narrow types and compress.
         "gap": _smallest([row.start - np.concatenate([[origin], row.end[:-1]]) for row in rows]),
         "dur": _smallest([row.end - row.start for row in rows]),
         "name": _smallest([new_index[row.name] for row in rows]),
@@ -168,6 +170,7 @@ def _pack_columns(
     heads, parts, offset = [], [], 0
     for name, column in columns.items():
         data = column.tobytes()
+        # Typed arrays of the browser need offsets that are multiples of their width.
         data += bytes(-len(data) % 8)
         heads.append(
             {"name": name, "type": _TYPES[column.dtype.str], "offset": offset, "count": len(column)}

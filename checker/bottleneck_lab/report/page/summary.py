@@ -19,8 +19,8 @@ from bottleneck_lab.report.page.markup import Markup, Section, join, table, tag
 from bottleneck_lab.report.page.tables import NARROW, TOP, WIDE
 from bottleneck_lab.report.page.verdict import section
 
+# How many colours page.css has for ranges; the seventh range has the first's again.
 RANGE_COLOURS = 6
-"""How many colours page.css has for ranges; the seventh range has the first's again."""
 
 
 def time_section(summary: Summary) -> Section:

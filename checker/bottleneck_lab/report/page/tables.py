@@ -20,8 +20,8 @@ from bottleneck_lab.report.memory_words import COLUMNS, holder_cells
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
 
+# Rows of a table; `lab report --query` shows all.
 TOP = 15
-"""Rows of a table; `lab report --query` shows all."""
 
 
 def workers_table(summary: Summary) -> Markup | None:
@@ -317,6 +317,7 @@ def _table(
     return None
 
 
+# Tables that take the page's width, in order.
 WIDE: tuple[Callable[[Summary], Markup | None], ...] = (
     workers_table,
     serving_table,
@@ -325,8 +326,8 @@ WIDE: tuple[Callable[[Summary], Markup | None], ...] = (
     roofline_table,
     lines_table,
 )
-"""Tables that take the page's width, in order."""
 
+# Tables that stand in two columns, in order.
 NARROW: tuple[Callable[[Summary], Markup | None], ...] = (
     waits_table,
     copies_table,
@@ -335,4 +336,3 @@ NARROW: tuple[Callable[[Summary], Markup | None], ...] = (
     memory_tables,
     ranks_table,
 )
-"""Tables that stand in two columns, in order."""

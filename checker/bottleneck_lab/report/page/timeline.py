@@ -80,6 +80,7 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
     )
     # Head and columns in scripts that are not run. No `<` is left in the head, so that no name
     # can end the script.
+    # No `<` is left, so that no name in the capture can end the script.
     head = msgspec.json.encode(packed.head).decode().translate(_JSON_ESCAPES)
     return section(
         "steps",

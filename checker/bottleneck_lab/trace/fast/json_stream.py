@@ -21,14 +21,13 @@ import msgspec
 
 from bottleneck_lab.errors import CaptureError
 
+# Small enough for what a chunk becomes to stay in a core's cache, and for its memory to be used
+# again for the next one.
 CHUNK_BYTES = 256 << 10
-"""Small enough for what a chunk becomes to stay in a core's cache, and for its memory to be used
-again for the next one.
-"""
+
+# No profiler writes an event, or metadata around the events, as large as this: such a file is
+# broken or hostile.
 EVENT_LIMIT_BYTES = 64 << 20
-"""No profiler writes an event, or metadata around the events, as large as this: such a file is
-broken or hostile.
-"""
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -76,6 +75,7 @@ class EventStream:
         pending = b"" if self._inside else self._skip_head()
         while not self._ended:
             # as much again as is left: an event of any size is scanned a few times only
+            # Each read doubles what is left over.
             fresh, pending = pending or self._read(max(self._chunk_bytes, len(self.rest))), b""
             buffer = self.rest + fresh
             events, used, self._ended = self._take(buffer, final=not fresh)
@@ -137,6 +137,7 @@ class EventStream:
         if cut:
             with suppress(*_NOT_JSON):
                 return self._decode_piece(memoryview(buffer)[first:cut]), cut, False
+        # The quick guess was no boundary, or the array ends here: count brackets.
         cut, end = scan(buffer)
         if end is not None:
             return self._decode_broken(buffer[first:end]), end + 1, True
@@ -259,13 +260,13 @@ def _without_bare_numbers(text: bytes) -> bytes:
     return _BARE_NUMBER.sub(b"null", text)
 
 
+# Files that people have beside a trace, by a key of theirs.
 _OTHERS = {
     b'"rocprofiler-sdk-tool"': (
         "is rocprofv3's own JSON, which is not supported; torch.profiler's traces on ROCm are"
     ),
     b'"nodes"': "is a PyTorch execution trace, a graph of operators without the times of a device",
 }
-"""Files that people have beside a trace, by a key of theirs."""
 
 
 def _describe(buffer: bytes) -> str:

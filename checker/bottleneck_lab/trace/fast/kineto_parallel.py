@@ -28,11 +28,11 @@ from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.kineto.reader import assemble
 from bottleneck_lab.trace.timeline import Timeline
 
+# What the first process has decoded before a fresh interpreter has started.
 HEAD_START_BYTES = 32 << 20
-"""What the first process has decoded before a fresh interpreter has started."""
 
+# Pieces of the trace whose rows are written at once: some megabytes.
 WRITTEN_TOGETHER = 64
-"""Pieces of the trace whose rows are written at once: some megabytes."""
 
 _BETWEEN = b"\n  },\n"
 

@@ -23,9 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
+# A function of a module. Called with a file that both processes share, and with plain arguments.
 Work = Callable[..., None]
-"""A function of a module. Called with a file that both processes share, and with plain arguments.
-"""
 
 _PR_SET_PDEATHSIG = 1
 _SIGNALS = tuple(

@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from bottleneck_lab.trace.snapshot import ACTIONS, NO_STACK, Action
 from bottleneck_lab.trace.timeline import Ints
 
+# EMPTY_DICT, MEMOIZE, MARK: how the pickler begins an event, before its first key.
 BEGIN = b"}\x94("
-"""EMPTY_DICT, MEMOIZE, MARK: how the pickler begins an event, before its first key."""
+
+# Bytes looked at together: few until that turns out to be worth while.
 FEW, MANY = 1 << 15, 4 << 20
-"""Bytes looked at together: few until that turns out to be worth while."""
+
+# Where fewer events than this fit, the next so many are read one by one.
 FEWEST = 8
-"""Where fewer events than this fit, the next so many are read one by one."""
 _REFERENCES = re.compile(rb"(?:h.|j.{4})++", re.DOTALL)
 _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 _H, _J, _K, _M, _I, _LONG, _TEXT = ord("h"), ord("j"), ord("K"), ord("M"), ord("J"), 0x8A, 0x8C
@@ -41,12 +43,13 @@ _MEMOIZE, _PAIR, _LIST, _MARK, _APPENDS, _APPEND, _SET = (
     ord("u"),
 )
 
+# Bytes of a token by its opcode; 0 for one that is not of a fixed length.
 _WIDTHS = np.zeros(256, dtype=np.int64)
-"""Bytes of a token by its opcode; 0 for one that is not of a fixed length."""
 _WIDTHS[[_H, _K]], _WIDTHS[_M], _WIDTHS[[_J, _I]], _WIDTHS[ord("G")] = 2, 3, 5, 9
 _WIDTHS[[ord("N"), 0x88, 0x89]] = 1
+
+# Bytes of the number behind an opcode for integers of a fixed length.
 _INTEGER_BYTES = np.zeros(256, dtype=np.int64)
-"""Bytes of the number behind an opcode for integers of a fixed length."""
 _INTEGER_BYTES[[_K, _M, _I]] = 1, 2, 4
 
 Mask = NDArray[np.bool_]
@@ -147,6 +150,7 @@ class Batches:
         """
         assert self._shape is not None
         end = min(begin + self._bytes, len(buffer) - 16)
+        # Few bytes at first, four times as many whenever that went well.
         events = _Events.cut(buffer, begin, end, self._shape)
         count = 0
         if events:
@@ -159,6 +163,7 @@ class Batches:
         self._places.add(events.list_places[:count][fresh])
         self._numbers.add(events.stacks[:count][fresh])
         stacks = events.stacks[:count]
+        # An event may refer to the list of an earlier one, in this batch or before it.
         stacks[~fresh] = self._lists(events.referred[:count][~fresh])
         for row in np.flatnonzero(stacks == NO_STACK).tolist():
             stack = memo_of(int(events.referred[row]))
@@ -240,6 +245,8 @@ class _Events:
         are too few.
         """
         first = BEGIN + shape.keys[0]
+        # Where an event may begin: the byte of EMPTY_DICT, followed by the rest of what begins
+        # one.
         starts = np.flatnonzero(
             np.frombuffer(buffer, dtype=np.uint8, count=end - begin, offset=begin) == BEGIN[0]
         )
@@ -295,6 +302,8 @@ class _Events:
         size = np.where(is_long, self._data[self._at + 1], _INTEGER_BYTES[code])
         self._good &= (size > 0) & (size <= 8)
         self._move(1 + is_long)
+        # Little-endian: the number's bytes go to the top of the word and are shifted back down,
+        # which extends the sign.
         shift = (64 - 8 * np.clip(size, 1, 8)).astype(np.uint64)
         high = self._wide[self._at] << shift
         self._move(np.clip(size, 1, 8))
@@ -340,6 +349,7 @@ class _Events:
         self._good &= ~self.fresh | (
             (self._data[self._at + 1] == _MEMOIZE) & (self._data[last - 1] == closing)
         )
+        # Only lists before the first bad event are looked up: behind it places mean nothing.
         sure = len(self._good) if self._good.all() else int(self._good.argmin())
         own = np.flatnonzero(self.fresh[:sure])
         # The places that the rows refer to, whose reference must end where the event does.

@@ -35,16 +35,18 @@ from bottleneck_lab.trace.snapshot import (
 )
 
 CHUNK_BYTES = 8 << 20
+
+# So much is in the buffer ahead of any opcode: more than a snapshot's event takes.
 AHEAD_BYTES = 1 << 16
-"""So much is in the buffer ahead of any opcode: more than a snapshot's event takes."""
 TEXT_LIMIT_BYTES = 1 << 20
 DEPTH_LIMIT = 1 << 16
-MEMO_LIMIT = 8_000_000
-"""Objects that later ones may refer to. A snapshot has one for each of its lines, blocks and texts.
-"""
 
+# Objects that later ones may refer to. A snapshot has one for each of its lines, blocks and
+# texts.
+MEMO_LIMIT = 8_000_000
+
+# References up to the end of their list, where that is not only the end of a batch.
 LINES = re.compile(rb"((?:h.|j.{4})++)e(?!\()", re.DOTALL)
-"""References up to the end of their list, where that is not only the end of a batch."""
 
 _FRAME, _MARK, _STOP = 0x95, 0x28, 0x2E
 _PLACE = struct.Struct("<I")
@@ -120,8 +122,8 @@ class _Stack(int):
     """A list of frames, by the stack's number."""
 
 
+# Stands for an event whose row has been taken.
 _EVENT = object()
-"""Stands for an event whose row has been taken."""
 
 
 class SnapshotReader:
@@ -145,6 +147,7 @@ class SnapshotReader:
     def read(self) -> Snapshot:
         """Return the snapshot. Raises UnusualPickleError."""
         start = self._read(2)
+        # PROTO and its number.
         if start[:1] != b"\x80" or len(start) < 2 or not 2 <= start[1] <= 5:
             raise UnusualPickleError("it is not a pickle of protocol 2 to 5")
         try:
@@ -185,6 +188,8 @@ class SnapshotReader:
         piece = self._unframed.more()
         self._buffer = self._buffer[self._at :] + piece
         self._at = 0
+        # Near the end of the buffer more is read, so that no opcode needs to look whether its
+        # bytes are there.
         self._refill_at = len(self._buffer) - AHEAD_BYTES if piece else len(self._buffer)
         # Events that began in what has gone from the buffer cannot be learnt from.
         for item in self._stack:

@@ -27,10 +27,10 @@ Mask = NDArray[np.bool_]
 
 CHUNK_BYTES = 2 << 20
 _LONGEST = 1 << 31
+
+# Bytes behind the pages of a chunk, so that no look-ahead from within them must be tested for the
+# end.
 _PADDING = 256
-"""Bytes behind the pages of a chunk, so that no look-ahead from within them must be tested for the
-end.
-"""
 _INTERIOR, _LEAF = 5, 13
 _DEEPEST = 20
 _LOCK_AT = 1 << 30
@@ -81,10 +81,13 @@ class Database:
         self.page_bytes = _number(head, 16, 2) if _number(head, 16, 2) != 1 else 65536
         self.usable = self.page_bytes - head[20]
         by_size = os.fstat(self._file).st_size // self.page_bytes
+        # The header's own count of pages holds only where the change counter is the one it was
+        # written with (section 1.3.7); older writers left it alone.
         header_pages = 0
         if head[24:28] == head[92:96]:
             header_pages = _number(head, 28, 4)
         self.pages = min(header_pages or by_size, by_size)
+        # A cell is at least four bytes long and has a pointer of two.
         self._most_cells = (self.usable - 8) // 6
 
     def close(self) -> None:
@@ -94,10 +97,13 @@ class Database:
         """Return the table whose tree starts at page `root`, from its interior pages alone. Every
         page stands in it once, and keys rise.
         """
+        # Level by level from the root: the pages of one level are read together, and a page that
+        # is met twice is a loop that SQLite would follow forever.
         seen = np.zeros(self.pages + 1, dtype=bool)
         level = Leaves(*np.array([[root], [_FIRST], [_LAST]], dtype=np.int64))
         for _ in range(_DEEPEST):
             pages = level.pages
+            # SQLite locks bytes at 1 GiB, so the page there is never used.
             lock = _LOCK_AT // self.page_bytes + 1
             if pages.min() < 2 or pages.max() > self.pages or (pages == lock).any():
                 raise DamagedTreeError("a table refers to a page that cannot be its own")
@@ -132,6 +138,7 @@ class Database:
         data: Bytes = self._buffer[:size]
         data[-_PADDING:] = 0
         view = data.data
+        # Pages that lie side by side in the file are read by one call.
         breaks = np.flatnonzero(np.diff(pages) != 1) + 1
         for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(pages)], strict=True):
             target = view[first * self.page_bytes : last * self.page_bytes]
@@ -148,9 +155,11 @@ class Database:
         at = np.arange(0, len(data) - _PADDING, self.page_bytes)
         if (data[at] != kind).any():
             raise DamagedTreeError("a table has a page of another kind")
+        # Bytes 3 and 4 of a page's header are its number of cells, big-endian (section 1.6).
         count = data[at + 3].astype(np.int64) << 8 | data[at + 4]
         if count.max() > self._most_cells or count.min() < least:
             raise DamagedTreeError("a page has an impossible number of rows")
+        # The pointers to the cells stand behind the header, two bytes each.
         table = data[: len(at) * self.page_bytes].view(">u2").reshape(len(at), -1)
         table = table[:, header // 2 : header // 2 + int(count.max())]
         pointers = table[np.arange(table.shape[1]) < count[:, None]].astype(np.int64)
@@ -167,6 +176,8 @@ class Database:
         """Return the pages below interior pages: as `Leaves`."""
         data = self._load(level.pages)
         count, at = self._pointers(data, _INTERIOR, 12)
+        # An interior cell is the number of a child page and the highest key below it; the last
+        # child has no key and stands in the page's header, at byte 8.
         key, _ = _varint(data, at + 4)
         if (key == _LAST).any():
             raise DamagedTreeError("a table's rows are not in order")
@@ -191,6 +202,7 @@ class Database:
         """Return the rows of some leaves."""
         data = self._load(leaves.pages)
         count, at = self._pointers(data, _LEAF, 8, leaves.fewest)
+        # A leaf's cell: size of the record, rowid, record.
         payload, at = _varint(data, at)
         rowid, at = _varint(data, at)
         behind = np.cumsum(count)
@@ -201,6 +213,7 @@ class Database:
         ):
             raise DamagedTreeError("a table's rows are not in order")
         ends = np.repeat(np.arange(0, len(data) - _PADDING, self.page_bytes) + self.usable, count)
+        # A longer record goes on in overflow pages, which SQLite reads.
         odd = (payload < 1) | (payload > self.usable - 35)
         end = np.where(odd, 0, payload) + at
         return Cells(data, rowid, at, end, odd | (end > ends))
@@ -220,6 +233,8 @@ class Cells:
 
     def fields(self, wanted: Collection[int]) -> dict[int, Field]:
         """Return the columns of these numbers. Records that do not add up become odd."""
+        # A record begins with the size of its header, then the serial type of each column. A size
+        # of more than one byte (more than 127 columns) is left to SQLite.
         size = self.data[self.at].astype(np.int64)
         self.odd |= (size < 1) | (size > 127) | (self.at + size > self.end)
         type_at = self.at + 1
@@ -236,6 +251,8 @@ class Cells:
             if some_absent:
                 kind[absent] = 0
             length = _SIZES[kind]
+            # Types of text and blobs longer than 57 bytes take several bytes: even is a blob, odd
+            # is text.
             wide = np.flatnonzero(kind > 127)
             if len(wide):
                 number, behind = _varint(self.data, type_at[wide])
@@ -271,8 +288,11 @@ class Cells:
         """
         kind = field.kind
         low, high = int(kind.min(initial=255)), int(kind.max(initial=0))
+        # Types 8 and 9 are the numbers 0 and 1 themselves, type 0 is NULL: nothing is stored.
         if low == high and low in (0, 8, 9):
             return np.full(len(kind), low == 9, dtype=np.int64), kind == 0 if low == 0 else None
+        # Eight bytes from the value on, shifted down to the value's own size. The shift is
+        # arithmetic, so that the sign stays.
         values = words(self.data)[field.offset]
         values = values.astype(np.int64) >> (_SHIFTS[low] if low == high else _SHIFTS[kind])
         if high > 6:
@@ -328,6 +348,7 @@ def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
         if not more.any():
             break
         byte = data[behind]
+        # Seven bits a byte, most significant first; a ninth byte brings all eight.
         longer = value << 8 | byte if nth == 8 else value << 7 | byte & 127
         value = longer if more.all() else np.where(more, longer, value)
         behind += more
@@ -335,9 +356,9 @@ def _varint(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     return value, behind
 
 
+# Bytes of a value by its serial type.
 _SIZES = np.array(
     [0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((n - 12) // 2 for n in range(12, 128)), *[0] * 128]
 )
-"""Bytes of a value by its serial type."""
 _NOTHING = np.zeros(1, dtype=bool)
 _SHIFTS = np.array([0, 56, 48, 40, 32, 16, *[0] * 250])

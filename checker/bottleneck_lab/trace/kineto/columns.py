@@ -16,8 +16,8 @@ from bottleneck_lab.trace.kineto.events import mend
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
 
+# No profiled activity takes a day: such a duration is an overflow.
 LONGEST_NS = 86_400_000_000_000
-"""No profiled activity takes a day: such a duration is an overflow."""
 
 SPAN = np.dtype(
     [("start", "i8"), ("duration", "i8"), ("correlation", "i8"), ("name", "i4"), ("thread", "i4")]
@@ -53,10 +53,10 @@ MEMORY = np.dtype(
 WORK = np.dtype(
     [("external", "i8"), ("flop", "f8"), ("moved_bytes", "f8"), ("name", "i4"), ("precision", "i1")]
 )
+
+# A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over
+# the memory.
 BLOCK_ROWS = 1 << 15
-"""A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over the
-memory.
-"""
 
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
 DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "work": WORK}
@@ -173,6 +173,7 @@ class Columns:
         self.malformed = 0
         self.overhead_ns = 0
         self._parsed = _Parsed()
+        # Models repeat the same shapes: each is worked out once.
         self._works: dict[tuple[str, bytes, bytes, bytes], Work | None] = {}
 
     def add(self, events: list[Any]) -> None:
@@ -306,6 +307,8 @@ def _external(events: list[Any]) -> NDArray[np.int64]:
 
 def _to_ns(microseconds: list[float]) -> NDArray[np.int64]:
     """Convert microseconds with a fraction to whole nanoseconds."""
+    # Times since 1970 in µs, times 1000, exceed the 53 bits of a double, so the whole part is
+    # kept apart from the fraction.
     values = np.clip(np.array(microseconds, dtype=np.float64), -9e15, 9e15)
     whole = np.floor(values)
     result: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint(

@@ -26,12 +26,11 @@ from bottleneck_lab.trace.timeline import (
     make_table,
 )
 
+# A capture whose events lie later than this on its clock did not begin at zero.
 CLOCK_BEGINS_NS = 600_000_000_000
-"""A capture whose events lie later than this on its clock did not begin at zero."""
 
+# Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
 NOTES = "captureNotes"
-"""Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
-"""
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
@@ -67,7 +66,7 @@ def assemble(
     rank = _small(distributed.get("rank"))
     columns.settle()
     strings = tuple(columns.names.order)
-    # Return the rows of every table. Old traces write some ranges as operators, where their
+    # Old traces write some ranges as operators, where their
     # names tell.
     named = np.array([is_range(name) for name in strings], dtype=bool)
     operators = columns.tables["operators"].taken()
@@ -148,6 +147,8 @@ def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
     bad = (rows["duration"] < 0) | (rows["duration"] > LONGEST_NS) | (start < 0)
     good = start[~bad & (start > 0)][:100_000]
     if len(good):
+        # The median, of the first 100,000: times of day and times since start do not mix in a
+        # file.
         middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
         bad |= (np.abs(start - middle) > LONGEST_NS) | ((start == 0) & (middle > CLOCK_BEGINS_NS))
     dropped.append(int(bad.sum()))
@@ -174,6 +175,7 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
     communicates = np.array([is_communication(name) for name in strings], dtype=bool)
     copies = np.array([copy_of(name) for name in strings], dtype=np.int8).reshape(-1, 2)
     if len(rows):
+        # Kineto calls NCCL's kernels kernels like any other.
         kind[(kind == ActivityKind.KERNEL) & communicates[rows["name"]]] = (
             ActivityKind.COMMUNICATION
         )

@@ -74,6 +74,7 @@ class Strings:
         if not len(self._ids) or not len(ids):
             return np.full(len(ids), unknown, dtype=np.int32)
         low, high = int(self._ids[0]), int(self._ids[-1])
+        # A table is many times as fast as a search.
         if high - low < _DENSE * len(ids):  # a table is many times as fast as a search
             table = np.full(high - low + 1, unknown, dtype=np.int32)
             table[self._ids - low] = self._order
@@ -135,6 +136,7 @@ def read_kernels(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -
 
 def read_copies(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
     rows = _plausible(rows, notes)
+    # The host's memory is the target of a copy to the host, else the source.
     host_side = np.where(rows["copyKind"] == 2, rows["dstKind"], rows["srcKind"])
     return _rows(
         rows,
@@ -206,6 +208,7 @@ def read_ranges(export: Export, strings: Strings, threads: Threads) -> tuple[Hos
         )
         names = np.where(rows["text"] >= 0, added[rows["text"]], names)
     used = _used(names)
+    # Names are looked at once each, not once a row.
     renamed, operator = (
         np.arange(len(strings.values) + len(used) + 1, dtype=np.int32),
         np.zeros(len(strings.values) + len(used) + 1, dtype=bool),

@@ -20,13 +20,12 @@ from bottleneck_lab.trace.nsys.rows import TablePart
 if sys.platform != "win32":  # where pages are not read, so nobody shares them
     import fcntl
 
+# The byte that the first process keeps locked until it needs the other one's rows. No page has
+# this number.
 _AT_WORK = 0
-"""The byte that the first process keeps locked until it needs the other one's rows. No page has
-this number.
-"""
 
+# Some pages: their table and the first of them.
 PageRange = tuple[str, int]
-"""Some pages: their table and the first of them."""
 
 
 def page_range(table: str, leaves: Leaves) -> PageRange:

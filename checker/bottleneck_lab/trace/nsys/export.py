@@ -37,8 +37,8 @@ from bottleneck_lab.trace.nsys.rows import (
     sources_of,
 )
 
+# Smaller files are read by one process.
 WORTHWHILE_BYTES = 16 << 20
-"""Smaller files are read by one process."""
 
 _PUSH_POP, _START_END = 59, 60
 
@@ -46,6 +46,7 @@ _TIMES = {"start": -1, "end": -1}
 
 _COMMON = _TIMES | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0}
 
+# The tables that are read as columns, in the order they are needed.
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": TableQuery(_COMMON | {"kernelName": -1, "grid": 1, "block": 1}),
     "CUPTI_ACTIVITY_KIND_MEMCPY": TableQuery(
@@ -65,7 +66,6 @@ TABLES = {
     ),
     "ThreadNames": TableQuery({"globalTid": 0, "nameId": -1}),
 }
-"""The tables that are read as columns, in the order they are needed."""
 
 PIECE_ROWS = 20_000
 
@@ -181,6 +181,8 @@ class Export:
         runs = np.split(read.odd, np.flatnonzero(np.diff(read.odd) != 1) + 1)
         by_sql = joined([self.by_sql(table, wanted, int(run[0]), int(run[-1])) for run in runs])
         order = np.arange(len(read.rows))
+        # Odd rows go where the page had them: their places hold the number of the row that SQL
+        # found, or -1 where the query leaves them out.
         order[read.odd_at] = -1
         order[read.odd_at[np.isin(read.odd, by_sql["rowid"])]] = len(order) + np.arange(len(by_sql))
         both = joined(

@@ -29,8 +29,9 @@ from bottleneck_lab.trace.fast.sqlite_pages import (
 
 PRODUCTS = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
 FIRSTS = {"kernelName": ("demangledName", "shortName")}
+
+# What tells one call of an operator from the next begins with one of these.
 NUMBER_MARKS = (", seq = ", ", op_id = ")
-"""What tells one call of an operator from the next begins with one of these."""
 _MANY = 1000
 _SHARE = 256
 _LONG_NAME = 128
@@ -119,8 +120,8 @@ def joined(parts: list[Rows]) -> Rows:
     return Rows(columns, {name: list(known) for name, known in meanings.items()})
 
 
+# Columns of few values.
 FEW = ("globalTid", "globalPid")
-"""Columns of few values."""
 
 
 def numbered(rows: Rows) -> Rows:
@@ -264,7 +265,8 @@ def _texts(cells: Cells, column: Field, keep: Mask) -> tuple[Ints, list[bytes]]:
     rows = np.flatnonzero((kind > 12) & keep & ~cells.odd)
     codes = np.full(len(kind), -1, dtype=np.int64)
     start, length = column.offset[rows], column.length[rows]
-    # Return how long texts are up to the first of the marks.
+    # Texts count only up to the first of the marks.
+    # A mark behind everything, so that every text has a next one.
     starts, ends = [np.array([len(cells.data)])], [np.array([len(cells.data)])]
     commas = np.flatnonzero(cells.data[:-16] == ord(","))
     words_there = words(cells.data)[commas]
@@ -294,6 +296,7 @@ def distinct(data: Bytes, start: Ints, length: Ints) -> tuple[Column, list[bytes
         return _distinct_by_hand(data, start, length)
     columns = [length]
     hashed = length.astype(np.uint64)
+    # Texts are compared and hashed as words of eight bytes; bytes behind a text's end are masked.
     for at in range(0, int(length.max(initial=0)), 8):
         rows = np.flatnonzero(length > at) if at else slice(None)
         mask = _MASKS[np.minimum(length[rows] - at, 8)]
@@ -318,8 +321,10 @@ def _grouped(
     slot = (hashed >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
     owner = np.empty(1 << _SLOT_BITS, dtype=np.int32)
     numbers = np.arange(len(slot), dtype=np.int32)
+    # Written from the last row to the first, so that each slot keeps its first row.
     owner[slot[::-1]] = numbers[::-1]
     first = owner[slot]
+    # Two different rows in one slot: rare enough to leave to a slower way.
     if not all((column == column[first]).all() for column in columns):
         return None
     firsts = np.flatnonzero(first == numbers)
@@ -339,5 +344,5 @@ def _distinct_by_hand(data: Bytes, start: Ints, length: Ints) -> tuple[Ints, lis
     )
 
 
+# What keeps the first bytes of a big-endian word.
 _MASKS = np.array([0, *(-1 << 8 * (8 - kept) for kept in range(1, 9))], dtype=np.int64)
-"""What keeps the first bytes of a big-endian word."""
