@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.device.transfers import CollectiveRow
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
@@ -137,19 +136,20 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
         return [
             (row.name, row.total_ns) for row in summary.ranges if COLLECTIVE_RANGE.match(row.name)
         ]
-    return [(_collective(row), row.total_ns) for row in summary.collectives]
-
-
-def _collective(row: CollectiveRow) -> str:
-    size = ""
-    if row.bytes:
-        size = f" of {words.format_bytes(row.bytes)}"
-    often = f", {row.calls_per_step:.3g} per step"
-    if row.collective == "broadcast" and row.calls_per_step >= 1:
-        buffers = " (DDP's buffers: broadcast_buffers)"
-    else:
-        buffers = ""
-    return f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
+    rows = []
+    for row in summary.collectives:
+        size = ""
+        if row.bytes:
+            size = f" of {words.format_bytes(row.bytes)}"
+        often = f", {row.calls_per_step:.3g} per step"
+        if row.collective == "broadcast" and row.calls_per_step >= 1:
+            buffers = " (DDP's buffers: broadcast_buffers)"
+        else:
+            buffers = ""
+        rows.append(
+            (f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers, row.total_ns)
+        )
+    return rows
 
 
 def describe_lines(summary: Summary) -> str:

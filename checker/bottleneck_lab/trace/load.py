@@ -179,7 +179,10 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     ranks = [(t.ranks or (0,))[0] for t in timelines]
     if len(set(ranks)) < len(ranks):
         ranks = list(range(len(timelines)))
-    bases = [_base_ns(t) for t in timelines]
+    bases = []
+    for t in timelines:
+        text = t.facts.get("baseTimeNanoseconds", "0")
+        bases.append(int(text) if text.isdecimal() else 0)
     # An nsys report that lacks the time of its start counts from its own.
     lost = [
         rank
@@ -220,13 +223,6 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
 
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
-
-
-def _base_ns(timeline: Timeline) -> int:
-    text = timeline.facts.get("baseTimeNanoseconds", "0")
-    if text.isdecimal():
-        return int(text)
-    return 0
 
 
 def _moved(

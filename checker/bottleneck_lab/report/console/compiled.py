@@ -8,7 +8,6 @@ from rich.table import Table
 
 from bottleneck_lab.analysis.machine_code.compiled import (
     CompiledSource,
-    KernelResources,
 )
 from bottleneck_lab.analysis.machine_code.warp import Access
 from bottleneck_lab.report import words
@@ -32,9 +31,28 @@ def render_compiled(compiled: CompiledSource, console: Console, *, blind: bool) 
             ),
             justify="right",
         )
-    for label, *cells in zip(
-        _LABELS, *(_cells(group.figures) for group in compiled.groups), strict=True
-    ):
+    columns = []
+    for group in compiled.groups:
+        figures = group.figures
+        if figures.tensor_core:
+            cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
+        else:
+            cores = "none"
+        columns.append(
+            (
+                str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
+                f"{figures.shared_bytes:,} bytes",
+                str(figures.registers),
+                str(figures.spills or "nothing"),
+                f"{figures.widest_load_bytes} bytes",
+                str(figures.async_copies or "none"),
+                cores,
+                str(figures.blocks),
+                f"{figures.share:.0%}",
+                figures.limit,
+            )
+        )
+    for label, *cells in zip(_LABELS, *columns, strict=True):
         table.add_row(label, *cells)
     sheet.console.print(table)
     if compiled.accesses:
@@ -81,25 +99,6 @@ _LABELS = (
     "of its warps",
     "limited by",
 )
-
-
-def _cells(figures: KernelResources) -> tuple[str, ...]:
-    if figures.tensor_core:
-        cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
-    else:
-        cores = "none"
-    return (
-        str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
-        f"{figures.shared_bytes:,} bytes",
-        str(figures.registers),
-        str(figures.spills or "nothing"),
-        f"{figures.widest_load_bytes} bytes",
-        str(figures.async_copies or "none"),
-        cores,
-        str(figures.blocks),
-        f"{figures.share:.0%}",
-        figures.limit,
-    )
 
 
 def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> None:

@@ -25,7 +25,23 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     `html` is the page with the timeline, if one was written.
     """
     sheet = Sheet(console)
-    _print_outcome(sheet, verdict)
+    style = _OUTCOME_STYLES[verdict.outcome]
+    sign = {Outcome.PASS: sheet.signs.right, Outcome.FAIL: sheet.signs.wrong}.get(
+        verdict.outcome, "!"
+    )
+    reason = sheet.safe(f"  {words.headline(verdict)}")
+    title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
+    sheet.rule(style)
+    sheet.sides(title, sheet.safe(f"{words.lab_name(verdict.lab)} on {verdict.device} "))
+    sheet.rule(style)
+    # What the summary says beyond the criteria, which follow it.
+    unsaid = verdict.summary
+    for stated in verdict.criteria:
+        unsaid = unsaid.replace(stated.sentence, "")
+    summary = "" if verdict.outcome is Outcome.PASS else unsaid.strip()
+    if summary:
+        sheet.line(summary, indent=1)
+        sheet.blank()
     for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, criterion)
     if any(criterion.holds is None for criterion in verdict.criteria):
@@ -51,26 +67,6 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
 
 
 _ORDER = {False: 0, None: 1, True: 2}
-
-
-def _print_outcome(sheet: Sheet, verdict: Verdict) -> None:
-    style = _OUTCOME_STYLES[verdict.outcome]
-    sign = {Outcome.PASS: sheet.signs.right, Outcome.FAIL: sheet.signs.wrong}.get(
-        verdict.outcome, "!"
-    )
-    reason = sheet.safe(f"  {words.headline(verdict)}")
-    title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
-    sheet.rule(style)
-    sheet.sides(title, sheet.safe(f"{words.lab_name(verdict.lab)} on {verdict.device} "))
-    sheet.rule(style)
-    # What the summary says beyond the criteria, which follow it.
-    unsaid = verdict.summary
-    for criterion in verdict.criteria:
-        unsaid = unsaid.replace(criterion.sentence, "")
-    summary = "" if verdict.outcome is Outcome.PASS else unsaid.strip()
-    if summary:
-        sheet.line(summary, indent=1)
-        sheet.blank()
 
 
 def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:

@@ -283,6 +283,26 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
         drawn.append(
             tag("text", format_figure(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
         )
+    bounds_drawn = []
+    for x, gauge in spans:
+        # An undecided figure is drawn by its bounds, without a point estimate.
+        low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
+        bounds = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, main.unit)}"
+        line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
+        bounds_drawn.append(tag("g", line, tag("title", bounds)))
+    dots = []
+    for point in points:
+        dot_x, dot_y, value, attempt = point
+        figure = format_figure(value, main.unit)
+        label = tag("text", figure, x=_percent(dot_x), y=dot_y - 10, text_anchor="middle")
+        dots.append(
+            tag(
+                "g",
+                tag("circle", cx=_percent(dot_x), cy=dot_y, r=5, class_=attempt.outcome.value),
+                label,
+                tag("title", f"{attempt.outcome}: {figure}"),
+            )
+        )
     return tag(
         "svg",
         tag("title", f"{main.id} over {len(attempts)} attempts"),
@@ -298,8 +318,8 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
             )
             for left, right in pairwise(points)
         ],
-        [_dot(point, main.unit) for point in points],
-        [_span(x, gauge, end, main.unit) for x, gauge in spans],
+        dots,
+        bounds_drawn,
         [
             tag("text", str(nth + 1), x=_percent(x), y=150, class_="soft", text_anchor="middle")
             for nth, x in enumerate(across)
@@ -310,26 +330,6 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
 
 
 Point = tuple[float, float, float, Verdict]
-
-
-def _dot(point: Point, unit: str) -> Markup:
-    x, y, value, verdict = point
-    figure = format_figure(value, unit)
-    label = tag("text", figure, x=_percent(x), y=y - 10, text_anchor="middle")
-    return tag(
-        "g",
-        tag("circle", cx=_percent(x), cy=y, r=5, class_=verdict.outcome.value),
-        label,
-        tag("title", f"{verdict.outcome}: {figure}"),
-    )
-
-
-def _span(x: float, gauge: words.Gauge, end: float, unit: str) -> Markup:
-    """Return the bounds of an undecided figure, drawn without a point estimate."""
-    low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
-    bounds = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, unit)}"
-    line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
-    return tag("g", line, tag("title", bounds))
 
 
 def _percent(share: float) -> str:

@@ -13,7 +13,7 @@ from bottleneck_lab.report.comparison_words import (
     label_change,
     shown_changes,
 )
-from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.markup import Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 
 _STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "cannot tell": "INCONCLUSIVE"}
@@ -25,7 +25,30 @@ def comparison_section(comparison: Comparison) -> Section:
         tag("p", f"Unreliable, because {reason}.", class_="warning")
         for reason in comparison.reasons
     ]
-    tables = [_group(comparison, group, title) for group, title in GROUPS.items()]
+    tables = []
+    for group, title in GROUPS.items():
+        rows = []
+        for change in shown_changes(comparison, group):
+            outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
+            rows.append(
+                [
+                    label_change(change),
+                    format_change_time(change.before),
+                    format_change_time(change.after),
+                    format_ratio(change),
+                    format_interval(change.low, change.high),
+                    outcome,
+                ]
+            )
+        if rows:
+            tables.append(
+                table(
+                    ["", "before", "after", "ratio", "between", ""],
+                    rows,
+                    caption=title,
+                    numeric={1, 2, 3, 4},
+                )
+            )
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for title, titles in (
@@ -43,27 +66,3 @@ def comparison_section(comparison: Comparison) -> Section:
         tag("div", tables, class_="pair"),
         lead=lead,
     )
-
-
-def _group(comparison: Comparison, group: str, title: str) -> Markup | None:
-    rows = []
-    for change in shown_changes(comparison, group):
-        outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
-        rows.append(
-            [
-                label_change(change),
-                format_change_time(change.before),
-                format_change_time(change.after),
-                format_ratio(change),
-                format_interval(change.low, change.high),
-                outcome,
-            ]
-        )
-    if rows:
-        return table(
-            ["", "before", "after", "ratio", "between", ""],
-            rows,
-            caption=title,
-            numeric={1, 2, 3, 4},
-        )
-    return None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.counters.kernel_counters import (
     Figure,
-    Pair,
     compare_kernels,
     furthest_behind,
 )
@@ -33,13 +32,26 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
         for target in worst.targets
     ]
     beside = worst.library.figure if worst.library else lambda _id: None
+    launches = []
+    for pair in pairs:
+        library = ""
+        if pair.library:
+            library = words.format_duration(pair.library.duration_ns)
+        launches.append(
+            [
+                pair.own.name,
+                words.format_duration(pair.own.duration_ns),
+                library,
+                f"{pair.ratio:.2f}x" if pair.ratio else "",
+            ]
+        )
     return section(
         "counters",
         "Kernel counters",
         notes,
         table(
             ["launch", "time", "library's", "speed"],
-            [_launch(pair) for pair in pairs],
+            launches,
             caption="Every launch",
             numeric={1, 2, 3},
         ),
@@ -70,18 +82,6 @@ def _lead(*, blind: bool, any_target: bool) -> str:
     if any_target:
         return "What to attack first is at the top of the list below the tables."
     return "Nothing stands out."
-
-
-def _launch(pair: Pair) -> list[str]:
-    library = ""
-    if pair.library:
-        library = words.format_duration(pair.library.duration_ns)
-    return [
-        pair.own.name,
-        words.format_duration(pair.own.duration_ns),
-        library,
-        f"{pair.ratio:.2f}x" if pair.ratio else "",
-    ]
 
 
 def _cell(figure: Figure | None) -> str:

@@ -12,7 +12,7 @@ from bottleneck_lab.report.memory_words import (
     holder_cells,
 )
 from bottleneck_lab.report.page.charts import levels_chart
-from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.markup import Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 
 
@@ -20,36 +20,39 @@ def memory_section(memories: Sequence[DeviceMemory]) -> Section:
     """Render for every device how much is allocated and reserved, over time, and the lines that
     hold it.
     """
+    drawn = []
+    for memory in memories:
+        refused = [
+            tag("p", describe_refusal(refusal), class_="warning") for refusal in memory.refusals
+        ]
+        sentences = [tag("p", sentence) for sentence in describe_levels(memory)]
+        drawn.append(
+            tag(
+                "div",
+                tag("h3", f"Device {memory.device}"),
+                refused,
+                sentences,
+                tag(
+                    "p",
+                    "Memory allocated over the recording, event by event; in the background, memory"
+                    " reserved",
+                    class_="soft",
+                ),
+                levels_chart(memory),
+                table(
+                    list(COLUMNS),
+                    [holder_cells(row) for row in memory.holders],
+                    caption="Lines that hold memory",
+                    numeric={1, 2, 3, 4},
+                ),
+            )
+        )
     return section(
         "memory",
         "Who holds the memory",
-        [_device(memory) for memory in memories],
+        drawn,
         lead=(
             "Each line counts everything allocated in the calls below it. That memory lives as long"
             " as anything in the program refers to it."
-        ),
-    )
-
-
-def _device(memory: DeviceMemory) -> Markup:
-    refused = [tag("p", describe_refusal(refusal), class_="warning") for refusal in memory.refusals]
-    sentences = [tag("p", sentence) for sentence in describe_levels(memory)]
-    return tag(
-        "div",
-        tag("h3", f"Device {memory.device}"),
-        refused,
-        sentences,
-        tag(
-            "p",
-            "Memory allocated over the recording, event by event; in the background, memory"
-            " reserved",
-            class_="soft",
-        ),
-        levels_chart(memory),
-        table(
-            list(COLUMNS),
-            [holder_cells(row) for row in memory.holders],
-            caption="Lines that hold memory",
-            numeric={1, 2, 3, 4},
         ),
     )

@@ -60,7 +60,18 @@ def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> P
     lanes: list[Lane] = []
     for capture, begin, when in zip(pair, begins, ("before", "after"), strict=True):
         names, own_lanes = find_lanes(capture.timeline, capture.times, blind=blind)
-        lanes += [_moved(lane, begins[0] - begin, len(strings), when) for lane in own_lanes]
+        moved_lanes = []
+        for lane in own_lanes:
+            shift_ns = begins[0] - begin
+            events = lane.events
+            moved = Events(
+                events.start + shift_ns,
+                events.end + shift_ns,
+                events.name + len(strings),
+                events.category,
+            )
+            moved_lanes.append(replace(lane, group=f"{when} · {lane.group}", events=moved))
+        lanes += moved_lanes
         strings += names
     extents = [
         (start + begins[0] - begin, end + begins[0] - begin)
@@ -68,14 +79,6 @@ def pack_timelines(pair: tuple[Analysis, Analysis], *, blind: bool = False) -> P
     ]
     origin, end = min(start for start, _ in extents), max(end for _, end in extents)
     return _packed(strings, lanes, origin, end, _steps(timelines[0], origin))
-
-
-def _moved(lane: Lane, shift_ns: int, first_name: int, when: str) -> Lane:
-    events = lane.events
-    moved = Events(
-        events.start + shift_ns, events.end + shift_ns, events.name + first_name, events.category
-    )
-    return replace(lane, group=f"{when} · {lane.group}", events=moved)
 
 
 def _packed(
@@ -95,12 +98,23 @@ def _packed(
         }
         for key, look in CATEGORIES.items()
     ]
+    lane_heads = []
+    for index, lane in enumerate(lanes):
+        busy = int((lane.events.end - lane.events.start).sum())
+        about = {"group": lane.group, "label": lane.label, "emulated": lane.emulated}
+        lane_heads.append({"index": index, **about, "events": len(lane.events), "busy_ns": busy})
+    row_heads = []
+    for index, row in rows:
+        row_lane = lanes[index]
+        row_heads.append(
+            {"lane": index, "count": len(row), "gaps": row_lane.gaps, "overview": row_lane.overview}
+        )
     head = {
         "span_ns": max(1, end - origin),
         "names": names,
         "categories": categories,
-        "lanes": [_lane_head(index, lane) for index, lane in enumerate(lanes)],
-        "rows": [_row_head(index, lanes[index], len(row)) for index, row in rows],
+        "lanes": lane_heads,
+        "rows": row_heads,
         "steps": steps,
         "columns": columns,
     }
@@ -193,13 +207,3 @@ def _smallest(parts: list[Column]) -> Column:
         if top < 1 << bits:
             return column.astype(type_)
     return column.astype("<f8")
-
-
-def _lane_head(index: int, lane: Lane) -> dict[str, Any]:
-    busy = int((lane.events.end - lane.events.start).sum())
-    about = {"group": lane.group, "label": lane.label, "emulated": lane.emulated}
-    return {"index": index, **about, "events": len(lane.events), "busy_ns": busy}
-
-
-def _row_head(index: int, lane: Lane, count: int) -> dict[str, Any]:
-    return {"lane": index, "count": count, "gaps": lane.gaps, "overview": lane.overview}

@@ -60,6 +60,40 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
     ]
     marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
     levels = [(level / 4, f"{level * 25}%") for level in range(5)]
+    figures = []
+    for curve in curves:
+        head = [
+            "ranks",
+            "nodes",
+            "step, ms",
+            "lost, ms",
+            "link, ms",
+            f"{curve.called}/s",
+            "of the ideal",
+            "all hidden",
+            "at most",
+            "from",
+        ]
+        rows = [
+            [
+                str(point.ranks),
+                str(point.nodes),
+                f"{point.step_ms:,.2f}",
+                f"{point.lost_ms:,.2f}",
+                f"{point.link_ms:,.2f}",
+                f"{point.samples_per_s:,.0f}",
+                words.format_share(point.efficiency),
+                words.format_share(point.hidden_efficiency),
+                f"{point.amdahl:.2f}x",
+                point.source,
+            ]
+            for point in curve.points
+        ]
+        caption = (
+            f"All-reduce as a {curve.algorithm}; at most: how many times as fast if nothing were"
+            " lost (Amdahl)"
+        )
+        figures.append(table(head, rows, caption=caption, numeric=set(range(9))))
     return section(
         "scaling",
         "How it scales",
@@ -70,7 +104,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         tag("h3", "Share of the ideal, to thousands of ranks"),
         _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, []),
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
-        [_figures(curve) for curve in curves],
+        figures,
         [tag("p", broadcast) for curve in curves if (broadcast := curve.points[-1].told_broadcast)],
         tag("h3", "What these figures are based on"),
         tag("ul", [tag("li", line) for line in assumptions(curves)]),
@@ -200,38 +234,3 @@ def _legend(names: Sequence[str]) -> Markup:
         ],
         class_="legend",
     )
-
-
-def _figures(curve: Sweep) -> Markup:
-    head = [
-        "ranks",
-        "nodes",
-        "step, ms",
-        "lost, ms",
-        "link, ms",
-        f"{curve.called}/s",
-        "of the ideal",
-        "all hidden",
-        "at most",
-        "from",
-    ]
-    rows = [
-        [
-            str(point.ranks),
-            str(point.nodes),
-            f"{point.step_ms:,.2f}",
-            f"{point.lost_ms:,.2f}",
-            f"{point.link_ms:,.2f}",
-            f"{point.samples_per_s:,.0f}",
-            words.format_share(point.efficiency),
-            words.format_share(point.hidden_efficiency),
-            f"{point.amdahl:.2f}x",
-            point.source,
-        ]
-        for point in curve.points
-    ]
-    caption = (
-        f"All-reduce as a {curve.algorithm}; at most: how many times as fast if nothing were lost"
-        " (Amdahl)"
-    )
-    return table(head, rows, caption=caption, numeric=set(range(9)))

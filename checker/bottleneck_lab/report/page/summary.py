@@ -5,8 +5,6 @@ it.
 from __future__ import annotations
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.device.use import DeviceUse
-from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -45,12 +43,40 @@ def time_section(summary: Summary) -> Section:
         )
     if summary.emulated:
         shown.append(tag("p", words.EMULATED, class_="warning"))
+    parts = wall_parts(summary.devices)
+    bar = charts.stacked_bar(
+        [(part.label, part.colour, part.share) for part in parts], label="Wall time by cause"
+    )
+    rows = [
+        [
+            _keyed(part.colour, part.label),
+            words.format_share_column(part.share),
+            words.format_duration(part.ns),
+            part.explained,
+        ]
+        for part in parts
+    ]
+    many = ""
+    if len(summary.devices) > 1:
+        many = f" of all {len(summary.devices)} devices"
     return section(
         "time",
         "Where the time went",
         [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)],
         _figures(summary),
-        _wall_bar(summary),
+        (
+            join(
+                [
+                    bar,
+                    table(
+                        ["part", "share", "time", "what happened"],
+                        rows,
+                        caption=f"Wall time{many}, by activity",
+                        numeric={1, 2},
+                    ),
+                ]
+            )
+        ),
         _device_bars(summary) if len(summary.devices) > 1 else None,
         (tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None),
         _range_bar(summary),
@@ -93,51 +119,20 @@ def _figures(summary: Summary) -> Markup:
     )
 
 
-def _wall_bar(summary: Summary) -> Markup:
-    parts = wall_parts(summary.devices)
-    bar = charts.stacked_bar(
-        [(part.label, part.colour, part.share) for part in parts], label="Wall time by cause"
-    )
-    rows = [
-        [
-            _keyed(part.colour, part.label),
-            words.format_share_column(part.share),
-            words.format_duration(part.ns),
-            part.explained,
-        ]
-        for part in parts
-    ]
-    many = ""
-    if len(summary.devices) > 1:
-        many = f" of all {len(summary.devices)} devices"
-    return join(
-        [
-            bar,
-            table(
-                ["part", "share", "time", "what happened"],
-                rows,
-                caption=f"Wall time{many}, by activity",
-                numeric={1, 2},
-            ),
-        ]
-    )
-
-
 def _device_bars(summary: Summary) -> Markup:
-    bars = [
-        tag(
-            "div",
-            tag("p", device_label(use, ranks=len(summary.ranks)), class_="soft"),
-            _device_bar(use),
+    bars = []
+    for use in summary.devices:
+        parts = [(part.label, part.colour, part.share) for part in wall_parts([use])]
+        bars.append(
+            tag(
+                "div",
+                tag("p", device_label(use, ranks=len(summary.ranks)), class_="soft"),
+                charts.stacked_bar(
+                    parts, label=f"Wall time of {device_label(use, ranks=2)} by cause"
+                ),
+            )
         )
-        for use in summary.devices
-    ]
     return tag("div", tag("h3", "Each device"), bars)
-
-
-def _device_bar(use: DeviceUse) -> Markup:
-    parts = [(part.label, part.colour, part.share) for part in wall_parts([use])]
-    return charts.stacked_bar(parts, label=f"Wall time of {device_label(use, ranks=2)} by cause")
 
 
 def _range_bar(summary: Summary) -> Markup | None:
@@ -187,37 +182,36 @@ def findings_section(summary: Summary) -> Section:
         "Ranked by the time they cost. The gain is what removing a finding entirely would bring"
         " (Amdahl's law)."
     )
-    return section(
-        "findings", "Findings", [_finding(finding) for finding in summary.findings], lead=lead
-    )
-
-
-def _finding(finding: Finding) -> Markup:
-    gain = "–"
-    if finding.share_of_wall:
-        gain = words.describe_gain(finding)
-    doubted = [("In doubt", f"{finding.doubt}.")] if finding.doubt else []
-    facts = [
-        ("Evidence", finding.evidence),
-        *doubted,
-        ("What to try", finding.advice),
-        ("Kind", finding.cause),
-    ]
-    return tag(
-        "div",
-        tag(
-            "div",
-            gain,
-            tag("small", f"{words.format_share(finding.share_of_wall)} of the time"),
-            class_="gain",
-        ),
-        tag(
-            "div",
-            tag("h3", finding.title),
-            tag("dl", [join([tag("dt", name), tag("dd", text)]) for name, text in facts]),
-        ),
-        class_="finding",
-    )
+    drawn = []
+    for finding in summary.findings:
+        gain = "–"
+        if finding.share_of_wall:
+            gain = words.describe_gain(finding)
+        doubted = [("In doubt", f"{finding.doubt}.")] if finding.doubt else []
+        facts = [
+            ("Evidence", finding.evidence),
+            *doubted,
+            ("What to try", finding.advice),
+            ("Kind", finding.cause),
+        ]
+        drawn.append(
+            tag(
+                "div",
+                tag(
+                    "div",
+                    gain,
+                    tag("small", f"{words.format_share(finding.share_of_wall)} of the time"),
+                    class_="gain",
+                ),
+                tag(
+                    "div",
+                    tag("h3", finding.title),
+                    tag("dl", [join([tag("dt", name), tag("dd", text)]) for name, text in facts]),
+                ),
+                class_="finding",
+            )
+        )
+    return section("findings", "Findings", drawn, lead=lead)
 
 
 def operators_section(summary: Summary) -> Section | None:

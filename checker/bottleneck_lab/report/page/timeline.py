@@ -58,10 +58,37 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
         tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
         for key in packed.categories
     ]
+    spoken = (
+        f"Timeline of {span}. Arrow keys move, plus and minus zoom, g shows the next longest gap. A"
+        " table follows."
+    )
+    lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
+    # What every lane did in the stretch that is marked; filled by timeline.js.
+    mark_buttons = [
+        tag("button", label, type="button", data_action=action)
+        for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
+    ]
+    marked = tag("p", tag("b"), " marked: ", tag("code"), " ", mark_buttons, aria_live="polite")
+    sums = table(
+        ["where", "lane", "time", "share", "most of it"],
+        [],
+        caption="What happened in it",
+        numeric={2, 3},
+    )
     body = tag(
         "div",
         tag("div", buttons, search, class_="tools"),
-        _canvases(span),
+        (
+            join(
+                [
+                    tag("canvas", class_="overview", aria_hidden="true"),
+                    tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
+                    tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
+                    tag("p", class_="detail", aria_live="polite"),
+                    tag("div", marked, sums, class_="sums", hidden=True),
+                ]
+            )
+        ),
         tag("p", mouse, keys, class_="soft hint"),
         tag("ul", items, class_="legend", aria_label="Legend"),
         id="timeline",
@@ -96,33 +123,4 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
             )
         ),
         lead=lead,
-    )
-
-
-def _canvases(span: str) -> Markup:
-    spoken = (
-        f"Timeline of {span}. Arrow keys move, plus and minus zoom, g shows the next longest gap. A"
-        " table follows."
-    )
-    lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
-    # What every lane did in the stretch that is marked; filled by timeline.js.
-    buttons = [
-        tag("button", label, type="button", data_action=action)
-        for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
-    ]
-    marked = tag("p", tag("b"), " marked: ", tag("code"), " ", buttons, aria_live="polite")
-    listed = table(
-        ["where", "lane", "time", "share", "most of it"],
-        [],
-        caption="What happened in it",
-        numeric={2, 3},
-    )
-    return join(
-        [
-            tag("canvas", class_="overview", aria_hidden="true"),
-            tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
-            tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
-            tag("p", class_="detail", aria_live="polite"),
-            tag("div", marked, listed, class_="sums", hidden=True),
-        ]
     )

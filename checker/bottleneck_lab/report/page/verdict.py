@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
@@ -54,32 +54,33 @@ def verdict_section(verdict: Verdict) -> Section:
     lead = f"{verdict.outcome}: {words.headline(verdict)}."
     advice = _list("What to do next", verdict.advice)
     notes = _list("Worth knowing", verdict.notes)
+    drawn = []
+    for each in verdict.criteria:
+        sign, style, spoken = MARKS[each.holds]
+        mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
+        figures = [each.id, each.kind]
+        if each.value is not None:
+            target = words.format_target(each)
+            value = words.format_measured(each)
+            figures.insert(0, f"{value}, wanted {target}" if target else value)
+        figures.append(words.format_interval(each))
+        line = tag("p", " · ".join(filter(None, figures)), class_="soft")
+        drawn.append(
+            tag(
+                "div",
+                tag("p", mark, each.sentence),
+                charts.criterion_bar(each),
+                line,
+                class_="criterion",
+            )
+        )
     return section(
         "verdict",
         "The check",
-        [_criterion(each) for each in verdict.criteria],
+        drawn,
         advice,
         notes,
         lead=lead,
-    )
-
-
-def _criterion(criterion: CriterionResult) -> Markup:
-    sign, style, spoken = MARKS[criterion.holds]
-    mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
-    figures = [criterion.id, criterion.kind]
-    if criterion.value is not None:
-        target = words.format_target(criterion)
-        value = words.format_measured(criterion)
-        figures.insert(0, f"{value}, wanted {target}" if target else value)
-    figures.append(words.format_interval(criterion))
-    line = tag("p", " · ".join(filter(None, figures)), class_="soft")
-    return tag(
-        "div",
-        tag("p", mark, criterion.sentence),
-        charts.criterion_bar(criterion),
-        line,
-        class_="criterion",
     )
 
 
@@ -135,21 +136,17 @@ def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:
     """Return the learner's answers beside what the capture shows."""
     if not diagnosis:
         return None
-    rows = [
-        [_answer_mark(each), each.ask, each.answer or "not answered", each.evidence]
-        for each in diagnosis
-    ]
+    rows = []
+    for each in diagnosis:
+        mark: str = ""
+        if each.holds is not None:
+            sign, style, spoken = MARKS[each.holds]
+            mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
+        rows.append([mark, each.ask, each.answer or "not answered", each.evidence])
     head = ["", "question", "your answer", "what the capture shows"]
     return section(
         "diagnosis", "Your diagnosis", table(head, rows, caption="Your answers beside the evidence")
     )
-
-
-def _answer_mark(answered: AnsweredQuestion) -> str:
-    if answered.holds is None:
-        return ""
-    sign, style, spoken = MARKS[answered.holds]
-    return tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
 
 
 def circumstances_section(verdict: Verdict | None, facts: Mapping[str, str]) -> Section | None:

@@ -294,7 +294,16 @@ class _Events:
         elif name in ("addr", "size", "time_us"):
             self.values[name] = self._integers()
         else:
-            self._skip()
+            # Skip a value that is not needed: a reference, a number, or a short text, which
+            # takes a place in the memo.
+            type_code, text = self._data[self._at], self._data[self._at] == _TEXT
+            is_long = type_code == _LONG
+            length = self._data[self._at + 1].astype(np.int64)
+            self._good &= text | is_long | (_WIDTHS[type_code] > 0)
+            self._move(np.where(text | is_long, 2 + length, _WIDTHS[type_code]))
+            self._good &= ~text | (self._data[self._at] == _MEMOIZE)
+            self._move(text.astype(np.int64))
+            self.memoized += text
 
     def _integers(self) -> Ints:
         code = self._data[self._at]
@@ -309,19 +318,6 @@ class _Events:
         self._move(np.clip(size, 1, 8))
         signed = high.view(np.int64) >> shift.astype(np.int64)
         return np.where((code == _K) | (code == _M), (high >> shift).view(np.int64), signed)
-
-    def _skip(self) -> None:
-        """Skip a value that is not needed: a reference, a number, or a short text, which takes a
-        place in the memo.
-        """
-        code, text = self._data[self._at], self._data[self._at] == _TEXT
-        is_long = code == _LONG
-        length = self._data[self._at + 1].astype(np.int64)
-        self._good &= text | is_long | (_WIDTHS[code] > 0)
-        self._move(np.where(text | is_long, 2 + length, _WIDTHS[code]))
-        self._good &= ~text | (self._data[self._at] == _MEMOIZE)
-        self._move(text.astype(np.int64))
-        self.memoized += text
 
     def _places(self, memo_next: int) -> None:
         """Work out which place of the memo each list of frames takes: it is the last thing that its

@@ -121,24 +121,25 @@ class Export:
         query = self._possible(table, query)
         with suppress(UnusualFileError):
             if self._pages is not None and table in self._roots:
+                layout = self._layout(table, query)
+                parts = self._pages.parts(self._pages.leaves(layout.root))
+                shared = self._shared
                 return self._completed(
-                    table, query, read_rows(self._parts(table, query, self._pages))
+                    table,
+                    query,
+                    read_rows(
+
+                            (shared and shared.read_by_the_other(page_range(table, leaves)))
+                            or read_part(self._pages, leaves, layout, query)
+                            for leaves in parts
+
+                    ),
                 )
         return self.by_sql(table, query)
 
     def table(self, table: str) -> Rows:
         """Return one of `TABLES`."""
         return self.numbers(table, TABLES[table])
-
-    def _parts(self, table: str, query: TableQuery, pages: Database) -> Iterator[TablePart]:
-        layout = self._layout(table, query)
-        parts = pages.parts(pages.leaves(layout.root))
-        shared = self._shared
-        return (
-            (shared and shared.read_by_the_other(page_range(table, leaves)))
-            or read_part(pages, leaves, layout, query)
-            for leaves in parts
-        )
 
     def from_the_end(self) -> Iterator[tuple[PageRange, Callable[[], TablePart]]]:
         """Yield the parts of `TABLES`, the last first, and what reads them: as far as they are read
