@@ -150,7 +150,10 @@ def test_doctor_says_whether_it_is_there_and_how_to_get_it(stand_in, tmp_path, m
     assert not absent.present
     assert "lab data tritonserver" in absent.remedy
     stand_in("echo 'Perf Analyzer Version 2.51.0 (commit unknown)'")
-    assert (doctor.probe_perf_analyzer().present, doctor.probe_perf_analyzer().found) == (True, "2.51.0")
+    assert (doctor.probe_perf_analyzer().present, doctor.probe_perf_analyzer().found) == (
+        True,
+        "2.51.0",
+    )
 
 
 def test_its_figures_stand_beside_those_of_lab_run():

@@ -128,11 +128,9 @@ class Export:
                     table,
                     query,
                     read_rows(
-
-                            (shared and shared.read_by_the_other(page_range(table, leaves)))
-                            or read_part(self._pages, leaves, layout, query)
-                            for leaves in parts
-
+                        (shared and shared.read_by_the_other(page_range(table, leaves)))
+                        or read_part(self._pages, leaves, layout, query)
+                        for leaves in parts
                     ),
                 )
         return self.by_sql(table, query)
