@@ -20,9 +20,10 @@ from pathlib import Path
 import psutil
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure.kinds.data_parallel.check import same_training
-from bottleneck_lab.measure.kinds.data_parallel.emulation import EmulatedRun, Secret, crew
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_costs
+from bottleneck_lab.measure.kinds.data_parallel.figures import EmulatedRun
+from bottleneck_lab.measure.kinds.data_parallel.judging import same_training
+from bottleneck_lab.measure.kinds.data_parallel.session import Secret, crew
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.verifier import check_lab
 

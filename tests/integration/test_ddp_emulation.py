@@ -15,9 +15,7 @@ import pytest
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure.kinds.data_parallel import emulation as running
-from bottleneck_lab.measure.kinds.data_parallel.check import same_training
-from bottleneck_lab.measure.kinds.data_parallel.emulation import Secret, crew
+from bottleneck_lab.measure.kinds.data_parallel import session
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
     CostTable,
     ModuleCost,
@@ -26,6 +24,8 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
 )
 from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import Moments
 from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Violation
+from bottleneck_lab.measure.kinds.data_parallel.judging import same_training
+from bottleneck_lab.measure.kinds.data_parallel.session import Secret, crew
 from bottleneck_lab.measure.kinds.data_parallel.sweep import sweep
 from bottleneck_lab.measure.kinds.data_parallel.trace import write_traces
 from bottleneck_lab.measure.sandbox import visible
@@ -96,7 +96,7 @@ MOST_RUNS = 60
 LARGE = 1 << 16
 """Elements: gradients, not a loss or a flag."""
 TORCH_BYTES = 100 << 20
-"""What has imported torch is larger, and Python alone is not."""
+"""A process that has imported torch is larger, and Python alone is not."""
 
 
 def code(script: Path, folder: Path) -> Path:
@@ -125,19 +125,19 @@ def two_ranks(tmp_path_factory):
     """Runs a script on two ranks, each time in the same worker; none of its processes is left
     afterwards.
     """
-    place, before, descriptors = (
+    home, before, descriptors = (
         tmp_path_factory.mktemp("two-ranks"),
         psutil.Process().children(),
         open_descriptors(),
     )
-    folder, worlds = code(SHIPPED, place / "code"), [2] * MOST_RUNS
+    folder, worlds = code(SHIPPED, home / "code"), [2] * MOST_RUNS
     with (
         Janitor() as janitor,
-        crew(folder, "train.py", COSTS, worlds, place / "scratch", janitor) as ranks,
+        crew(folder, "train.py", COSTS, worlds, home / "scratch", janitor) as ranks,
     ):
 
         def run(script: Path, secret: Secret = SECRET):
-            code(script, place / "scratch" / "code")
+            code(script, home / "scratch" / "code")
             return ranks.run(secret)
 
         yield run
@@ -331,7 +331,7 @@ def test_every_exploit_and_mutant_is_tried():
 
 @pytest.mark.parametrize("name", sorted(BROKEN_RULES.keys() - {"dead_rank", "hoards_memory"}))
 def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
-    monkeypatch.setattr(running, "SILENCE_S", 6.0 if name in ("hung_rank", "never_reads") else 12.0)
+    monkeypatch.setattr(session, "SILENCE_S", 6.0 if name in ("hung_rank", "never_reads") else 12.0)
     reason, words = BROKEN_RULES[name]
     with pytest.raises(Violation) as caught:
         two_ranks(hostile_or_wrong(name))
@@ -340,8 +340,8 @@ def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
 
 
 def test_a_second_voice_is_refused_whatever_the_rank_is_doing(two_ranks):
-    """Whether the rank computes or waits in a collective as the voice is first heard is the
-    scheduler's choice.
+    """The rank computes, or waits in a collective, as the voice is first heard: the scheduler decides
+    which.
     """
     with pytest.raises(
         Violation, match=r"with batches left|while it should have waited for the other ranks"
@@ -363,7 +363,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_leaves_nothing(tmp_path):
 
 def test_ranks_that_exceed_a_limit_without_a_control_group_are_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(Cgroup, "create", lambda *_: None)
-    monkeypatch.setattr(running, "LIMITS", replace(running.LIMITS, memory_bytes=2 << 30))
+    monkeypatch.setattr(session, "LIMITS", replace(session.LIMITS, memory_bytes=2 << 30))
     reason, words = BROKEN_RULES["hoards_memory"]
     with pytest.raises(Violation, match=words) as caught:
         emulated(hostile_or_wrong("hoards_memory"), tmp_path)
@@ -373,8 +373,8 @@ def test_ranks_that_exceed_a_limit_without_a_control_group_are_ended(tmp_path, m
 def test_ranks_that_come_to_no_end_for_want_of_a_core_are_the_machine_s_fault(
     two_ranks, monkeypatch
 ):
-    monkeypatch.setattr(running, "SILENCE_S", 3.0)
-    monkeypatch.setattr(running.Starvation, "found", lambda _self: True)
+    monkeypatch.setattr(session, "SILENCE_S", 3.0)
+    monkeypatch.setattr(session.Starvation, "happened", lambda _self: True)
     with pytest.raises(MachineError, match="Other programs kept most cores busy"):
         two_ranks(hostile_or_wrong("hung_rank"))
 
@@ -586,7 +586,7 @@ def test_gradients_reduced_node_by_node_are_right(tmp_path):
 
 @pytest.mark.parametrize("name", ["hierarchical", "leaders"])
 def test_a_node_that_is_the_whole_world_reduces_the_gradients_once(name, reference, two_ranks):
-    """What it reduced goes through a group of a rank alone as well."""
+    """Its sums go through a group of one rank as well."""
     assert same_training(two_ranks(VARIANTS / name / "train.py"), reference) is None
 
 

@@ -14,8 +14,9 @@ from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.data_parallel.check_gpu import differs, launch, measure_cuda
+from bottleneck_lab.measure.kinds.data_parallel.check_gpu import differs, measure_on_gpus
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, ModuleCost, StandIn
+from bottleneck_lab.measure.kinds.data_parallel.session_gpu import launch
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.settings import Settings
 
@@ -143,8 +144,8 @@ def test_what_is_timed_is_known_to_no_rank_before():
     """The labels after the warm-up follow from what the verifier hands out, and the same for the
     same.
     """
-    from bottleneck_lab.measure.kinds.data_parallel.check_gpu import CudaJob
     from bottleneck_lab.measure.kinds.data_parallel.child_gpu import batches
+    from bottleneck_lab.measure.kinds.data_parallel.protocol import CudaJob
 
     shape = {"samples": 8, "shape": (3, 8, 8), "classes": 1000, "tokens": 0, "micro_batches": 1}
     job = CudaJob(2, "gloo", "", "", "", "", seed=7, warmup=2, steps=4, **shape)
@@ -161,7 +162,7 @@ def test_what_is_timed_is_known_to_no_rank_before():
 def test_too_few_gpus_are_the_machine_s_fault(context, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.measure.kinds.data_parallel.check_gpu.gpu_count", lambda: 1)
     with pytest.raises(MachineError, match="at least two GPUs"):
-        measure_cuda(context)
+        measure_on_gpus(context)
 
 
 def test_the_shipped_script_runs_alone():

@@ -11,24 +11,24 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from bottleneck_lab.measure.kinds.data_parallel.emulation import Secret
 from bottleneck_lab.measure.kinds.data_parallel.fabric import table_rules
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, ModuleCost, StandIn
 from bottleneck_lab.measure.kinds.data_parallel.fabric.server import FabricServer
-from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
 from bottleneck_lab.measure.kinds.data_parallel.protocol import BATCH
+from bottleneck_lab.measure.kinds.data_parallel.session import Secret
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "example-data-parallel" / "labs" / "pump-fleet"
 
 
 def test_a_cost_table_of_another_model_is_told(tmp_path):
-    place = shutil.copytree(EXAMPLE, tmp_path / "lab")
-    lab = SimpleNamespace(path=place, spec=SimpleNamespace(devices={"virtual": None}))
+    folder = shutil.copytree(EXAMPLE, tmp_path / "lab")
+    lab = SimpleNamespace(path=folder, spec=SimpleNamespace(devices={"virtual": None}))
     assert list(table_rules.problems(lab)) == []
-    table = json.loads((place / "costs.json").read_text())
+    table = json.loads((folder / "costs.json").read_text())
     table["modules"][2]["elements"] -= 1
     table["smallest"] = 1000
-    (place / "costs.json").write_text(json.dumps(table))
+    (folder / "costs.json").write_text(json.dumps(table))
     lab.spec.devices["cuda"] = None
     shape, modules, smallest = table_rules.problems(lab)
     assert shape.endswith("`shape`, of a real sample, is needed on cuda.")

@@ -46,7 +46,7 @@ class Worker:
         self.done.append("thawed")
 
 
-def found(monkeypatch, others, queued, others_without_it):
+def starved_here(monkeypatch, others, queued, others_without_it):
     """What is concluded after 100 s in which others had so many of the cores, as a share, and the
     ranks queued for so many seconds.
     """
@@ -56,11 +56,11 @@ def found(monkeypatch, others, queued, others_without_it):
     monkeypatch.setattr(
         starved, "LoadMeter", lambda _own: Load(others * CORES, others_without_it * CORES)
     )
-    return Starvation(worker).found(), worker.done
+    return Starvation(worker).happened(), worker.done
 
 
 def test_ranks_that_queued_behind_other_programs_were_starved(monkeypatch):
-    assert found(monkeypatch, 0.95, 300, 1.0) == (True, ["frozen", "thawed"])
+    assert starved_here(monkeypatch, 0.95, 300, 1.0) == (True, ["frozen", "thawed"])
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_ranks_that_queued_behind_other_programs_were_starved(monkeypatch):
     ids=["asleep", "asleep beside others", "spinning", "spinning beside others"],
 )
 def test_ranks_that_sleep_or_spin_were_not(monkeypatch, others, queued):
-    assert found(monkeypatch, others, queued, 1.0) == (False, [])
+    assert starved_here(monkeypatch, others, queued, 1.0) == (False, [])
 
 
 def test_load_that_stands_still_with_the_ranks_was_their_own(monkeypatch):
-    assert found(monkeypatch, 0.95, 300, 0.0) == (False, ["frozen", "thawed"])
+    assert starved_here(monkeypatch, 0.95, 300, 0.0) == (False, ["frozen", "thawed"])

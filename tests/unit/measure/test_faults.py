@@ -56,7 +56,7 @@ QUICK = {
 
 
 class Bench:
-    """A lab, a workspace with a right solution in it, and a temporary folder that nobody else uses."""
+    """A lab, a workspace with a right solution in it, and a temporary folder of its own."""
 
     def __init__(self, slug: str, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(CONTENT.get(slug, ROOT)))
@@ -119,14 +119,14 @@ WORDS = {
 
 def processes(who: str) -> list[psutil.Process]:
     """The living processes of ours that are `who`: the sandbox's own and the Python in it."""
-    found = []
+    processes = []
     for process in psutil.Process().children(recursive=True):
         try:
             if any(word in argument for argument in process.cmdline() for word in WORDS[who]):
-                found.append(process)
+                processes.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return processes
 
 
 class Saboteur:
@@ -200,8 +200,8 @@ NAMED = {"reference": "reference worker", "device": "device process"}
 
 
 def rightful(verdict) -> bool:
-    """Whether this is what a right solution gets where nothing is wrong but, perhaps, that others
-    use the machine.
+    """Return True if a right solution gets this verdict where nothing is wrong, except perhaps that
+    others use the machine.
     """
     weather = verdict.outcome is Outcome.ERROR and "protocol itself" in verdict.summary
     return weather or verdict.outcome in (Outcome.PASS, Outcome.INCONCLUSIVE)
@@ -245,7 +245,7 @@ def test_stopped(bench, slug, who, phase, monkeypatch):
     monkeypatch.setattr(
         "bottleneck_lab.measure.sandbox.process.END_S", 1.0
     )  # the supervisor is stopped as well
-    monkeypatch.setattr("bottleneck_lab.measure.kinds.data_parallel.emulation.RUN_S", 60.0)
+    monkeypatch.setattr("bottleneck_lab.measure.kinds.data_parallel.session.RUN_S", 60.0)
     verdict = bench(slug).check(Saboteur(who, phase, signal.SIGSTOP))
     if who == "learner":
         assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "timed out"), verdict.summary
@@ -270,9 +270,9 @@ def test_a_script_is_started_when_the_device_is_there_and_says_why_it_fails(benc
     at = []
     monkeypatch.setattr(device_process, "start_device", late)
     monkeypatch.setattr(session, "start_worker", started)
-    place = bench("feeder")
-    place.entry.write_text("raise RuntimeError('this early')\n")
-    verdict = place.check()
+    faulty = bench("feeder")
+    faulty.entry.write_text("raise RuntimeError('this early')\n")
+    verdict = faulty.check()
     assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
     assert "this early" in verdict.summary
     assert at[1] - at[0] > 0.9
@@ -348,9 +348,9 @@ CODE = {
 def test_exhausted_by_the_learner(bench, what, with_group, monkeypatch):
     if not with_group:
         monkeypatch.setattr(Cgroup, "create", lambda *_: None)
-    place = bench("running-mean")
-    place.entry.write_text(textwrap.dedent(CODE[what]))
-    verdict = place.check()
+    faulty = bench("running-mean")
+    faulty.entry.write_text(textwrap.dedent(CODE[what]))
+    verdict = faulty.check()
     assert verdict.outcome is Outcome.FAIL, verdict.summary
     assert verdict.reason in ("crashed", "timed out")
 
@@ -360,12 +360,12 @@ def small_disk(bench):
     """A temporary folder of 8 MB, for root; nobody else may mount one."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
-    place = bench("running-mean")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place.temporary)]
+    faulty = bench("running-mean")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(faulty.temporary)]
     if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("this container may not mount a small disk")
-    yield place
-    subprocess.run(["umount", "-l", str(place.temporary)], check=True)
+    yield faulty
+    subprocess.run(["umount", "-l", str(faulty.temporary)], check=True)
 
 
 def test_a_disk_that_the_learner_fills_is_the_learners(small_disk):
@@ -404,10 +404,10 @@ def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_
             file.truncate(theirs_mib << 20)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    place = bench("running-mean")
+    faulty = bench("running-mean")
     monkeypatch.setattr(verifier, "kind_of", lambda _lab: kind_that(written_on))
     monkeypatch.setattr(verifier.shutil, "disk_usage", lambda _path: Mock(free=room_mib << 20))
-    verdict = place.check()
+    verdict = faulty.check()
     if (room_mib, theirs_mib) == (1000, 600):
         assert (verdict.outcome, verdict.reason) == (Outcome.FAIL, "crashed"), verdict.summary
     else:
@@ -416,8 +416,9 @@ def test_a_disk_that_is_full_for_the_verifier_is_the_learners_only_if_its_files_
 
 
 def test_figures_that_are_no_numbers_leave_a_verdict_that_can_be_signed(bench, monkeypatch):
-    found = Measured([], details={"difference": float("nan"), "curve": [{"ms": float("inf")}, 1.5]})
-    monkeypatch.setattr(verifier, "kind_of", lambda _lab: kind_that(lambda _context: found))
+    details = {"difference": float("nan"), "curve": [{"ms": float("inf")}, 1.5]}
+    measured = Measured([], details=details)
+    monkeypatch.setattr(verifier, "kind_of", lambda _lab: kind_that(lambda _context: measured))
     verdict = bench("running-mean").check()
     assert verdict.measurement == {"difference": None, "curve": [{"ms": None}, 1.5]}
     assert b'"difference":null' in canonical_bytes(verdict)

@@ -254,9 +254,7 @@ def test_a_wrong_share_is_told_by_its_kind(truth, share, says):
     ids=str,
 )
 def test_no_sentence_tells_the_right_answer(truth, wrong):
-    """What was not answered so is not in it: neither a share in any form, nor a name, nor the
-    ceiling.
-    """
+    """Other figures are not in it: neither a share in any form, nor a name, nor the ceiling."""
     text = " ".join(problems(RIGHT | wrong, truth).values())
     assert text
     assert not re.search(r"60(\.0)?%|0\.6\b|20(\.0)?%|0\.2\b|2\.50?\b", text)

@@ -1,4 +1,4 @@
-"""What a worker may do and what becomes of it, each by a learner's file that tries."""
+"""The limits of a worker, each shown by a learner's file that tries to exceed it."""
 
 import ctypes
 import os
@@ -51,7 +51,7 @@ def fault(context, code: str, *inputs) -> LearnerFault:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("given", "reason"),
     [
         ("does not compile", "does not compile"),
         ("forbidden call", "forbidden call"),
@@ -60,18 +60,18 @@ def fault(context, code: str, *inputs) -> LearnerFault:
         ("", "crashed"),
     ],
 )
-def test_a_binding_may_say_what_it_refuses_code_for_and_nothing_graver(context, said, reason):
+def test_a_binding_may_say_what_it_refuses_code_for_and_nothing_graver(context, given, reason):
     """`tampered` is for the verifier to say."""
     code = f"""
         class Refused(RuntimeError):
-            reason = "{said}"
+            reason = "{given}"
 
         def load(device):
             raise Refused("kernel.cpp does not compile: line 3")
         """
-    found = fault(context, code)
-    assert found.reason == reason
-    assert "line 3" in found.detail
+    failure = fault(context, code)
+    assert failure.reason == reason
+    assert "line 3" in failure.detail
 
 
 def test_a_worker_that_nobody_waits_for_loads_its_code_meanwhile(context):
@@ -97,30 +97,60 @@ def test_an_answer_comes_back_as_it_was_sent(context):
     assert seconds > 0
 
 
+LOAD = "def load(device):\n    return lambda: "
+SPINS = "def load(device):\n    def spin():\n        while True: pass\n    return spin"
+HOARDS = """
+def load(device):
+    return hoard
+def hoard():
+    held = [b'x' * (30 << 20) for _ in range(12)]
+    while held: pass
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "words"),
     [
         ("def load(device:\n    pass", "crashed", "entry.py, line 1"),
         ("raise RuntimeError('at import')", "crashed", "entry.py, line 1"),
-        ("def load(device):\n    return lambda: 1 / 0", "crashed", "line 2, in <lambda>: return lambda: 1 / 0"),
+        (LOAD + "1 / 0", "crashed", "line 2, in <lambda>: return lambda: 1 / 0"),
         ("x = 1", "crashed", "load"),
-        ("import os\ndef load(device):\n    return lambda: os._exit(0)", "crashed", "exited with status 0"),
-        ("import os\ndef load(device):\n    return lambda: os.kill(os.getpid(), 9)", "crashed", "SIGKILL"),
-        ("import sys\ndef load(device):\n    return lambda: sys.exit('bye')", "crashed", "bye"),
-        ("def load(device):\n    def spin():\n        while True: pass\n    return spin", "timed out", "no answer within 3 s"),
-        ("import os, signal\ndef load(device):\n    return lambda: os.kill(os.getpid(), signal.SIGSTOP)", "timed out", "3 s"),
-        ("def load(device):\n    return lambda: object()", "crashed", "must be arrays"),
-        ("def load(device):\n    return lambda: bytearray(2 << 30)", "crashed", "MemoryError"),
-        ("def load(device):\n    return hoard\ndef hoard():\n    held = [b'x' * (30 << 20) for _ in range(12)]\n    while held: pass", "crashed", "memory"),
-        ("def load(device):\n    return lambda: open('big', 'wb').write(bytes(64 << 20))", "crashed", ""),
-        ("def load(device):\n    raise OSError(97, 'no such family')", "crashed", "There is no network in a check"),
+        ("import os\n" + LOAD + "os._exit(0)", "crashed", "exited with status 0"),
+        ("import os\n" + LOAD + "os.kill(os.getpid(), 9)", "crashed", "SIGKILL"),
+        ("import sys\n" + LOAD + "sys.exit('bye')", "crashed", "bye"),
+        (SPINS, "timed out", "no answer within 3 s"),
+        ("import os, signal\n" + LOAD + "os.kill(os.getpid(), signal.SIGSTOP)", "timed out", "3 s"),
+        (LOAD + "object()", "crashed", "must be arrays"),
+        (LOAD + "bytearray(2 << 30)", "crashed", "MemoryError"),
+        (HOARDS, "crashed", "memory"),
+        (LOAD + "open('big', 'wb').write(bytes(64 << 20))", "crashed", ""),
+        (
+            "def load(device):\n    raise OSError(97, 'no such family')",
+            "crashed",
+            "no network in a",
+        ),
     ],
-    ids=["syntax", "import", "exception", "no load", "exit", "kill", "sys.exit", "loop", "stopped", "object", "memory", "resident", "file", "network"],
-)  # fmt: skip
+    ids=[
+        "syntax",
+        "import",
+        "exception",
+        "no load",
+        "exit",
+        "kill",
+        "sys.exit",
+        "loop",
+        "stopped",
+        "object",
+        "memory",
+        "resident",
+        "file",
+        "network",
+    ],
+)
 def test_every_way_to_fail_is_the_learners_and_named(context, code, reason, words):
-    found = fault(context, code)
-    assert found.reason == reason
-    assert words in found.detail
+    failure = fault(context, code)
+    assert failure.reason == reason
+    assert words in failure.detail
 
 
 def test_the_same_fault_in_the_reference_is_ours(context):
@@ -238,7 +268,7 @@ def test_the_time_in_which_a_worker_is_frozen_is_not_its_own(context):
 
 
 def call_until_it_ends(session: CallSession) -> None:
-    """What is killed may answer once more before it is dead."""
+    """A killed worker may answer once more before it is dead."""
     while True:
         session.call([])
 
@@ -283,7 +313,7 @@ def waits(monkeypatch):
     """A meter of threads that have run and waited for so many ms each."""
 
     def made(*times):
-        told = iter(
+        readings = iter(
             [
                 [],
                 [
@@ -292,7 +322,7 @@ def waits(monkeypatch):
                 ],
             ]
         )
-        monkeypatch.setattr(waiting, "of_threads", lambda *_: next(told))
+        monkeypatch.setattr(waiting, "of_threads", lambda *_: next(readings))
         return waiting.Waiting(list)
 
     return made
@@ -319,8 +349,11 @@ def test_children_and_their_children_end_with_the_worker(context):
     code = """
         import subprocess, sys
         def load(device):
-            sleeper = ("import subprocess, sys, time; nap = 'import time; time.sleep(987)'; "
-                       "subprocess.Popen([sys.executable, '-c', nap], start_new_session=True); time.sleep(987)")
+            sleeper = (
+                "import subprocess, sys, time; nap = 'import time; time.sleep(987)'; "
+                "subprocess.Popen([sys.executable, '-c', nap], start_new_session=True); "
+                "time.sleep(987)"
+            )
             subprocess.Popen([sys.executable, "-c", sleeper], start_new_session=True)
             return lambda: 1
     """
@@ -351,14 +384,14 @@ their own.
 
 def left_with(mark) -> list[list[str]]:
     """Command lines of anybody's processes whose environment has the mark in it."""
-    found = []
+    commands = []
     for other in psutil.process_iter():
         try:
             if lives(other) and any(str(mark) in value for value in other.environ().values()):
-                found.append(other.cmdline())
+                commands.append(other.cmdline())
         except psutil.Error:
             continue
-    return found
+    return commands
 
 
 @pytest.fixture
@@ -413,12 +446,13 @@ def test_a_fork_bomb_is_the_learners_fault_and_ends(context):
         import subprocess, sys, time
         def load(device):
             def bomb():
-                kids = [subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(987)']) for _ in range(40)]
+                nap = [sys.executable, '-S', '-c', 'import time; time.sleep(987)']
+                kids = [subprocess.Popen(nap) for _ in range(40)]
                 time.sleep(60)
             return bomb
     """
-    found = fault(context, code)
-    assert found.reason == "crashed"
+    failure = fault(context, code)
+    assert failure.reason == "crashed"
 
 
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
@@ -453,8 +487,12 @@ def test_the_sandbox_hides_the_home_the_network_and_the_system(context, tmp_path
             except OSError: return 0
         def load(device):
             return lambda secret, port: (
-                tries(lambda: open(secret)), tries(lambda: open('/usr/new', 'w')), tries(lambda: os.listdir(os.path.dirname(secret))),
-                tries(lambda: socket.create_connection(('127.0.0.1', port), 1)), len([p for p in os.listdir('/proc') if p.isdigit()]))
+                tries(lambda: open(secret)),
+                tries(lambda: open('/usr/new', 'w')),
+                tries(lambda: os.listdir(os.path.dirname(secret))),
+                tries(lambda: socket.create_connection(('127.0.0.1', port), 1)),
+                len([p for p in os.listdir('/proc') if p.isdigit()]),
+            )
     """
     with (
         __import__("socket").create_server(("127.0.0.1", 0)) as server,
@@ -643,8 +681,8 @@ def test_a_process_or_a_thread_that_ends_while_it_is_looked_at_is_passed_over(mo
         "/proc/2/task": lambda: [gone, *real(Path("/proc/self/task"))],
     }
     monkeypatch.setattr(Path, "iterdir", lambda folder: listed[str(folder)]())
-    told = [text for _, text in of_threads([Mock(pid=1), Mock(pid=2)], "comm")]
-    assert Path("/proc/self/comm").read_text() in told
+    texts = [text for _, text in of_threads([Mock(pid=1), Mock(pid=2)], "comm")]
+    assert Path("/proc/self/comm").read_text() in texts
 
 
 def test_files_without_a_name_count_once_and_each_for_what_it_lies_in(tmp_path):

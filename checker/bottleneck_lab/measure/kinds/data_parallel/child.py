@@ -26,15 +26,12 @@ from torch.distributed import HashStore, distributed_c10d  # type: ignore[attr-d
 from torch.nn.parallel import DistributedDataParallel
 
 from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.isolation import (
     leave_others,
     take_own_files,
 )
-from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import (
-    BACKEND,
-    Client,
-    EmulatedGroup,
-)
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import BACKEND, EmulatedGroup
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.watch import (
     HostWatch,
     Interceptor,
@@ -62,8 +59,8 @@ ranks run.
 
 
 class RankJob(msgspec.Struct, frozen=True):
-    """What the worker is started with: sockets by run and rank, memory by rank, the line on which a
-    byte starts each run, and the script's folder.
+    """The worker's options: sockets by run and rank, memory by rank, the line on which a byte
+    starts each run, and the script's folder.
 
     `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
     """
@@ -81,8 +78,8 @@ class RankJob(msgspec.Struct, frozen=True):
 def train(
     rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
 ) -> None:
-    """Everything one rank does; returns when the script's training is over and its parameters lie
-    in shared memory.
+    """Train as one rank. Returns when the script's training is over and its parameters lie in
+    shared memory.
 
     Raises TypeError if `wrap` returns no DistributedDataParallel, and whatever the script raises.
     """
@@ -100,7 +97,7 @@ def train(
             options.group_rank, options.global_ranks_in_group or everyone, client, watch
         )
 
-    with watch:  # what comes before the training is not charged
+    with watch:  # work before the training is not charged
         dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["cpu"])
         # Each rank's store is its own. Groups need no agreement through one: every collective names
         # its ranks to the fabric.
@@ -125,13 +122,13 @@ def train(
 def run_rank(
     rank: int, sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
 ) -> None:
-    """A forked child: keeps only its own descriptors, trains, and leaves without running anybody's
-    exit handlers.
+    """Be a rank, in a forked child: keep only its own descriptors, train, and leave without running
+    anybody's exit handlers.
     """
-    for descriptor in {job.go, *job.arenas, *_still_open(job, sockets)} - {
-        sockets[rank],
-        job.arenas[rank],
-    }:
+    # Sockets of this run and of those that come after it are still open.
+    runs = job.sockets[job.sockets.index(sockets) :]
+    inherited = {job.go, *job.arenas, *chain(*runs)}
+    for descriptor in inherited - {sockets[rank], job.arenas[rank]}:
         os.close(descriptor)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(sockets)))
     try:
@@ -146,12 +143,10 @@ def run_rank(
 
 
 def live_apart(job: RankJob) -> None:
-    """Returns in a grandchild that shares nothing with other ranks.
-
-    A child would be process 1 of its namespace, which signals do not end: it waits, as does the
-    process that was forked for the rank.
-    """
+    """Fork, and return in a grandchild that shares nothing with other ranks."""
     leave_others()
+    # A child would be process 1 of its namespace, which signals do not end: it waits, as does the
+    # process that was forked for the rank.
     for _ in range(2):
         parent_runs, line = os.pipe()
         if child := os.fork():
@@ -167,7 +162,7 @@ def live_apart(job: RankJob) -> None:
 
 
 def warm_up() -> None:
-    """Has torch import what it imports late, once here instead of in every rank."""
+    """Have torch do its late imports once here instead of in every rank."""
     import torch._dynamo
 
     tensor = torch.zeros(1)
@@ -175,14 +170,9 @@ def warm_up() -> None:
     torch.optim.SGD([tensor], lr=0.1, momentum=0.9).step()
 
 
-def _still_open(job: RankJob, sockets: list[int]) -> list[int]:
-    """The sockets of this run and of those that come after it."""
-    return [number for run in job.sockets[job.sockets.index(sockets) :] for number in run]
-
-
 def keep_memory() -> None:
-    """Has the allocator keep what a step frees for the next one: to get it from the kernel again
-    costs a tenth of a step.
+    """Have the allocator keep freed memory for the next step: to get it from the kernel again costs
+    a tenth of a step.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
@@ -192,7 +182,9 @@ def keep_memory() -> None:
 def fork_ranks(
     sockets: list[int], job: RankJob, recipe: ModuleType, model: torch.nn.Module
 ) -> list[int]:
-    """One child a rank; their sockets are theirs alone from here on. The children's process ids."""
+    """Fork one child a rank; their sockets are theirs alone from here on. Returns their process
+    ids.
+    """
     children = []
     for rank in range(len(sockets)):
         child = os.fork()
@@ -208,14 +200,14 @@ def fork_ranks(
 
 
 def end_ranks(children: list[int]) -> None:
-    """The verifier has what it wants of these."""
+    """End the ranks of a run: the verifier has all that it needs of them."""
     for child in children:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
 
 def main() -> None:
-    """Entry point of the worker: runs one after the other, each when the verifier says so."""
+    """Entry point of the worker: one run after the other, each when the verifier says so."""
     job = msgspec.json.decode(sys.argv[1], type=RankJob)
     for descriptor in (job.go, job.result, *job.arenas, *chain(*job.sockets)):
         os.set_inheritable(descriptor, False)

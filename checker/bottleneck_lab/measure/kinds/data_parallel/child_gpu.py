@@ -1,8 +1,8 @@
 """One rank of a job on real GPUs (or, for tests, on the CPU with gloo), started by torchrun.
 
-`torchrun … -m bottleneck_lab.measure.kinds.data_parallel.child_gpu '{"world": …}'`. Nothing that it
-says of time is believed: the verifier's clock runs from handing out what to train after the warm-up
-to the digest of what training it has changed.
+`torchrun … -m bottleneck_lab.measure.kinds.data_parallel.child_gpu '{"world": …}'`. No time that it
+reports is believed: the verifier's clock runs from handing out the seed of the batches after the
+warm-up to the digest of the parameters that training on them has changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from bottleneck_lab.measure.kinds.data_parallel.check_gpu import DONE, SECRET_BYTES, CudaJob
+from bottleneck_lab.measure.kinds.data_parallel.protocol import DONE, SECRET_BYTES, CudaJob
 from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.worker import load_module
 
@@ -27,17 +27,15 @@ from bottleneck_lab.measure.worker import load_module
 def batches(
     job: CudaJob, rank: int, device: torch.device, secret: Callable[[], int]
 ) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Every step's micro-batches of this rank: labels change, samples once. From the end of the
-    warm-up on they are drawn from the secret.
+    """Yield every step's micro-batches of this rank: labels change, samples once. From the end of
+    the warm-up on they are drawn from the secret.
     """
     generator = torch.Generator().manual_seed(job.seed + rank)
     shape = (job.samples, *job.shape)
-    drawn = (
-        torch.randint(job.tokens, shape, generator=generator)
-        if job.tokens
-        else torch.randn(shape, generator=generator)
-    )
-    samples = drawn.to(device)
+    if job.tokens:
+        samples = torch.randint(job.tokens, shape, generator=generator).to(device)
+    else:
+        samples = torch.randn(shape, generator=generator).to(device)
     for step in range(job.steps):
         if step == job.warmup:
             seed = secret() + rank
@@ -51,8 +49,8 @@ def batches(
 
 
 def main() -> None:
-    """Entry point: trains; rank 0 says the digest of how far the parameters went, and leaves them
-    in a file.
+    """Entry point: train. Rank 0 sends the digest of the parameters' change, and leaves it in a
+    file.
     """
     job = msgspec.json.decode(sys.argv[1], type=CudaJob)
     rank = int(os.environ["RANK"])
@@ -70,11 +68,12 @@ def main() -> None:
     script = load_module(Path(job.folder) / job.entry)
     ddp = script.wrap(model)
     optimizer = recipe.make_optimizer(model)
-    verifier = _connect(job.channel)
+    verifier = socket.socket(socket.AF_UNIX)
+    verifier.connect(job.channel)
 
     def secret() -> int:
         if cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # or the warm-up's kernels would be timed
         verifier.sendall(bytes([rank]))
         return int.from_bytes(verifier.recv(SECRET_BYTES, socket.MSG_WAITALL), "little")
 
@@ -93,14 +92,8 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _connect(path: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
-    return connection
-
-
 def flat(model: torch.nn.Module) -> torch.Tensor:
-    """All parameters, one after the other, on their device."""
+    """Return all parameters, one after the other, on their device."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
 

@@ -1,23 +1,157 @@
-"""What a check of distributed training comes down to, and the criteria it decides. Pure."""
+"""Figures of distributed training, from emulated runs to the criteria: pure functions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import grade_check, grade_value
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import (
+    RankClock,
+    Span,
+    covered_us,
+    merge,
+)
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable
+from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import Moments
+from bottleneck_lab.measure.kinds.data_parallel.protocol import RankEvent
 
+WARMUP_STEPS = 2
+"""Steps before the timed ones: the reducer builds its buckets again after the first."""
 TOLERANCE = 0.02
 """Largest distance from the reference's parameters, as a share of how far training moved them:
 sending gradients as bfloat16 comes to 0.004.
 """
 GRADIENT_TOLERANCE = 0.1
-"""Largest relative difference, in any step, of how the reduced gradients' values are spread from
-the reference's; see `Moments`.
+"""Largest relative difference from the reference, in any step, of the spread of the reduced
+gradients' values; see `Moments`.
 """
+
+
+@dataclass
+class EmulatedRun:
+    """The outcome of a script's run on `world` emulated ranks; every number is the verifier's own.
+
+    `gradients`: for each step the moments that the reduced gradients may have; `orders`: for each
+    rank the modules in the order of its forward passes.
+    """
+
+    world: int
+    costs: CostTable
+    clocks: list[RankClock]
+    reduced_bytes: list[int]
+    gradients: list[list[Moments]]
+    orders: list[list[int]]
+    start: np.ndarray[Any, Any]
+    events: list[RankEvent]
+    parameters: list[np.ndarray[Any, Any]]
+
+    @cached_property
+    def window_us(self) -> tuple[float, float]:
+        """The timed part: from the end of the warm-up to the end of the last step, on the slowest
+        rank.
+        """
+        start = max(clock.step_ends_us[WARMUP_STEPS - 1] for clock in self.clocks)
+        return start, max(clock.step_ends_us[-1] for clock in self.clocks)
+
+    @property
+    def step_ms(self) -> float:
+        """Modelled milliseconds a step."""
+        start, end = self.window_us
+        return (end - start) / 1e3 / (len(self.clocks[0].step_ends_us) - WARMUP_STEPS)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Modelled throughput of the whole job."""
+        return self.world * self.costs.micro_batches * self.costs.samples / self.step_ms * 1e3
+
+    def _timed(
+        self, clock: RankClock, stream: str, named: tuple[str, ...] = ("",)
+    ) -> list[tuple[float, float]]:
+        """Return the intervals of a stream's spans of these names, cut to the timed part."""
+        start, end = self.window_us
+        return [
+            (max(start, span.start_us), min(end, span.end_us))
+            for span in clock.spans
+            if span.stream == stream
+            and span.name.startswith(named)
+            and start < span.end_us
+            and span.start_us < end
+        ]
+
+    @property
+    def communication_ms(self) -> float:
+        """Modelled communication a step, mean over the ranks."""
+        return self._per_step(
+            lambda clock: sum(b - a for a, b in merge(self._timed(clock, "communication")))
+        )
+
+    @property
+    def exposed_ms(self) -> float:
+        """Communication a step under which nothing was computed, mean over the ranks."""
+        return self.communication_ms - self._per_step(
+            lambda clock: covered_us(
+                self._timed(clock, "communication"), self._timed(clock, "compute")
+            )
+        )
+
+    @property
+    def compute_ms(self) -> float:
+        """Modelled compute a step, mean over the ranks."""
+        return self._per_step(
+            lambda clock: sum(b - a for a, b in merge(self._timed(clock, "compute")))
+        )
+
+    def _per_step(self, of: Callable[[RankClock], float]) -> float:
+        steps = len(self.clocks[0].step_ends_us) - WARMUP_STEPS
+        return sum(map(of, self.clocks)) / len(self.clocks) / steps / 1e3
+
+    @property
+    def overlap_share(self) -> float:
+        """Share (0–1) of the exchange that the model's passes hide: of all communication since a
+        step's last forward, gradients alone count as hidden.
+        """
+        # Anything sent with an earlier micro-batch, or beside gradients, brings an update no
+        # earlier, however well it is hidden; nor does other computing beside the model.
+        exchanges = [(clock, self._exchange(clock)) for clock in self.clocks]
+        sent = sum(span.end_us - span.start_us for _, exchange in exchanges for span in exchange)
+        hidden = sum(
+            covered_us(
+                [(span.start_us, span.end_us) for span in exchange if span.gradients],
+                self._timed(clock, "compute", ("forward ", "backward ")),
+            )
+            for clock, exchange in exchanges
+        )
+        return hidden / sent if sent else 1.0
+
+    def _exchange(self, clock: RankClock) -> list[Span]:
+        """Return a rank's collectives of the timed steps, each step's from its last forward on."""
+        forward = {
+            span.step: span.launched_us for span in clock.spans if span.name.startswith("forward ")
+        }
+        return [
+            span
+            for span in clock.spans
+            if span.stream == "communication"
+            and WARMUP_STEPS <= span.step < clock.step
+            and span.launched_us > forward[span.step]
+        ]
+
+    def difference(self, reference: EmulatedRun) -> float:
+        """Return the largest distance of a rank's parameters from the reference's, as a share of
+        the distance that training moved the reference's.
+        """
+        right = reference.parameters[0]
+        moved = float(np.linalg.norm(right - reference.start))
+        apart = max(float(np.linalg.norm(parameters - right)) for parameters in self.parameters)
+        return apart / moved
 
 
 class RanksMeasurement(msgspec.Struct, frozen=True):
@@ -55,24 +189,24 @@ class RanksMeasurement(msgspec.Struct, frozen=True):
 
     @property
     def speedup(self) -> float:
-        """On many ranks, over the shipped script."""
+        """Throughput on many ranks over the shipped script's."""
         return self.many_samples_per_s / self.baseline_many_samples_per_s
 
     def details(self) -> dict[str, Any]:
-        """For the verdict's file."""
+        """Return the figures for the verdict's file."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields | {"scaling": self.scaling}
 
 
 def results(measurement: RanksMeasurement, specs: list[CriterionSpec]) -> list[CriterionResult]:
-    """One result for each criterion that this measurement decides: `same-training`, `scaling`,
-    `overlap-share`.
+    """Return one result for each criterion that this measurement decides: `same-training`,
+    `scaling`, `overlap-share`.
     """
     values = {"scaling": measurement.scaling, "overlap-share": measurement.overlap_share}
-    found = []
+    graded = []
     for spec in specs:
         if spec.id == "same-training":
-            found.append(grade_check(spec, measurement.problem, measurement.checked, "ranks"))
+            graded.append(grade_check(spec, measurement.problem, measurement.checked, "ranks"))
         elif spec.id in values and measurement.problem is None:
-            found.append(grade_value(spec, values[spec.id]))
-    return found
+            graded.append(grade_value(spec, values[spec.id]))
+    return graded

@@ -1,5 +1,5 @@
-"""What a rank tells the fabric: events of one fixed size. None carries a time; the fabric alone
-knows how long anything takes.
+"""The messages of ranks: events of one fixed size for the fabric, and the job of a rank on a real
+GPU. No event carries a time; the fabric alone knows how long anything takes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
+
+import msgspec
 
 EVENT = struct.Struct("<BBHIQQ")
 """kind, flag, which, number, amount, group: 24 bytes."""
@@ -18,21 +20,20 @@ BATCH = struct.Struct("<II")
 DIMENSION = struct.Struct("<I")
 OK = b"\x01"
 FACTOR = struct.Struct("<d")
-"""The answer to a backward that is asked about, see `needs_factor`."""
-_ASKED_EVERY = 20
+"""The answer to a backward whose module `needs_factor`."""
+_FACTOR_EVERY = 20
 
 
 def needs_factor(module: int) -> bool:
-    """Whether a module's backward must be told before it goes on: the fabric answers with a secret
-    factor for the gradient of its output.
-
-    So backward cannot be told when all of it has run, in an order that suits whoever tells it.
+    """Return True if a rank must report a module's backward before it goes on: the fabric answers
+    with a secret factor for the gradient of its output.
     """
-    return module % _ASKED_EVERY == 0
+    # So a rank cannot report backward once all of it has run, in an order that suits it.
+    return module % _FACTOR_EVERY == 0
 
 
 class EventKind(IntEnum):
-    """What happened on a rank."""
+    """Kinds of events on a rank."""
 
     FETCH = 1  # wants the next step's micro-batches; answered
     FORWARD = 2  # which: module, number: samples
@@ -42,9 +43,9 @@ class EventKind(IntEnum):
     HOST = 6  # amount: nanoseconds of work on the host
     WRITE = 7  # number: lines printed
     DEVICE = 8  # an operation of the script's own; amount: bytes it touches
-    ALLREDUCE = (
-        9  # flag: element type, which: reduction, amount: elements; payload in the arena; answered
-    )
+    # Collectives, with their payload in the arena, are answered. flag: element type, amount:
+    # elements.
+    ALLREDUCE = 9  # which: reduction
     BROADCAST = 10  # which: source rank
     ALLGATHER = 11
     BARRIER = 12
@@ -64,11 +65,12 @@ class RankEvent(NamedTuple):
     group: int = 0
 
     def pack(self) -> bytes:
+        """Encode the event in 24 bytes."""
         return EVENT.pack(*self)
 
 
 def unpack(raw: bytes) -> RankEvent:
-    """The event in these 24 bytes. Raises ValueError if the kind is unknown."""
+    """Decode the event in these 24 bytes. Raises ValueError if the kind is unknown."""
     kind, *rest = EVENT.unpack(raw)
     return RankEvent(EventKind(kind), *rest)
 
@@ -79,13 +81,42 @@ FLOATING = {0, 1, 2, 3}
 
 
 def group_of(ranks: Iterable[int]) -> int:
-    """These ranks as an event names them."""
+    """Return these ranks as an event names them."""
     return sum(1 << rank for rank in ranks)
 
 
 def members(group: int) -> list[int]:
-    """The ranks that an event names, in their order."""
+    """Return the ranks that an event names, in their order."""
     return [rank for rank in range(group.bit_length()) if group >> rank & 1]
 
 
 REDUCTIONS = ["sum", "avg", "max", "min"]
+
+
+SECRET_BYTES = 7
+"""Of the seed that a job's ranks get: with a rank's number added it is still an int64."""
+DONE = b"\x01"
+"""Sent by rank 0 once its file is complete."""
+
+
+class CudaJob(msgspec.Struct, frozen=True):
+    """The options of a job on real GPUs. `samples`, each of `shape`: of a micro-batch; `channel`:
+    the path of the verifier's socket, which hands out the seed of the batches after `warmup` steps;
+    `moved`: the file for the parameters' change.
+    """
+
+    world: int
+    backend: str
+    folder: str
+    entry: str
+    channel: str
+    moved: str
+    seed: int
+    warmup: int
+    steps: int
+    samples: int
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int
+    micro_batches: int
+    trace: str = ""

@@ -1,11 +1,10 @@
-"""How a script's step would scale beyond the ranks that were run: its recorded events replayed on
-larger clusters, all ranks alike.
+"""The scaling of a script's step beyond the ranks that ran: its recorded events replayed on larger
+clusters, all ranks alike.
 """
 
 from __future__ import annotations
 
 from bottleneck_lab.analysis.ranks.scaling import Point, Sweep
-from bottleneck_lab.measure.kinds.data_parallel.emulation import WARMUP_STEPS, EmulatedRun
 from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import RankClock
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
     Algorithm,
@@ -19,6 +18,7 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.timing import (
     communicate,
     play,
 )
+from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS, EmulatedRun
 from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind, RankEvent, members
 
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -26,9 +26,7 @@ RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 
 
 class _Replayed:
-    """One rank's recorded events, and what they come to among any number of ranks that all do the
-    same.
-    """
+    """One rank's recorded events, replayed among any number of ranks that all do the same."""
 
     def __init__(self, run: EmulatedRun, algorithm: Algorithm) -> None:
         self.world = run.world
@@ -39,12 +37,14 @@ class _Replayed:
         self.alone_us = self.step_us(1)
 
     def step_us(self, world: int, without: EventKind | None = None) -> float:
-        """A step after the warm-up; as if no collective of the kind `without` were sent."""
+        """Return µs a step after the warm-up, as if no collective of the kind `without`
+        were sent.
+        """
         ends = self.clock(world, without).step_ends_us
         return (ends[-1] - ends[WARMUP_STEPS - 1]) / (len(ends) - WARMUP_STEPS)
 
     def clock(self, world: int, without: EventKind | None = None) -> RankClock:
-        """The rank's clock after all events but collectives of the kind `without`."""
+        """Return the rank's clock after all events but collectives of the kind `without`."""
         clock = RankClock(self.fabric)
         for event in self.events:
             if event.kind is without:
@@ -52,9 +52,8 @@ class _Replayed:
                 continue
             if event.kind in COLLECTIVES:
                 announced = clock.announce()
-                communicate(
-                    clock, event, announced, announced[1] + self._collective_us(event, world)
-                )
+                end_us = announced[1] + self._collective_us(event, world)
+                communicate(clock, event, announced, end_us)
             else:
                 play(clock, event, self.costs)
         return clock
@@ -63,8 +62,8 @@ class _Replayed:
         return collective_us(event, self._shape(event, world), self.fabric, self.algorithm)
 
     def _shape(self, event: RankEvent, world: int) -> Shape:
-        """The ranks of a collective in a job of `world` ranks: all, as many of one node, or as many
-        of every node as there were.
+        """Return the ranks of a collective in a job of `world` ranks: all, as many of one node, or
+        as many of every node as there were.
         """
         ranks, nodes = self.fabric.shape(members(event.group))
         if ranks == self.world:
@@ -75,13 +74,13 @@ class _Replayed:
         return Shape(min(nodes_there * (ranks // nodes), world), nodes_there)
 
     def link_us(self, world: int) -> float:
-        """Time on the link of the last step's collectives, one after the other."""
+        """Return µs on the link of the last step's collectives, one after the other."""
         ends = [at for at, event in enumerate(self.events) if event.kind is EventKind.OPTIMIZER]
         last = self.events[ends[-2] : ends[-1]]
         return sum(self._collective_us(event, world) for event in last if event.kind in COLLECTIVES)
 
     def point(self, world: int, run: EmulatedRun | None) -> Point:
-        """One point of the curve, from the run where there was one."""
+        """Return one point of the curve, from the run where there was one."""
         step_us = run.step_ms * 1e3 if run else self.step_us(world)
         return Point(
             ranks=world,
@@ -95,9 +94,16 @@ class _Replayed:
         )
 
 
+def curves(runs: dict[int, EmulatedRun], ranks: list[int]) -> list[Sweep]:
+    """Return the curves through one rank, two, those that ran, and `ranks`: with a ring and with a
+    tree, the two shapes of all-reduce that the link model has.
+    """
+    return [sweep(runs, sorted({*ranks, 1, 2, *runs}), algorithm) for algorithm in ("ring", "tree")]
+
+
 def sweep(runs: dict[int, EmulatedRun], ranks: list[int], algorithm: Algorithm = "ring") -> Sweep:
-    """The curve through `ranks`; those in `runs` come from the runs, the others from replaying rank
-    0 of the largest.
+    """Return the curve through `ranks`: those in `runs` come from the runs, the others from
+    replaying rank 0 of the largest.
     """
     replayed = _Replayed(runs[max(runs)], algorithm)
     points = [

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.measure.emulated_row import emulated_row
-from bottleneck_lab.measure.kinds.data_parallel.emulation import WARMUP_STEPS, EmulatedRun
 from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import RankClock, Span
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_fabric
+from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS, EmulatedRun
 
 STREAMS = {"compute": 7, "communication": 20}
 HOST_PID, HOST_TID = 1000, 1000
@@ -21,23 +21,26 @@ _LAUNCH_US = 4.0
 
 
 def write_traces(run: EmulatedRun, trace: Path) -> list[Path]:
-    """Writes rank 0 to `trace` (a name in .json.gz) and every other rank beside it; the files, by
-    rank. The warm-up steps are left out.
+    """Write rank 0 to `trace` (a name in .json.gz) and every other rank beside it, without the
+    warm-up steps. Returns the files, by rank.
     """
-    name = trace.name.removesuffix(".json.gz")
-    files = [
-        trace if rank == 0 else trace.with_name(f"{name}-rank{rank}.json.gz")
-        for rank in range(run.world)
-    ]
+    files = rank_files(trace, run.world)
     for rank, file in enumerate(files):
         with gzip.open(file, "wt", encoding="utf-8", compresslevel=4) as out:
             json.dump(trace_of(run, rank), out)
     return files
 
 
+def rank_files(trace: Path, world: int) -> list[Path]:
+    """Return the paths of all ranks' traces: `trace`, and others beside it."""
+    name = trace.name.removesuffix(".json.gz")
+    others = [trace.with_name(f"{name}-rank{rank}.json.gz") for rank in range(1, world)]
+    return [trace, *others]
+
+
 def trace_of(run: EmulatedRun, rank: int) -> dict[str, Any]:
-    """One rank's steps in Kineto's format. Kernels that communicate are named so that tools which
-    look for NCCL's find them.
+    """Return one rank's steps in Kineto's format. Kernels that communicate are named so that tools
+    which look for NCCL's find them.
     """
     clock = run.clocks[rank]
     return {
@@ -53,32 +56,20 @@ def trace_of(run: EmulatedRun, rank: int) -> dict[str, Any]:
 
 
 def _labels(rank: int) -> Iterator[dict[str, Any]]:
-    yield {
-        "name": "process_name",
-        "ph": "M",
-        "pid": HOST_PID,
-        "tid": 0,
-        "args": {"name": f"rank {rank} (emulated host)"},
-    }
-    yield {
-        "name": "process_name",
-        "ph": "M",
-        "pid": rank,
-        "tid": 0,
-        "args": {"name": f"virtual GPU {rank} (emulated)"},
-    }
-    for stream, number in STREAMS.items():
-        yield {
-            "name": "thread_name",
-            "ph": "M",
-            "pid": rank,
-            "tid": number,
-            "args": {"name": f"stream {number} {stream} (emulated)"},
-        }
+    names = [
+        ("process_name", HOST_PID, 0, f"rank {rank} (emulated host)"),
+        ("process_name", rank, 0, f"virtual GPU {rank} (emulated)"),
+        *(
+            ("thread_name", rank, number, f"stream {number} {stream} (emulated)")
+            for stream, number in STREAMS.items()
+        ),
+    ]
+    for kind, pid, tid, name in names:
+        yield {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _steps(clock: RankClock) -> Iterator[dict[str, Any]]:
-    """The steps as the host went through them, and its passes in each."""
+    """Yield the steps as the host went through them, and its passes in each."""
     for step in range(WARMUP_STEPS, clock.step):
         spans = [span for span in clock.spans if span.step == step]
         start = min(span.launched_us for span in spans)
@@ -94,8 +85,8 @@ def _steps(clock: RankClock) -> Iterator[dict[str, Any]]:
 
 
 def _passes(spans: list[Span]) -> Iterator[tuple[str, float, float]]:
-    """Runs of launches of the same pass: (forward | backward | optimizer, first launch, last
-    launch).
+    """Yield runs of launches of the same pass: (forward | backward | optimizer, first launch, last
+    launch), µs.
     """
     name, begin, last = "", 0.0, 0.0
     for span in spans:
@@ -112,49 +103,32 @@ def _passes(spans: list[Span]) -> Iterator[tuple[str, float, float]]:
 
 
 def _rows(run: EmulatedRun, rank: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of host, compute stream and communication stream after the warm-up."""
     for number, span in enumerate(run.clocks[rank].spans):
         if span.step < WARMUP_STEPS:
             continue
+        times, host = (span.start_us, span.end_us), (HOST_PID, HOST_TID)
         if span.stream == "host":
-            waits = span.name in ("wait for the device", "barrier")
-            category, name = (
-                ("cuda_runtime", "cudaStreamSynchronize")
-                if waits
-                else ("cpu_op", f"emulated: {span.name}")
-            )
-            yield emulated_row(
-                category, name, span.start_us, span.end_us, HOST_PID, HOST_TID, correlation=number
-            )
+            category, name = "cpu_op", f"emulated: {span.name}"
+            if span.name in ("wait for the device", "barrier"):
+                category, name = "cuda_runtime", "cudaStreamSynchronize"
+            yield emulated_row(category, name, *times, *host, correlation=number)
             continue
-        yield emulated_row(
-            "cuda_runtime",
-            "cudaLaunchKernel",
-            span.launched_us,
-            span.launched_us + _LAUNCH_US,
-            HOST_PID,
-            HOST_TID,
-            correlation=number,
-        )
-        stream = STREAMS[span.stream]
-        about: dict[str, Any] = {
-            "device": rank,
-            "context": 1,
-            "stream": stream,
-            "correlation": number,
-        }
+        launch = (span.launched_us, span.launched_us + _LAUNCH_US)
+        yield emulated_row("cuda_runtime", "cudaLaunchKernel", *launch, *host, correlation=number)
+        stream, name = STREAMS[span.stream], f"emulated: {span.name}"
+        about: dict[str, Any] = {"device": rank, "context": 1, "stream": stream}
+        about["correlation"] = number
         if span.stream == "communication":
-            name = f"ncclKernel_{span.name.replace('-', '')} (emulated: modelled link, not NCCL)"
+            collective = span.name.replace("-", "")
+            name = f"ncclKernel_{collective} (emulated: modelled link, not NCCL)"
             about |= {
-                "Collective name": span.name.replace("-", ""),
+                "Collective name": collective,
                 "In msg nelems": span.elements,
                 "Out msg nelems": span.elements,
-            }
-            about |= {
                 "dtype": span.dtype,
                 "Group size": run.world,
                 "Process Group Name": "0",
                 "Rank": rank,
             }
-        else:
-            name = f"emulated: {span.name}"
-        yield emulated_row("kernel", name, span.start_us, span.end_us, rank, stream, **about)
+        yield emulated_row("kernel", name, *times, rank, stream, **about)

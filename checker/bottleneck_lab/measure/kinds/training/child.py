@@ -32,7 +32,9 @@ Reports = list[tuple[int, dict[str, float]]]
 
 
 class Program:
-    """A training script on a device. It is given the first `steps` batches of its recipe, or all."""
+    """A training script on a device. It is given the first `steps` batches of its recipe,
+    or all.
+    """
 
     def __init__(
         self, entry: Path, device: str, driver: Driver | None, steps: int | None = None

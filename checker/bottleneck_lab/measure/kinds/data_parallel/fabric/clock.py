@@ -12,8 +12,8 @@ Stream = Literal["host", "compute", "communication"]
 
 
 class Span(NamedTuple):
-    """Something that ran, in modelled microseconds. `launched_us`: when the host queued it;
-    `gradients`: whether that is what it exchanged.
+    """A piece of work that ran, in modelled microseconds. `launched_us`: when the host queued it;
+    `gradients`: True for a collective that exchanged gradients.
     """
 
     stream: Stream
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class RankClock:
-    """When each thing that a rank queues would run on the emulated GPU.
+    """The times at which a rank's work would run on the emulated GPU.
 
     A stream runs one thing at a time, in the order queued; a collective starts when the compute
     stream has reached the point of its launch on every rank; the compute stream waits for one where
@@ -50,7 +50,7 @@ class RankClock:
         return len(self.step_ends_us)
 
     def launch(self, name: str, duration_us: float) -> None:
-        """Queues a kernel on the compute stream."""
+        """Queue a kernel on the compute stream."""
         launched = self.host_us
         self.host_us += self.fabric.launch_us
         start = max(self.host_us, self.compute_us)
@@ -58,28 +58,32 @@ class RankClock:
         self.spans.append(Span("compute", name, launched, start, self.compute_us, self.step))
 
     def join(self) -> None:
-        """The compute stream waits for the collectives launched so far."""
+        """Have the compute stream wait for the collectives launched so far."""
         self.compute_us = max(self.compute_us, self.communication_us)
 
     def wait(self, collective: int) -> None:
-        """The compute stream waits for one of the collectives launched so far, by its number."""
+        """Have the compute stream wait for one of the collectives launched so far, by its
+        number.
+        """
         self.compute_us = max(self.compute_us, self.collective_ends_us[collective])
 
     def synchronise(self, name: str) -> None:
-        """The host waits until everything that was queued has run."""
+        """Have the host wait until everything that was queued has run."""
         self.join()
         start = self.host_us
         self.host_us = max(self.host_us, self.compute_us) + self.fabric.sync_us
         self.spans.append(Span("host", name, start, start, self.host_us, self.step))
 
     def stall(self, name: str, duration_us: float) -> None:
-        """The host is busy with work of its own and queues nothing."""
+        """Keep the host busy with work of its own: it queues nothing."""
         start = self.host_us
         self.host_us += duration_us
         self.spans.append(Span("host", name, start, start, self.host_us, self.step))
 
     def announce(self) -> tuple[float, float]:
-        """Queues a collective: when it was launched, and when this rank is ready for it."""
+        """Queue a collective. Returns when it was launched, and when this rank is ready for
+        it, µs.
+        """
         launched = self.host_us
         self.host_us += self.fabric.launch_us
         return launched, max(self.host_us, self.compute_us, self.communication_us)
@@ -94,35 +98,23 @@ class RankClock:
         *,
         gradients: bool = False,
     ) -> None:
-        """A collective ran until `end_us`. It is drawn from this rank's own readiness: the kernel
-        spins until the last rank comes.
-        """
+        """Record a collective that ran until `end_us`."""
+        # It is drawn from this rank's own readiness: the kernel spins until the last rank comes.
         launched, ready = announced
+        what = (elements, dtype, gradients)
         self.communication_us = end_us
         self.collective_ends_us.append(end_us)
-        self.spans.append(
-            Span(
-                "communication",
-                name,
-                launched,
-                ready,
-                end_us,
-                self.step,
-                elements,
-                dtype,
-                gradients,
-            )
-        )
+        self.spans.append(Span("communication", name, launched, ready, end_us, self.step, *what))
 
     def finish_step(self, optimizer_us: float) -> None:
-        """The optimizer's update, with which a step ends."""
+        """Run the optimizer's update, with which a step ends."""
         self.join()
         self.launch("optimizer", optimizer_us)
         self.step_ends_us.append(self.compute_us)
 
 
 def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of intervals, as disjoint intervals in order."""
+    """Return the union of intervals, as disjoint intervals in order."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -133,7 +125,7 @@ def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def covered_us(spans: list[tuple[float, float]], by: list[tuple[float, float]]) -> float:
-    """Microseconds of the union of `spans` that lie inside the union of `by`."""
+    """Return microseconds of the union of `spans` that lie inside the union of `by`."""
     total, at, cover = 0.0, 0, merge(by)
     for start, end in merge(spans):
         while at < len(cover) and cover[at][1] <= start:

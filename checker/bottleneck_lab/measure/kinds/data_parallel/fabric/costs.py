@@ -17,7 +17,9 @@ Algorithm = Literal["ring", "tree"]
 
 
 class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One module with parameters of its own: how many, and its time a sample on the emulated GPU."""
+    """One module with parameters of its own: their number, and its time a sample on the emulated
+    GPU.
+    """
 
     name: str
     elements: int
@@ -26,8 +28,8 @@ class ModuleCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the ranks really train on, in place of a modelled micro-batch: a few small samples, so
-    that gradients are real and cheap.
+    """The real data of ranks, in place of a modelled micro-batch: a few small samples, so that
+    gradients are real and cheap.
     """
 
     samples: int
@@ -35,7 +37,7 @@ class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the emulated GPU takes for each module, in `named_modules` order, and the modelled step:
+    """The emulated GPU's times for each module, in `named_modules` order, and the modelled step:
     `micro_batches` of `samples` samples each.
 
     `classes`: labels are smaller than this. `shape`: of a sample, where it is real. `tokens`:
@@ -64,7 +66,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def compute_us(self) -> float:
-        """Compute of one optimizer step on one rank: what a step takes when communication costs
+        """Compute of one optimizer step on one rank: the step's time if communication cost
         nothing.
         """
         a_pass = sum(module.forward_us + module.backward_us for module in self.modules)
@@ -72,7 +74,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shape(NamedTuple):
-    """The ranks of a collective, as the links see them: how many, on how many nodes."""
+    """The ranks of a collective, as the links see them: their number, and that of their nodes."""
 
     ranks: int
     nodes: int
@@ -94,36 +96,36 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
     def nodes(self, ranks: int) -> int:
-        """Nodes that this many ranks fill."""
+        """Return the number of nodes that this many ranks fill."""
         return -(-ranks // self.ranks_per_node)
 
     def whole(self, ranks: int) -> Shape:
-        """All ranks of a job that fills one node after the other."""
+        """Return the shape of all ranks of a job that fills one node after the other."""
         return Shape(ranks, self.nodes(ranks))
 
     def shape(self, ranks: Iterable[int]) -> Shape:
-        """These ranks of a job."""
+        """Return the shape of these ranks of a job."""
         chosen = list(ranks)
         return Shape(len(chosen), len({rank // self.ranks_per_node for rank in chosen}))
 
     def _bytes_per_us(self, shape: Shape) -> float:
-        """Of the slowest link between these ranks."""
+        """Return the rate of the slowest link between these ranks."""
         return (self.intra_bytes_per_s if shape.nodes == 1 else self.inter_bytes_per_s) / 1e6
 
     def _around_us(self, shape: Shape) -> float:
-        """Hops of what goes once around the ring, to all but the rank where it began: as many links
-        between nodes as there are, the rest inside.
+        """Return the hops' time once around the ring, to all but the rank where it began: as many
+        links between nodes as there are, the rest inside.
         """
         hops = shape.ranks - 1
         between = min(shape.nodes, hops) if shape.nodes > 1 else 0
         return between * self.inter_hop_us + (hops - between) * self.intra_hop_us
 
     def allreduce_us(self, nbytes: int, shape: Shape, algorithm: Algorithm = "ring") -> float:
-        """All-reduce of `nbytes` on every rank.
+        """Return the time of an all-reduce of `nbytes` on every rank, µs.
 
         Ring: 2(n-1) hops, each moving 1/n of the bytes, at the rate of the slowest link (Patarasuk
         and Yuan, 2009). Tree: the same bytes, but only 2·log2(nodes) hops between nodes beside the
-        ring inside a node: what a library changes to when rings become long.
+        ring inside a node; libraries change to it when rings become long.
         """
         if shape.ranks == 1:
             return 0.0
@@ -134,15 +136,18 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return transfer_us + 2 * self._around_us(shape)
 
     def spread_us(self, nbytes: int, shape: Shape) -> float:
-        """Broadcast or all-gather of `nbytes` in total: once around the ring."""
+        """Return the time of a broadcast or all-gather of `nbytes` in total, µs: once around the
+        ring.
+        """
         if shape.ranks == 1:
             return 0.0
-        return (shape.ranks - 1) / shape.ranks * nbytes / self._bytes_per_us(
-            shape
-        ) + self._around_us(shape)
+        transfer_us = (shape.ranks - 1) / shape.ranks * nbytes / self._bytes_per_us(shape)
+        return transfer_us + self._around_us(shape)
 
     def assumptions(self) -> list[str]:
-        """What every modelled figure rests on, one sentence each, to be printed beside it."""
+        """Return the assumptions of every modelled figure, one sentence each, to be printed beside
+        it.
+        """
         return [
             (
                 f"modelled: nodes of {self.ranks_per_node} virtual GPUs;"
@@ -168,7 +173,7 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_costs(lab: Path) -> CostTable:
-    """The cost table in a lab's own folder. Raises LabError when it is missing or no such table."""
+    """Load the cost table of a lab's own folder. Raises LabError when it is missing or invalid."""
     try:
         return msgspec.json.decode((lab / "costs.json").read_bytes(), type=CostTable)
     except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -180,5 +185,5 @@ def load_costs(lab: Path) -> CostTable:
 
 @cache
 def load_fabric() -> Fabric:
-    """The links of this package."""
+    """Load the links of this package."""
     return msgspec.json.decode(Path(__file__).with_name("fabric.json").read_bytes(), type=Fabric)

@@ -1,5 +1,5 @@
-"""What numbers look like whatever they were multiplied with: so scaled gradients and sums are told
-from what is no gradient.
+"""The shape of numbers' distribution, whatever they were multiplied with: so scaled gradients and
+sums can be told from numbers that are no gradients.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ class Moments(NamedTuple):
     fourths: float
 
     def plus(self, other: Moments) -> Moments:
-        """Those of both together."""
+        """Return the moments of both together."""
         return Moments(
             self.sizes + other.sizes, self.squares + other.squares, self.fourths + other.fourths
         )
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Two figures that a common factor of all numbers does not change, and zeros among them do
-        not either. NaN where there are only zeros.
+        """Two figures that neither a common factor of all numbers nor zeros among them change. NaN
+        where there are only zeros.
         """
         if not self.squares > 0 or not self.fourths > 0:
             return math.nan, math.nan
-        return self.sizes / math.sqrt(self.squares), math.sqrt(
-            self.squares / math.sqrt(self.fourths)
-        )
+        first = self.sizes / math.sqrt(self.squares)
+        return first, math.sqrt(self.squares / math.sqrt(self.fourths))
 
     def differs_from(self, right: Moments) -> float:
-        """The larger relative difference of the two figures; infinite where one is not finite."""
+        """Return the larger relative difference of the two figures; infinite where one is not
+        finite.
+        """
         off = [
             abs(mine / theirs - 1) for mine, theirs in zip(self.spread, right.spread, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""What every rank owes: all of the arithmetic, on the whole batch, and every gradient reduced
+"""The duties of every rank: all of the arithmetic, on the whole batch, and every gradient reduced
 before it is used. Broken rules end the run.
 """
 
@@ -20,7 +20,7 @@ gradients: statistics may travel, too.
 
 
 class Violation(Exception):  # noqa: N818 - not a fault of the program: a finding about what it runs
-    """A rank broke a rule, died or hung: why, as a reason and one sentence for the verdict."""
+    """A rank broke a rule, died or hung, with a reason and one sentence for the verdict."""
 
     def __init__(self, reason: FailReason, sentence: str) -> None:
         super().__init__(sentence)
@@ -53,7 +53,7 @@ class Ledger:
         self._to_hand_on: Counter[tuple[int, int]] = Counter()
 
     def forward(self, module: int, samples: int) -> None:
-        """A module's forward pass on this many samples."""
+        """Book a module's forward pass on this many samples."""
         self._expect(module, samples)
         if module not in self.order:
             self.order.append(module)
@@ -61,8 +61,8 @@ class Ledger:
         self._forwards[module] += 1
 
     def backward(self, module: int, samples: int, micro_batch: int) -> None:
-        """A module's backward pass. The last micro-batch's makes the module's gradients ready to be
-        reduced.
+        """Book a module's backward pass. The last micro-batch's makes the module's gradients ready
+        to be reduced.
         """
         self._expect(module, samples)
         self._in_turn(module, self._counted(), self.order[::-1], "backward")
@@ -81,9 +81,8 @@ class Ledger:
             self._ready += self.costs.modules[module].elements
 
     def _in_turn(self, module: int, done: list[int], order: list[int], what: str) -> None:
-        """Every pass takes the modules in the graph's order: the next is the first one in it that
-        has run as seldom as any.
-        """
+        """Raise Violation unless the pass takes the modules in the graph's order."""
+        # The next module is the first one in the order that has run as seldom as any.
         following = min(order, key=lambda one: done[one], default=None)
         if module != following:
             modules = self.costs.modules
@@ -95,7 +94,7 @@ class Ledger:
             )
 
     def _counted(self) -> list[int]:
-        """How often this step has run each module's backward."""
+        """Return how often this step has run each module's backward."""
         return list(map(len, self._backwards))
 
     def _expect(self, module: int, samples: int) -> None:
@@ -111,15 +110,14 @@ class Ledger:
             )
 
     def reduces_gradients(self, dtype: int, elements: int, group: int = 0) -> bool:
-        """Whether an all-reduce now, among the ranks of `group`, can be one of the gradients that
-        the update uses; if so it is booked.
-
-        What is sent before the last micro-batch's backward has begun is none. Raises Violation if
-        more was sent than backward has made ready.
+        """Return True, and book it, if an all-reduce now among the ranks of `group` can be one of
+        the gradients that the update uses. Raises Violation if more was sent than backward has made
+        ready.
         """
         if not any(self._backwards) or dtype not in FLOATING or elements < self.costs.smallest:
             return False
         self._bytes += elements * ITEM_BYTES[dtype]
+        # Before the last micro-batch's backward has begun, no gradient is complete.
         if not self._ready:
             return False
         sent = self._sent[group] = self._sent.get(group, 0) + elements
@@ -133,26 +131,26 @@ class Ledger:
         return True
 
     def hands_on_gradients(self, dtype: int, elements: int) -> bool:
-        """Whether a broadcast now can be of a bucket that this rank has reduced: so a node's leader
-        hands on what it reduced with those of other nodes.
+        """Return True if a broadcast now can be of a bucket that this rank has reduced: so a node's
+        leader hands on a sum with those of other nodes.
         """
         waiting = self._to_hand_on[dtype, elements]
         self._to_hand_on[dtype, elements] = max(waiting - 1, 0)
         return waiting > 0
 
     def optimizer(self) -> None:
-        """The step ends: every module ran on every micro-batch, and every gradient was reduced
-        after the last of them. Raises Violation.
+        """End the step. Raises Violation unless every module ran on every micro-batch, and every
+        gradient was reduced after the last of them.
         """
         step = len(self.reduced_bytes) + 1
         for counts, what in ((self._forwards, "forward"), (self._counted(), "backward")):
             short = min(counts)
             if short < self.micro_batches or max(counts) > self.micro_batches:
-                seen = short if short < self.micro_batches else max(counts)
+                times = short if short < self.micro_batches else max(counts)
                 raise Violation(
                     "wrong output",
-                    f"Step {step} on rank {self.rank} ran {what} {seen} times; {self.micro_batches}"
-                    " micro-batches make a step.",
+                    f"Step {step} on rank {self.rank} ran {what} {times} times;"
+                    f" {self.micro_batches} micro-batches make a step.",
                 )
         shares = [sent / self.costs.elements for sent in self._sent.values()]
         share = max(shares, default=0.0) if any(one > MOST_SENT for one in shares) else sum(shares)

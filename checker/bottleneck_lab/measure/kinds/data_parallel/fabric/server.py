@@ -46,11 +46,11 @@ from bottleneck_lab.measure.sandbox.limits import WATCH_S, Exceeded
 
 _CHUNK = 1 << 18
 MAX_EVENTS = 100_000
-"""What a rank may tell in a run: each event is remembered, and an honest script tells some hundreds
-a step.
+"""Most events of a rank in a run: each is remembered, and an honest script sends some hundreds a
+step.
 """
 Factors = Callable[[int, int, int], float]
-"""(step, micro-batch, module) → what the gradient of the module's output is multiplied with."""
+"""(step, micro-batch, module) → the factor for the gradient of the module's output."""
 Batches = Callable[[int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None]
 """(step, rank) → samples (micro-batches x samples x a sample's shape) and labels (micro-batches x
 samples, int64), or None at the end.
@@ -59,8 +59,8 @@ samples, int64), or None at the end.
 
 @dataclass
 class Link:
-    """One rank as the fabric sees it. `waiting`: the collective it has entered, with when it came
-    and whether it is of gradients; `told`: events so far.
+    """One rank as the fabric sees it. `waiting`: the collective that it has entered, `announced` at
+    these times, of `gradients` or not; `events`: their number so far.
     """
 
     sock: socket.socket
@@ -71,14 +71,14 @@ class Link:
     waiting: RankEvent | None = None
     announced: tuple[float, float] = (0.0, 0.0)
     gradients: bool = False
-    told: int = 0
+    events: int = 0
     finished: bool = False
     patience_s: float = math.inf
     watch: Callable[[], None] = lambda: None
 
     def send(self, data: bytes) -> None:
-        """Raises Violation when the rank is gone, or does not read what it asked for; meanwhile the
-        others are watched.
+        """Send all of `data`, watching the others meanwhile. Raises Violation when the rank is
+        gone, or does not read the data it asked for.
         """
         end = time.monotonic() + self.patience_s
         while data:
@@ -94,13 +94,14 @@ class Link:
                 raise self.gone() from error
 
     def receive(self) -> bytes:
-        """What the rank has sent; nothing at its end. Raises Violation if it died."""
+        """Receive more from the rank; nothing at its end. Raises Violation if it died."""
         try:
             return self.sock.recv(1 << 16)
         except OSError as error:
             raise self.gone() from error
 
     def gone(self) -> Violation:
+        """Return the violation of a rank that ended early."""
         return Violation("crashed", f"Rank {self.ledger.rank} ended before its training was over.")
 
 
@@ -136,22 +137,18 @@ class FabricServer:
         return len(self.links)
 
     def parameters(self, rank: int) -> np.ndarray[Any, Any]:
-        """A copy of the parameters that a rank has put into its shared memory."""
+        """Return a copy of the parameters that a rank has put into its shared memory."""
         return self._placed(rank).copy()
 
     def all_parameters(self) -> list[np.ndarray[Any, Any]]:
-        """Every rank's parameters; ranks that have the same ones as rank 0, as they should, share
-        its copy.
+        """Return every rank's parameters; ranks that have the same ones as rank 0, as they should,
+        share its copy.
         """
-        first = self.parameters(0)
-        rest = range(1, self.world)
-        return [
-            first,
-            *(
-                first if np.array_equal(first, self._placed(rank)) else self.parameters(rank)
-                for rank in rest
-            ),
-        ]
+        every = [self.parameters(0)]
+        for rank in range(1, self.world):
+            same = np.array_equal(every[0], self._placed(rank))
+            every.append(every[0] if same else self.parameters(rank))
+        return every
 
     def _placed(self, rank: int) -> np.ndarray[Any, Any]:
         return self.links[rank].arena.view(np.dtype(np.float32), (self.costs.elements,), 0)
@@ -163,10 +160,10 @@ class FabricServer:
         progress: Callable[[int], None],
         excess: Callable[[], Exceeded | None],
     ) -> None:
-        """Runs to the end. Raises Violation; a run longer than `total_s`, or silent for
-        `silence_s`, is one.
+        """Serve to the end. Raises Violation, for a run longer than `total_s` or silent for
+        `silence_s`, too.
 
-        `excess` says which limit the ranks exceed, if any; it is asked twice a second.
+        `excess` returns the limit that the ranks exceed, if any; it is called twice a second.
         """
 
         def watch() -> None:
@@ -188,9 +185,8 @@ class FabricServer:
             now = time.monotonic()
             if now >= end:
                 raise self._hung(total_s)
-            if (
-                not ready and self.recorded and now - heard >= silence_s
-            ):  # importing torch is not silence
+            # Before the first event ranks import torch, which is not silence.
+            if not ready and self.recorded and now - heard >= silence_s:
                 raise self._hung(silence_s)
             for number, _ in ready:
                 if not self._receive(numbers[number]):
@@ -219,8 +215,8 @@ class FabricServer:
             raise Violation(
                 "tampered", f"Rank {rank} sent bytes that are not an event of the emulation."
             ) from error
-        link.told += 1
-        if link.told > MAX_EVENTS:
+        link.events += 1
+        if link.events > MAX_EVENTS:
             raise Violation("tampered", f"Rank {rank} reported more than {MAX_EVENTS:,} events.")
         if link is self.links[0]:
             self.recorded.append(event)
@@ -310,7 +306,7 @@ class FabricServer:
             raise self._at_odds(event)
 
     def _carries(self, event: RankEvent) -> bool:
-        """Whether the link knows the type and the reduction, and has room for the result."""
+        """Return True if the link knows the type and the reduction, and has room for the result."""
         if event.flag >= len(DTYPES):
             return False
         if event.kind is EventKind.ALLREDUCE:
@@ -334,9 +330,9 @@ class FabricServer:
             link.send(OK)
 
     def _at_odds(self, event: RankEvent) -> Violation:
-        """Every rank waits and none of their collectives has all its ranks: whichever came last
-        finds one of its own in another.
-        """
+        """Return the violation of ranks that wait in different collectives."""
+        # Every rank waits and no collective has all its ranks: whichever came last finds one of its
+        # own in another.
         ranks = members(event.group)
         odd = next(rank for rank in ranks if self.links[rank].waiting != event)
         other = next(rank for rank in reversed(ranks) if self.links[rank].waiting == event)
@@ -349,11 +345,9 @@ class FabricServer:
         event = self.links[rank].waiting
         if event is None:
             return "no collective"
-        ranks = (
-            ""
-            if event.group == self._everyone
-            else f" among ranks {', '.join(map(str, members(event.group)))}"
-        )
+        ranks = ""
+        if event.group != self._everyone:
+            ranks = f" among ranks {', '.join(map(str, members(event.group)))}"
         return f"{COLLECTIVES[event.kind]} of {event.amount} {DTYPES[event.flag]}{ranks}"
 
     def _hung(self, after_s: float) -> Violation:
@@ -380,7 +374,7 @@ class FabricServer:
         )
 
     def _move(self, event: RankEvent, links: list[Link]) -> None:
-        """Carries a collective's payload. Of the whole world the result lies in the shared region
+        """Carry a collective's payload. Of the whole world the result lies in the shared region
         when this returns, else in each member's own memory.
         """
         import torch
@@ -413,27 +407,27 @@ class FabricServer:
                 arena[: parts * count * size].copy_(result[: parts * count * size])
 
     def _step_moments(self) -> list[Moments]:
-        """What the gradients of a step may be: all that the whole world reduced, alone or with what
-        any one smaller group did. Closes the step's account.
+        """Return the moments that the gradients of a step may have, and close the step's account:
+        of all that the whole world reduced, alone or with any one smaller group's.
         """
         whole = self._reduced.pop(self._everyone, NOTHING)
-        found = [whole, *(whole.plus(part) for part in self._reduced.values())]
+        moments = [whole, *(whole.plus(part) for part in self._reduced.values())]
         self._reduced = {}
-        return found
+        return moments
 
 
 def _of_gradients(ledger: Ledger, event: RankEvent) -> bool:
-    """Whether a rank exchanges gradients in this collective, as far as its ledger can tell."""
+    """Return True if a rank exchanges gradients in this collective, as far as its ledger
+    can tell.
+    """
     if event.kind is EventKind.ALLREDUCE:
         return ledger.reduces_gradients(event.flag, event.amount, event.group)
     return event.kind is EventKind.BROADCAST and ledger.hands_on_gradients(event.flag, event.amount)
 
 
 def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
-    """Reduces over the ranks in their order, narrow floats in float32, a piece at a time so that
-    the sums stay in cache.
-
-    Returns the moments of a floating result.
+    """Reduce over the ranks in their order into `out`, narrow floats in float32, a piece at a time
+    so that the sums stay in cache. Returns the moments of a floating result.
     """
     import torch
 
@@ -445,10 +439,10 @@ def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
         for piece in pieces[1:]:
             if operation in ("sum", "avg"):
                 sum_ += piece.to(wide)
+            elif operation == "max":
+                sum_ = torch.maximum(sum_, piece.to(wide))
             else:
-                sum_ = (torch.maximum if operation == "max" else torch.minimum)(
-                    sum_, piece.to(wide)
-                )
+                sum_ = torch.minimum(sum_, piece.to(wide))
         if operation == "avg":
             sum_ /= len(sources)
         out[at : at + _CHUNK] = sum_

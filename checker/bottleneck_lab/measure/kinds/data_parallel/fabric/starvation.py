@@ -1,5 +1,5 @@
-"""Whether ranks ran out of time because other programs had the machine's cores. A script cannot
-bring this about: see `Starvation`.
+"""Did ranks run out of time because other programs had the machine's cores? A script cannot bring
+this about: see `Starvation`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ FROZEN_S = 2.0
 class Starvation:
     """Watches a worker's ranks and the rest of the machine, from its making on.
 
-    Ranks that sleep or hang do not queue for a core, ranks that spin are not the others, and what a
-    script might start and hide from its own account stands still when the load is looked at again.
+    Ranks that sleep or hang do not queue for a core, ranks that spin are not the others, and
+    anything that a script starts and hides from its account stands still when the load is measured
+    again.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -31,15 +32,15 @@ class Starvation:
         self._began, self._waiting = time.monotonic(), worker.waiting()
         self._load = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
 
-    def found(self) -> bool:
-        """Whether the ranks have been starved until now, by programs that are there without them,
+    def happened(self) -> bool:
+        """Return True if the ranks have been starved until now, by programs that run without them,
         too.
         """
         enough = TAKEN_SHARE * (os.cpu_count() or 1)
-        if self._load.cores() < enough or self._waiting.seconds() < WAITED_SHARE * (
-            time.monotonic() - self._began
-        ):
+        queued_s, watched_s = self._waiting.seconds(), time.monotonic() - self._began
+        if self._load.cores() < enough or queued_s < WAITED_SHARE * watched_s:
             return False
+        # The same load again while the ranks stand still: it is not theirs.
         self._worker.freeze()
         self._load.restart()
         time.sleep(FROZEN_S)

@@ -1,4 +1,4 @@
-"""Whether a lab's cost table is one of the model that its recipe makes."""
+"""The rules for a lab's cost table: it must be one of the model that its recipe makes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, l
 
 
 def problems(lab: Lab) -> Iterator[str]:
-    """What is wrong with a lab's costs.json, each as one sentence; nothing of a file that is not
-    there, which is told elsewhere.
+    """Yield a sentence for everything that is wrong with a lab's costs.json; a missing file is
+    reported elsewhere.
     """
     file, recipe = lab.path / "costs.json", lab.path / "recipe.py"
     if not (file.is_file() and recipe.is_file()):
@@ -25,18 +25,16 @@ def problems(lab: Lab) -> Iterator[str]:
         return
     if "cuda" in lab.spec.devices and not costs.shape:
         yield f"{file}: `shape`, of a real sample, is needed on cuda."
-    yield from (
-        f"{file}: {said}"
-        for said in _of_another_model(costs, runpy.run_path(str(recipe))["make_model"]())
-    )
+    model = runpy.run_path(str(recipe))["make_model"]()
+    yield from (f"{file}: {problem}" for problem in _of_another_model(costs, model))
 
 
 def _of_another_model(costs: CostTable, model: Any) -> Iterator[str]:
     own = {name: list(module.parameters(recurse=False)) for name, module in model.named_modules()}
     wanted = [(name, sum(part.numel() for part in parts)) for name, parts in own.items() if parts]
-    found = [(module.name, module.elements) for module in costs.modules]
-    if found != wanted:
-        odd = next((pair for pair in wanted if pair not in found), None)
+    listed = [(module.name, module.elements) for module in costs.modules]
+    if listed != wanted:
+        odd = next((pair for pair in wanted if pair not in listed), None)
         lacking = f": `{odd[0]}`, of {odd[1]} elements, is not in it" if odd else ""
         yield (
             "`modules` are not those of the recipe's model that have parameters, in the order of"

@@ -25,13 +25,13 @@ COLLECTIVES = {
     EventKind.BARRIER: "barrier",
 }
 _DEVICE_BYTES_PER_US = 1.5e6
-"""Memory bandwidth that a small operation of the script's reaches on the emulated GPU: 1.5 TB/s,
-about three quarters of the sheet's.
+"""Memory bandwidth of a small operation of the script on the emulated GPU: 1.5 TB/s, about three
+quarters of the data sheet's.
 """
 
 
 def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
-    """Advances one rank by something that it did alone."""
+    """Advance one rank's clock by an event of it alone."""
     if event.kind is EventKind.FORWARD:
         clock.join()
         module = costs.modules[event.which]
@@ -56,7 +56,7 @@ def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
 def collective_us(
     event: RankEvent, shape: Shape, fabric: Fabric, algorithm: Algorithm = "ring"
 ) -> float:
-    """How long a collective takes once every rank is ready for it."""
+    """Return the time of a collective once every rank is ready for it, µs."""
     nbytes = event.amount * ITEM_BYTES[event.flag]
     if event.kind is EventKind.BROADCAST:
         return fabric.spread_us(nbytes, shape)
@@ -73,7 +73,7 @@ def communicate(
     *,
     gradients: bool = False,
 ) -> None:
-    """Advances one rank by a collective that ended at `end_us` on all of them."""
+    """Advance one rank's clock by a collective that ended at `end_us` on all of them."""
     name, dtype = COLLECTIVES[event.kind], DTYPES[event.flag]
     clock.communicate(name, announced, end_us, event.amount, dtype, gradients=gradients)
     if event.kind is EventKind.BARRIER:

@@ -1,5 +1,5 @@
-"""A rank on its own: nothing it can write to is seen by another rank, so the fabric is the only way
-from one to the next.
+"""A rank on its own: no other rank sees anything that it can write to, so the fabric is the only
+way from one to the next.
 
 Mounts, processes, network and IPC are the rank's own. Constants from linux/sched.h, linux/mount.h
 and linux/capability.h.
@@ -22,8 +22,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def leave_others() -> None:
-    """Whatever this process forks from here on shares no namespace with the other ranks; its first
-    child is process 1 of a new one.
+    """Enter namespaces of this process's own: its forks from here on share none with other ranks,
+    and its first child is process 1 of a new one.
 
     Raises OSError if that is not allowed, which `bubblewrap.lets_ranks_part` finds out beforehand.
     """
@@ -31,18 +31,17 @@ def leave_others() -> None:
 
 
 def take_own_files(scratch: Path, readable: list[Path]) -> None:
-    """Empty file systems of this rank's own for all that was writable, with a copy of the scratch
-    folder's files; then no rights to change that.
+    """Mount empty file systems of this rank's own over all that was writable, with a copy of the
+    scratch folder's files; then give up the rights to change that. Raises OSError.
 
     Folders of `readable`, which the sandbox shows read-only, stay where they are, even below /tmp:
-    Python goes on importing from them. /proc is left empty: it would show processes of all ranks,
-    with their memory and open files. Raises OSError.
+    Python goes on importing from them.
     """
     emptied = [Path("/tmp"), Path("/dev/shm"), scratch]
     kept = {
         folder: os.open(folder, os.O_PATH)
         for folder in readable
-        if folder.is_dir() and _is_below(folder, emptied)
+        if folder.is_dir() and any(folder.is_relative_to(other) for other in emptied)
     }
     files = {path: path.read_bytes() for path in scratch.rglob("*") if path.is_file()}
     for folder in emptied:
@@ -54,12 +53,10 @@ def take_own_files(scratch: Path, readable: list[Path]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     os.chdir(scratch)
+    # /proc would show processes of all ranks, with their memory and open files.
     _mount_empty(Path("/proc"), _NO_SETUID | _NO_DEVICES | _READ_ONLY, b"size=4k")
-    _drop_capabilities()
-
-
-def _is_below(folder: Path, others: list[Path]) -> bool:
-    return any(folder.is_relative_to(other) for other in others)
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    _call("capset", ctypes.byref(header), ctypes.byref(none))
 
 
 def _mount_empty(folder: Path, flags: int, options: bytes) -> None:
@@ -67,24 +64,13 @@ def _mount_empty(folder: Path, flags: int, options: bytes) -> None:
 
 
 def _show_again(folder: Path, opened: int) -> None:
-    """Mounts a folder, opened before its parent was emptied, at its old path: still read-only, and
-    what is hidden in it still hidden.
+    """Mount a folder, opened before its parent was emptied, at its old path: still read-only, and
+    hidden folders in it still hidden.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _call(
-        "mount",
-        f"/proc/self/fd/{opened}".encode(),
-        bytes(folder),
-        None,
-        _BIND | _WITH_MOUNTS_BELOW,
-        None,
-    )
+    source, flags = f"/proc/self/fd/{opened}".encode(), _BIND | _WITH_MOUNTS_BELOW
+    _call("mount", source, bytes(folder), None, flags, None)
     os.close(opened)
-
-
-def _drop_capabilities() -> None:
-    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-    _call("capset", ctypes.byref(header), ctypes.byref(none))
 
 
 def _call(name: str, *arguments: object) -> None:

@@ -1,5 +1,5 @@
-"""Inside a rank: what the script does between the model's passes, told to the fabric as events that
-it charges for.
+"""Inside a rank: the script's work between the model's passes, reported to the fabric as events
+that it charges for.
 """
 
 from __future__ import annotations
@@ -7,61 +7,38 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
 from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
-
-if TYPE_CHECKING:
-    from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
 
 _SPARE_HOST_S, _QUANTUM_S = 0.020, 0.005
 _SYNCHRONISING = frozenset(
     [
-        "item",
-        "tolist",
-        "numpy",
-        "cpu",
-        "nonzero",
-        "equal",
-        "allclose",
-        "__float__",
-        "__int__",
-        "__bool__",
-        "__index__",
-        "__repr__",
-        "__format__",
-        "__array__",
+        "item", "tolist", "numpy", "cpu", "nonzero", "equal", "allclose", "__float__", "__int__",
+        "__bool__", "__index__", "__repr__", "__format__", "__array__",
     ]
-)
+)  # fmt: skip
+"""Calls that wait for the device, since the host gets values."""
 _FREE = frozenset(
     [
-        "size",
-        "dim",
-        "numel",
-        "stride",
-        "view",
-        "reshape",
-        "detach",
-        "__get__",
-        "__set__",
-        "__len__",
-        "is_floating_point",
-        "__getitem__",
-        "__hash__",
+        "size", "dim", "numel", "stride", "view", "reshape", "detach", "__get__", "__set__",
+        "__len__", "is_floating_point", "__getitem__", "__hash__",
     ]
-)
+)  # fmt: skip
+"""Calls that launch nothing."""
 
 Tell = Callable[..., None]
 
 
 class HostWatch:
-    """Brackets what is not the script's own work: `with watch: …` around a pass of the model, the
-    optimizer, a collective.
+    """A bracket around work that is not the script's own: `with watch: …` around a pass of the
+    model, the optimizer, a collective.
 
     Host work is charged only beyond 20 ms of CPU time at a stretch and in steps of 5 ms, so that an
     honest script's modelled time is exactly the same in every run.
@@ -92,8 +69,8 @@ class HostWatch:
             self._since = time.thread_time()
 
     def wait(self, collective: int) -> None:
-        """Tells that what is computed from now on needs a collective. Within a pass, that is what
-        follows the pass: hooks hold up no backward.
+        """Report that all computing from now on needs a collective. Within a pass, only the work
+        after the pass does: hooks hold up no backward.
         """
         if self.depth:
             self._awaited = max(self._awaited, collective)
@@ -102,8 +79,8 @@ class HostWatch:
 
 
 class Interceptor(TorchFunctionMode):
-    """Sees every torch call of the script: passes of autograd are bracketed, waits are told, small
-    operations are charged.
+    """Intercepts every torch call of the script: passes of autograd are bracketed, waits reported,
+    small operations charged.
     """
 
     def __init__(self, watch: HostWatch) -> None:
@@ -127,34 +104,31 @@ class Interceptor(TorchFunctionMode):
             return result
 
 
-def _bytes_touched(values: list[Any]) -> int:
-    return sum(
-        (
-            _bytes_touched(list(value))
-            if isinstance(value, list | tuple)
-            else value.numel() * value.element_size()
-            if isinstance(value, torch.Tensor)
-            else 0
-        )
-        for value in values
-    )
+def _bytes_touched(values: Iterable[Any]) -> int:
+    """Return the bytes of all tensors among the values, however deep in lists and tuples."""
+    total = 0
+    for value in values:
+        if isinstance(value, list | tuple):
+            total += _bytes_touched(value)
+        elif isinstance(value, torch.Tensor):
+            total += value.numel() * value.element_size()
+    return total
 
 
 def watch_modules(model: nn.Module, client: Client) -> None:
-    """Tells of every module with parameters of its own: its forward when it returns, its backward
-    when the gradient of its output arrives.
-
-    A module's backward is told before its parameters' gradients exist, so that a collective
-    launched for them comes after it. The fabric says what that gradient is multiplied with.
+    """Report every module with parameters of its own: its forward when it returns, its backward
+    when the gradient of its output arrives. The fabric answers with a factor for that gradient.
     """
+    # A module's backward is reported before its parameters' gradients exist, so that a collective
+    # launched for them comes after it.
     current, whole = 0, False
 
     def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal current, whole
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
         if module is model or not whole:
-            found = client.micro_batch(given[0]) if given else None
-            current = current if found is None else found
+            number = client.micro_batch(given[0]) if given else None
+            current = current if number is None else number
         whole = whole or module is model
 
     def ends(*_: Any) -> None:
@@ -171,7 +145,9 @@ def watch_modules(model: nn.Module, client: Client) -> None:
     model.register_forward_hook(ends)
     for index, module in enumerate(owners):
 
-        def told(_module: nn.Module, _args: Any, output: torch.Tensor, index: int = index) -> None:
+        def report(
+            _module: nn.Module, _args: Any, output: torch.Tensor, index: int = index
+        ) -> None:
             samples, micro_batch = output.shape[0], current
             client.tell(EventKind.FORWARD, 0, index, samples)
             if output.requires_grad:
@@ -179,7 +155,7 @@ def watch_modules(model: nn.Module, client: Client) -> None:
                     lambda gradient: _scaled(gradient, client.factor(micro_batch, index, samples))
                 )
 
-        module.register_forward_hook(told)
+        module.register_forward_hook(report)
 
 
 def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
@@ -187,7 +163,7 @@ def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
 
 
 def watch_passes(ddp: nn.Module, optimizer: torch.optim.Optimizer, watch: HostWatch) -> None:
-    """Brackets the wrapped model's forward and the optimizer's step, and tells of the latter."""
+    """Bracket the wrapped model's forward and the optimizer's step, and report the latter."""
 
     def begins(*_: Any) -> None:
         watch.__enter__()
@@ -220,9 +196,7 @@ class _Printed(io.TextIOBase):
 
 
 def watch_host(watch: HostWatch) -> None:
-    """Tells of lines printed and of sleeps (which take no time here) and of the device being waited
-    for by name.
-    """
+    """Report lines printed, sleeps (which take no time here) and explicit waits for the device."""
     sys.stdout = _Printed(watch.tell, sys.stdout)
 
     def sleep(seconds: float) -> None:

@@ -1,0 +1,240 @@
+"""The verifier's end of a worker and its ranks: one run of a training script on emulated GPUs after
+the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.errors import BusyMachineError
+from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, load_fabric
+from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Violation
+from bottleneck_lab.measure.kinds.data_parallel.fabric.server import FabricServer
+from bottleneck_lab.measure.kinds.data_parallel.fabric.starvation import Starvation
+from bottleneck_lab.measure.kinds.data_parallel.figures import EmulatedRun
+from bottleneck_lab.measure.kinds.data_parallel.protocol import OK
+from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
+from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.sandbox.limits import Limits
+from bottleneck_lab.measure.sandbox.process import Worker, python_module
+from bottleneck_lab.measure.sandbox.visible import Paths, readable_folders
+
+_APART = "files, processes, network and shared memory of each rank's own"
+_TOGETHER = "could reach each other through files: they share the machine's"
+_SPARE_BYTES = 1 << 20
+RUN_S = 300.0
+"""A run takes 20 s on two quiet cores, and several times that beside other programs, which is not
+the script's fault: a script that hangs is known by its silence.
+"""
+LIMITS = Limits(total_s=4 * RUN_S, memory_bytes=12 << 30, processes=64)
+"""Of one script's worker, which makes two runs; the shipped script's waits until the learner's has
+made its own. Eight ranks of the solution hold 4.6 GiB.
+"""
+SILENCE_S = 25.0
+"""Longest time without an event of any rank, after the first event."""
+
+
+@dataclass
+class Secret:
+    """The draws of a check: the number of steps, and every rank's samples and labels."""
+
+    steps: int
+    seed: int
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator) -> Secret:
+        """Draw three steps or four: a timed one or two after the warm-up."""
+        return cls(int(rng.integers(3, 5)), int(rng.integers(1 << 62)))
+
+    def batch(
+        self, costs: CostTable, step: int, rank: int
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+        """Return samples and labels of a rank's step, the same for every script under comparison;
+        None after the last step.
+        """
+        if step >= self.steps:
+            return None
+        rng, stand_in = np.random.default_rng([self.seed, step, rank]), costs.stand_in
+        batch = (costs.micro_batches, stand_in.samples)
+        shape = (*batch, *stand_in.shape)
+        samples: np.ndarray[Any, Any]
+        if costs.tokens:
+            samples = rng.integers(costs.tokens, size=shape)
+        else:
+            samples = rng.standard_normal(shape, dtype=np.float32)
+        return samples, rng.integers(costs.classes, size=batch, dtype=np.int64)
+
+    def factor(self, step: int, micro_batch: int, module: int) -> float:
+        """Return the factor for the gradient of a module's output, the same on every rank and for
+        every script under comparison.
+        """
+        rng = np.random.default_rng([self.seed, step, micro_batch, module])
+        return float(rng.uniform(0.6, 1.6))
+
+
+@dataclass
+class _Shared:
+    """Descriptors that the verifier shares with ranks: for each run a pair of sockets a rank,
+    memory a rank, a region for results, and the line that starts runs.
+    """
+
+    runs: list[list[tuple[socket.socket, socket.socket]]]
+    arenas: list[Arena]
+    result: Arena
+    go: tuple[socket.socket, socket.socket]
+
+    @classmethod
+    def create(cls, stack: contextlib.ExitStack, worlds: list[int], size: int) -> _Shared:
+        """Create them, `size` bytes of memory each. Everything is closed with `stack`. Runs come
+        one after the other, so they use the same memory.
+        """
+
+        def pair() -> tuple[socket.socket, socket.socket]:
+            ours, theirs = socket.socketpair()
+            stack.callback(ours.close)
+            stack.callback(theirs.close)
+            return ours, theirs
+
+        def arena(*, others_write: bool = True) -> Arena:
+            made = Arena.create(size, others_write=others_write)
+            stack.callback(made.close)
+            return made
+
+        runs = [[pair() for _ in range(world)] for world in worlds]
+        return cls(runs, [arena() for _ in range(max(worlds))], arena(others_write=False), pair())
+
+    def job(self, folder: Path, entry: str) -> dict[str, Any]:
+        """Return the worker's `RankJob`: descriptors by their numbers, and where the script
+        lies.
+        """
+        return {
+            "sockets": [[theirs.fileno() for _, theirs in run] for run in self.runs],
+            "arenas": [arena.fd for arena in self.arenas],
+            "result": self.result.fd,
+            "go": self.go[1].fileno(),
+            "folder": str(folder),
+            "entry": entry,
+            "apart": lets_ranks_part(),
+            "readable": readable_folders([]),
+        }
+
+    def close_theirs(self) -> None:
+        """Close the ranks' ends: a rank's death shows only once nobody here holds its end."""
+        for _, theirs in (*(pair for run in self.runs for pair in run), self.go):
+            theirs.close()
+
+
+class Crew:
+    """A worker that has torch imported, and forks the ranks of one run after the other from it."""
+
+    def __init__(self, shared: _Shared, worker: Worker, costs: CostTable) -> None:
+        self.isolation = {**worker.isolation, "ranks": _APART if lets_ranks_part() else _TOGETHER}
+        self._shared = shared
+        self._worker = worker
+        self._costs = costs
+        self._runs = iter(shared.runs)
+
+    def run(
+        self, secret: Secret, progress: Callable[[float], None] = lambda _share: None
+    ) -> EmulatedRun:
+        """Run the script on the next number of ranks, calling `progress` with the share (0–1) done.
+
+        Raises Violation when it breaks a rule, crashes or hangs, BusyMachineError when it did not
+        finish because other programs had the cores.
+        """
+        pairs = next(self._runs)
+        links = [
+            (ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)
+        ]
+        server = FabricServer(
+            links,
+            self._shared.result,
+            self._costs,
+            load_fabric(),
+            partial(secret.batch, self._costs),
+            secret.factor,
+        )
+        starvation = Starvation(self._worker)
+        # A dead worker shows below, by its ranks' sockets.
+        with contextlib.suppress(BrokenPipeError):
+            self._shared.go[0].sendall(OK)
+        try:
+            server.serve(
+                RUN_S,
+                SILENCE_S,
+                lambda step: progress(step / secret.steps),
+                self._worker.watch.now_and_then,
+            )
+        except Violation as violation:
+            explained = with_last_words(violation, self._worker.log_tail())
+            if violation.reason == "timed out" and starvation.happened():
+                raise BusyMachineError(
+                    f"Other programs kept most cores busy: {len(links)} ranks did not finish.",
+                    "Close other programs, wait for background jobs to end, and check again.",
+                ) from None
+            raise explained from None
+        return EmulatedRun(
+            len(links),
+            self._costs,
+            [link.clock for link in server.links],
+            server.links[0].ledger.reduced_bytes,
+            server.gradients,
+            [link.ledger.order for link in server.links],
+            server.start,
+            server.recorded,
+            server.all_parameters(),
+        )
+
+
+@contextlib.contextmanager
+def crew(
+    folder: Path, entry: str, costs: CostTable, worlds: list[int], scratch: Path, janitor: Janitor
+) -> Iterator[Crew]:
+    """Start a crew for the script in `folder`, for one run on each of `worlds` ranks in this order.
+    On leaving, every process is ended and every descriptor closed.
+    """
+    scratch.mkdir(parents=True)
+    shutil.copytree(folder, scratch / "code")
+    with contextlib.ExitStack() as stack:
+        shared = _Shared.create(stack, worlds, 4 * costs.elements + _SPARE_BYTES)
+        job = shared.job(scratch / "code", entry)
+        worker = Worker(
+            python_module(
+                "bottleneck_lab.measure.kinds.data_parallel.child",
+                msgspec.json.encode(job).decode(),
+            ),
+            Paths(scratch, may_mount=job["apart"]),
+            LIMITS,
+            pass_fds=[*chain(*job["sockets"]), *job["arenas"], job["result"], job["go"]],
+            cores=None,
+            threads=1,
+            gpu=False,
+            janitor=janitor,
+        )
+        stack.callback(worker.end)
+        shared.close_theirs()
+        # The fabric reduces with it. Now, while the worker is importing it, too.
+        import_module("torch")
+        yield Crew(shared, worker, costs)
+
+
+def with_last_words(violation: Violation, log: str) -> Violation:
+    """Add the reason that the first rank to fail wrote into the worker's log (`child.run_rank`)."""
+    quoted = re.search(r"⟦(Rank \d+: .*?)⟧", log, re.DOTALL)
+    if violation.reason != "crashed" or quoted is None:
+        return violation
+    return Violation("crashed", f"{violation.sentence} {quoted[1].strip()}")
