@@ -340,8 +340,8 @@ def test_a_broken_rule_ends_the_run(name, two_ranks, monkeypatch):
 
 
 def test_a_second_voice_is_refused_whatever_the_rank_is_doing(two_ranks):
-    """The rank computes, or waits in a collective, as the voice is first heard: the scheduler decides
-    which.
+    """The rank computes, or waits in a collective, as the voice is first heard: the
+    scheduler decides which.
     """
     with pytest.raises(
         Violation, match=r"with batches left|while it should have waited for the other ranks"

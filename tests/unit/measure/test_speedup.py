@@ -323,8 +323,8 @@ def test_what_used_up_the_time_is_said(monkeypatch):
 
 
 def on(cores: float, allowed: int | None, waiting: float = 0.0, ratio: float = 2.0) -> None:
-    """Check 0.12 s in which so many cores were busy and so many threads waited for one, where a case
-    allows so many threads.
+    """Check 0.12 s in which so many cores were busy and so many threads waited for one, where
+    a case allows so many threads.
     """
     made = case(ratio, overhead_s=0.0, pairs=12)
     made.cpu_s, made.waited_s, made.threads = 0.12 * cores, 0.12 * waiting, allowed
