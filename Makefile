@@ -14,10 +14,10 @@ GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psuti
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint demo slow gpu fresh docs bench clean
+.PHONY: help setup quick test lint demo slow gpu gpu-bundle fresh docs bench clean
 
 help: ## List the targets.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## Create the virtual environment and install everything into it.
 
@@ -68,6 +68,10 @@ gpu: ## Run everything that needs a CUDA device, step by step; ARGS="--budget-s 
 	> "$$($(GPU_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpu.pth"
 	@if $(GPU_VENV)/bin/python -I -c '$(GPU_NEEDS)'; then $(GPU_VENV)/bin/python scripts/gpu.py $(ARGS); \
 	else $(MAKE) --no-print-directory setup && $(BIN)/python scripts/gpu.py $(ARGS); fi
+
+# For a machine without a package index: the project, the wheels that it lacks, bubblewrap and a start script.
+gpu-bundle: $(STAMP) ## Pack all that `make gpu` needs into one archive; PYTHON=3.12 names the GPU machine's Python.
+	$(BIN)/python scripts/gpu_bundle.py $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON))
 
 fresh: ## Run the README's commands in bare Debian roots, as root with mmdebstrap; RELEASES=bookworm, TESTS=1 as you like.
 	scripts/fresh.sh

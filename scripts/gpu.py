@@ -460,12 +460,25 @@ def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
     inside = [
         e for e in events if "ts" in e and begin <= float(e["ts"]) < end and not _on_device(e)
     ]
-    launched = {e["args"]["correlation"] for e in inside if "correlation" in e.get("args", {})}
-    device = [
-        e for e in events if _on_device(e) and e.get("args", {}).get("correlation") in launched
-    ]
+    launched = _correlations(inside)
+    # Rows that the checker adds, such as those of a device that it feeds itself, have no launch
+    # anywhere: they belong to the steps in which they lie.
+    unlaunched = {None} | _correlations(e for e in events if _on_device(e))
+    unlaunched -= _correlations(e for e in events if not _on_device(e))
+    device = []
+    for event in events:
+        if _on_device(event):
+            correlation = event.get("args", {}).get("correlation")
+            lies_inside = begin <= float(event["ts"]) < end
+            added = correlation in unlaunched and event["cat"] != "gpu_user_annotation"
+            if correlation in launched or (added and lies_inside):
+                device.append(event)
     labels = [e for e in events if e.get("ph") == "M"]
     return {**trace, "traceEvents": [*(e for e in inside if e.get("ph") != "M"), *device, *labels]}
+
+
+def _correlations(events: Iterable[dict[str, Any]]) -> set[Any]:
+    return {e["args"]["correlation"] for e in events if "correlation" in e.get("args", {})}
 
 
 def _on_device(event: dict[str, Any]) -> bool:

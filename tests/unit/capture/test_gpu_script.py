@@ -358,6 +358,22 @@ def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
     assert found["schemaVersion"] == 1
 
 
+def test_a_cut_trace_keeps_the_rows_of_a_device_that_nothing_on_the_host_launched(gpu):
+    events = [
+        {**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)
+    ]
+    events += [
+        event("step of the fed device", 12.0, "kernel", correlation=7),
+        event("one without a number", 22.0, "gpu_memcpy"),
+        event("after the kept steps", 42.0, "kernel", correlation=8),
+    ]
+    kept = gpu.cut({"traceEvents": events}, steps=3)["traceEvents"]
+    assert [row["name"] for row in kept if not row["name"].startswith("ProfilerStep")] == [
+        "step of the fed device",
+        "one without a number",
+    ]
+
+
 def test_of_a_capture_of_many_launches_fewer_steps_are_kept(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
     monkeypatch.setattr(gpu, "MAX_FILE_BYTES", 1200)
