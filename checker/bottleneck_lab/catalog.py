@@ -113,7 +113,7 @@ class QuestionSpec(_Spec, frozen=True):
     accept: list[str] = []
 
     def accepts(self, words: str) -> bool:
-        """Whether a text matches one of the patterns; without patterns, any does."""
+        """Return True if a text matches one of the patterns; without patterns, any does."""
         return not self.accept or any(
             re.search(pattern, words, re.IGNORECASE) for pattern in self.accept
         )
@@ -186,42 +186,41 @@ class TextSpec(_Spec, frozen=True):
 
 
 def translate(spec: LabSpec, text: TextSpec) -> LabSpec:
-    """The lab with the words of another language."""
+    """Return the lab with the words of another language; what `text` leaves out stays."""
     replace = msgspec.structs.replace
-    questions = [
-        (question, text.questions.get(question.id, QuestionText())) for question in spec.questions
-    ]
+    hints = spec.hints
+    if text.hints:
+        hints = [replace(hint, text=words) for hint, words in zip(hints, text.hints, strict=True)]
+    questions = []
+    for question in spec.questions:
+        words = text.questions.get(question.id, QuestionText())
+        ask, measure = words.ask or question.ask, words.measure or question.measure
+        questions.append(replace(question, ask=ask, measure=measure))
+    devices = {}
+    for name, device in spec.devices.items():
+        criteria = [
+            replace(criterion, text=text.criteria.get(criterion.id, criterion.text))
+            for criterion in device.criteria
+        ]
+        devices[name] = replace(device, criteria=criteria)
     return replace(
         spec,
         title=text.title or spec.title,
         symptom=text.symptom or spec.symptom,
-        hints=(
-            [replace(hint, text=words) for hint, words in zip(spec.hints, text.hints, strict=True)]
-            if text.hints
-            else spec.hints
-        ),
-        questions=[
-            replace(one, ask=said.ask or one.ask, measure=said.measure or one.measure)
-            for one, said in questions
-        ],
-        devices={
-            device: replace(
-                found,
-                criteria=[
-                    replace(one, text=text.criteria.get(one.id, one.text)) for one in found.criteria
-                ],
-            )
-            for device, found in spec.devices.items()
-        },
+        hints=hints,
+        questions=questions,
+        devices=devices,
     )
 
 
 def language() -> str:
-    """The language that learners read, as in `README.de.md`: `BOTTLENECK_LAB_LANGUAGE`, empty for
-    the originals'.
+    """Return the language that learners read, as in `README.de.md`: `BOTTLENECK_LAB_LANGUAGE`.
+
+    Empty for the originals' language, and for a value that is no language code: the value becomes
+    part of a file name.
     """
-    asked = os.environ.get("BOTTLENECK_LAB_LANGUAGE", "")
-    return asked if re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?", asked) else ""
+    wanted = os.environ.get("BOTTLENECK_LAB_LANGUAGE", "")
+    return wanted if re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?", wanted) else ""
 
 
 class StageSpec(_Spec, frozen=True):
@@ -252,64 +251,65 @@ class Lab(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> Path:
-        """The content that the lab is part of: this project's own, or a pack's."""
+        """Return the content that the lab is part of: this project's own, or a pack's."""
         return self.path.parent.parent
 
     def brief(self) -> Path:
-        """README.md in the learner's language, if there is one."""
+        """Return README.md in the learner's language, if there is one."""
         translated = self.path / f"README.{language()}.md"
         return translated if translated.is_file() else self.path / "README.md"
 
     def content_hash(self) -> str:
-        """SHA-256 over the lab's and the solution's files: names and bytes, in sorted order."""
-        return hash_files(
-            {
-                f"{root.parent.name}/{file.relative_to(root)}": file
-                for root in (self.path, self.solution)
-                for file in files_below(root)
-            }
-        )
+        """Return the SHA-256 over the lab's and the solution's files: names and bytes, sorted."""
+        files = {}
+        for root in (self.path, self.solution):
+            # `labs/train.py` and `solutions/train.py`: the slug is left out, so that renaming a
+            # folder does not change what it holds.
+            for file in files_below(root):
+                files[f"{root.parent.name}/{file.relative_to(root)}"] = file
+        return hash_files(files)
 
     def sources(self, device: Device) -> list[str]:
-        """The editable files that are used on `device`."""
+        """Return the editable files that are used on `device`."""
         return list(self.spec.devices[device].settings.get("sources", self.spec.editable))
 
     def code_hash(self, folder: Path) -> str:
-        """SHA-256 over the editable files in `folder`; missing ones are skipped."""
+        """Return the SHA-256 over the editable files in `folder`; missing ones are skipped."""
         return hash_files(
             {name: folder / name for name in self.spec.editable if (folder / name).is_file()}
         )
 
 
 def files_below(root: Path) -> list[Path]:
-    """Regular files below `root`, sorted; caches and hidden files left out. A missing folder has
-    none.
+    """Return the regular files below `root`, sorted, without caches and hidden files.
+
+    A missing folder has none.
     """
-    return sorted(
-        path
-        for path in root.rglob("*")
-        if path.is_file()
-        and not any(
-            part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts
-        )
-    )
+    files = []
+    for path in sorted(root.rglob("*")):
+        parts = path.relative_to(root).parts
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+        if path.is_file() and not hidden:
+            files.append(path)
+    return files
 
 
 def hash_files(files: dict[str, Path]) -> str:
-    """SHA-256 over names and contents, independent of the order in which they were found."""
+    """Return the SHA-256 over names and contents, whatever order the files are given in."""
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         data = path.read_bytes()
+        # The length keeps two files apart: without it, bytes could move from one to the next.
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
 def content_root() -> Path:
-    """Where this project's own `labs/`, `solutions/` and `datasets/` are: `BOTTLENECK_LAB_CONTENT`,
-    the wheel's copy, or the checkout.
+    """Return the folder of this project's own `labs/`, `solutions/` and `datasets/`.
 
-    Raises LabError if none of them exists.
+    That is `BOTTLENECK_LAB_CONTENT`, the wheel's copy, or the checkout. Raises LabError if none of
+    them exists.
     """
     package = Path(__file__).resolve().parent
     override = os.environ.get("BOTTLENECK_LAB_CONTENT")
@@ -323,17 +323,23 @@ def content_root() -> Path:
 
 
 def content_roots() -> list[Path]:
-    """All content: this project's own first, then the folders that `BOTTLENECK_LAB_PACKS` names,
-    then what installed packs bring.
+    """Return the folders of all content, each once.
 
-    Raises UsageError for a folder without a course.
+    This project's own comes first, then the folders that `BOTTLENECK_LAB_PACKS` names, then those
+    of the packages that entry points of the group `PACKS` name. Raises UsageError for a folder
+    without a course, LabError for an entry point that names no package.
     """
-    named = [
-        Path(part).absolute()
-        for part in os.environ.get("BOTTLENECK_LAB_PACKS", "").split(os.pathsep)
-        if part
-    ]
-    roots = [content_root(), *named, *_installed_packs()]
+    named = os.environ.get("BOTTLENECK_LAB_PACKS", "").split(os.pathsep)
+    roots = [content_root(), *(Path(part).absolute() for part in named if part)]
+    for entry in sorted(entry_points(group=PACKS), key=lambda entry: entry.name):
+        # `find_spec` runs no code of the pack except that of a parent package.
+        spec = find_spec(entry.value)
+        if spec is None or not spec.submodule_search_locations:
+            raise LabError(
+                f"The lab pack '{entry.name}' names {entry.value}, which is not a package.",
+                f"Correct its entry point in the group {PACKS}, or uninstall the pack.",
+            )
+        roots.append(Path(spec.submodule_search_locations[0]))
     for root in roots:
         if not (root / "labs" / "course.toml").is_file():
             raise UsageError(
@@ -343,108 +349,129 @@ def content_roots() -> list[Path]:
     return list(dict.fromkeys(roots))
 
 
-def _installed_packs() -> list[Path]:
-    """The folders of the packages that entry points of the group name, found without running any
-    code of theirs but a parent package's.
-    """
-    found = []
-    for entry in sorted(entry_points(group=PACKS), key=lambda entry: entry.name):
-        spec = find_spec(entry.value)
-        if spec is None or not spec.submodule_search_locations:
-            raise LabError(
-                f"The lab pack '{entry.name}' names {entry.value}, which is not a package.",
-                f"Correct its entry point in the group {PACKS}, or uninstall the pack.",
-            )
-        found.append(Path(spec.submodule_search_locations[0]))
-    return found
-
-
 def find_dataset(name: str) -> Path | None:
-    """The generator of a data set, in whichever content there is; packs can use each other's. None
-    if nobody brings one.
+    """Return the generator of a data set; None if no content brings one.
+
+    Packs can use each other's.
     """
     files = (root / "datasets" / f"{name}.py" for root in content_roots())
     return next((file for file in files if file.is_file()), None)
 
 
 def load_course() -> CourseSpec:
-    """The course of this installation: the packs' stages of a name join its own, others follow."""
-    return _joined(_courses())
+    """Return the course of this installation.
+
+    A pack's stage joins the stage of the same name; others follow.
+    """
+    return _join(_read_courses())
 
 
-def _courses() -> dict[Path, CourseSpec]:
-    """The course of each content, this project's own first: what finding it costs is paid once."""
+def _read_courses() -> dict[Path, CourseSpec]:
     return {
         root: load_declared(root / "labs" / "course.toml", CourseSpec) for root in content_roots()
     }
 
 
-def _joined(courses: dict[Path, CourseSpec]) -> CourseSpec:
+def _join(courses: dict[Path, CourseSpec]) -> CourseSpec:
     first, *others = courses.values()
     stages = {stage.name: stage for stage in first.stages}
-    for stage in [stage for course in others for stage in course.stages]:
-        known = stages.get(stage.name)
-        stages[stage.name] = (
-            msgspec.structs.replace(known, labs=[*known.labs, *stage.labs]) if known else stage
-        )
+    for course in others:
+        for stage in course.stages:
+            if stage.name in stages:
+                known = stages[stage.name]
+                stages[stage.name] = msgspec.structs.replace(known, labs=[*known.labs, *stage.labs])
+            else:
+                stages[stage.name] = stage
     return CourseSpec(first.title, list(stages.values()))
 
 
 @cache
 def load_labs() -> dict[str, Lab]:
-    """Every lab of the course by its slug, in the course's order. Raises LabError if two packs have
-    a lab of one name.
+    """Return every lab of the course by its slug, in the course's order.
+
+    Raises LabError if two labs share a name: the present one or an older one.
     """
+    courses = _read_courses()
     homes: dict[str, Path] = {}
-    courses = _courses()
-    for root, slug in [
-        (root, slug)
-        for root, course in courses.items()
-        for stage in course.stages
-        for slug in stage.labs
-    ]:
-        if slug in homes:
-            raise LabError(
-                f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
-                "Remove one of them from BOTTLENECK_LAB_PACKS, or uninstall that pack.",
-            )
-        homes[slug] = root
-    return {
+    for root, course in courses.items():
+        for stage in course.stages:
+            for slug in stage.labs:
+                if slug in homes:
+                    raise LabError(
+                        f"Both {homes[slug]} and {root} have a lab called '{slug}'.",
+                        "Remove one of them from BOTTLENECK_LAB_PACKS, or uninstall that pack.",
+                    )
+                homes[slug] = root
+    labs = {
         slug: _load_lab(homes[slug], stage.name, slug)
-        for stage in _joined(courses).stages
+        for stage in _join(courses).stages
         for slug in stage.labs
     }
+    _require_distinct_aliases(labs)
+    return labs
 
 
 def _load_lab(root: Path, stage: str, slug: str) -> Lab:
     folder = root / "labs" / slug
-    spec, words = load_declared(folder / "lab.toml", LabSpec), folder / f"lab.{language()}.toml"
+    spec = load_declared(folder / "lab.toml", LabSpec)
+    words = folder / f"lab.{language()}.toml"
     if words.is_file():
-        spec = _translated(spec, words)
+        text = load_declared(words, TextSpec)
+        if text.hints and len(text.hints) != len(spec.hints):
+            raise LabError(
+                f"{words} translates {len(text.hints)} of the lab's {len(spec.hints)} hints.",
+                "The lab's author must translate all of them, in order, or none.",
+            )
+        spec = translate(spec, text)
     return Lab(slug, stage, folder, root / "solutions" / slug, spec)
 
 
-def _translated(spec: LabSpec, words: Path) -> LabSpec:
-    text = load_declared(words, TextSpec)
-    if text.hints and len(text.hints) != len(spec.hints):
-        raise LabError(
-            f"{words} translates {len(text.hints)} of the lab's {len(spec.hints)} hints.",
-            "The lab's author must translate all of them, in order, or none.",
-        )
-    return translate(spec, text)
+def _require_distinct_aliases(labs: dict[str, Lab]) -> None:
+    """Raise LabError if an older name of one lab is also a name of another.
 
-
-def find_lab(name: str) -> Lab:
-    """Return the lab called `name`, now or in an earlier version. Raises UsageError that suggests
-    the nearest name.
+    Whatever was recorded under that name would go to whichever of the two is loaded first.
     """
+    owners = dict(labs)
+    for lab in labs.values():
+        for alias in lab.spec.aliases:
+            other = owners.setdefault(alias, lab)
+            if other is not lab:
+                raise LabError(
+                    f"{lab.path / 'lab.toml'} has the alias '{alias}', which also names the lab in"
+                    f" {other.path}.",
+                    "Remove the alias from one of them; if one is a pack's, uninstall that pack.",
+                )
+
+
+def known_lab(name: str) -> Lab | None:
+    """Return the lab called `name`, now or in an earlier version; None if there is none."""
     labs = load_labs()
     if name in labs:
         return labs[name]
-    for lab in labs.values():
-        if name in lab.spec.aliases:
-            return lab
-    near = difflib.get_close_matches(name, labs, n=1, cutoff=0.4)
+    return next((lab for lab in labs.values() if name in lab.spec.aliases), None)
+
+
+def current_name(name: str) -> str:
+    """Return the present name of a lab that was recorded as `name`.
+
+    A lab that this installation does not have keeps the name it was recorded under.
+    """
+    try:
+        lab = known_lab(name)
+    except LabError:  # a recorded verdict can be shown even if a lab pack is broken
+        return name
+    return lab.slug if lab else name
+
+
+def find_lab(name: str) -> Lab:
+    """Return the lab called `name`, now or in an earlier version.
+
+    Raises UsageError that suggests the nearest present name.
+    """
+    lab = known_lab(name)
+    if lab:
+        return lab
+    near = difflib.get_close_matches(name, load_labs(), n=1, cutoff=0.4)
     raise UsageError(
         f"There is no lab called '{name}'.",
         f"Did you mean '{near[0]}'?" if near else "`lab list` shows them all.",

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -87,8 +86,7 @@ SECTIONS = {
         "dev": "Write labs: create one and prove that it works.",
     },
 }
-"""Every command by section, with the first paragraph of its docstring, which a test keeps in step.
-"""
+"""Every command by section, with the first paragraph of its docstring; a test compares the two."""
 
 _COHORT = {
     "alembic": "alembic",
@@ -108,7 +106,7 @@ themselves.
 """
 
 _MODULES = {"list": "list_labs"}
-"""Of commands whose module has another name, as `list` is Python's."""
+"""The modules of commands that cannot be called like their command: `list` is Python's."""
 _GROUPS = ("cohort", "dev")
 """Commands with subcommands, listed in their module's COMMANDS."""
 
@@ -120,7 +118,7 @@ _PLAIN: dict[str, Any] = {
 
 
 def module_of(name: str) -> ModuleType:
-    """The module of the command called `name`, imported now."""
+    """Return the module of the command called `name`, imported now."""
     return import_module(f"bottleneck_lab.commands.{_MODULES.get(name, name)}")
 
 
@@ -128,12 +126,13 @@ def module_of(name: str) -> ModuleType:
 
 
 class _QuickFlags:
-    """Sets unset flags to False: since version 0.29, Typer loads pydantic (60 ms) to convert None
-    to bool.
+    """Sets unset flags to False.
+
+    Since version 0.29, Typer loads pydantic (60 ms) to convert None to bool.
     """
 
     def get_params(self, ctx: Any) -> Any:
-        """The command's parameters, with its help option."""
+        """Return the command's parameters, with its help option."""
         parameters = super().get_params(ctx)  # type: ignore[misc]  # of the command that this is mixed into
         for parameter in parameters:
             if getattr(parameter, "is_flag", False) and parameter.default is None:
@@ -142,7 +141,19 @@ class _QuickFlags:
 
 
 class _Command(_QuickFlags, TyperCommand):
-    """A command whose module has been imported."""
+    """A command whose module has been imported.
+
+    `--html` without a file name writes `default_page`, if the command has one.
+    """
+
+    default_page: str | None = None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with the default file name where `--html` has none."""
+        # Typer has no options with an optional value.
+        if self.default_page:
+            args = with_default_page(args, self.default_page)
+        return super().parse_args(ctx, args)
 
 
 class _Group(_QuickFlags, TyperGroup):
@@ -150,14 +161,15 @@ class _Group(_QuickFlags, TyperGroup):
 
 
 class _Deferred(TyperCommand):
-    """A command known by its name and help; its module is imported when it is run or its own
-    arguments are completed.
+    """A command known by its name and help.
+
+    Its module is imported when it is run, or when its own arguments are completed.
     """
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """The context of the real command."""
+        """Return the context of the real command."""
         return _loaded(self.name or "").make_context(info_name, args, parent, **extra)
 
 
@@ -180,7 +192,7 @@ class _Lab(_QuickFlags, TyperGroup):
 
 
 def _loaded(name: str) -> Any:
-    """The command called `name`, built by Typer from its function.
+    """Return the command called `name`, built by Typer from its function.
 
     Raises MachineError for one that does not run on Windows, or whose module needs an extra that is
     not installed.
@@ -190,25 +202,31 @@ def _loaded(name: str) -> Any:
     if name == "cohort":
         require_packages("cohort", **_COHORT)
     module = module_of(name)
-    if name in _GROUPS:
-        return _group(module)
-    return _single(name, module.command, module.EXAMPLE)
-
-
-def _single(name: str, function: Callable[..., Any], example: str) -> Any:
-    app = typer.Typer(add_completion=False, **_PLAIN)
-    app.command(name, cls=_Command, epilog=f"Example: {example}")(function)
-    return typer.main.get_command(app)
-
-
-def _group(module: ModuleType) -> Any:
+    if name not in _GROUPS:
+        app = typer.Typer(add_completion=False, **_PLAIN)
+        app.command(name, cls=_Command, epilog=f"Example: {module.EXAMPLE}")(module.command)
+        command = typer.main.get_command(app)
+        command.default_page = getattr(module, "DEFAULT_PAGE", None)  # type: ignore[attr-defined]  # of `_Command`
+        return command
     summary = (module.__doc__ or "").split("\n\n")[0]
     app = typer.Typer(
         cls=_Group, help=summary, no_args_is_help=True, add_completion=False, **_PLAIN
     )
-    for name, (function, example) in module.COMMANDS.items():
-        app.command(name, cls=_Command, epilog=f"Example: {example}")(function)
+    for subcommand, (function, example) in module.COMMANDS.items():
+        app.command(subcommand, cls=_Command, epilog=f"Example: {example}")(function)
     return typer.main.get_command(app)
+
+
+def with_default_page(args: list[str], page: str) -> list[str]:
+    """Return the arguments with `page` after an `--html` that no file name follows."""
+    completed: list[str] = []
+    for index, arg in enumerate(args):
+        if arg == "--":
+            return [*completed, *args[index:]]
+        completed.append(arg)
+        if arg == "--html" and (index + 1 == len(args) or args[index + 1].startswith("-")):
+            completed.append(page)
+    return completed
 
 
 app = typer.Typer(
@@ -216,8 +234,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(metadata.version("bottleneck-lab"))
         raise typer.Exit
 
@@ -241,22 +259,21 @@ def _lab(
 
 
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM unwinds the stack as Ctrl-C does, so that workers end and unfinished folders are
-    removed.
-    """
+    """Unwind the stack as Ctrl-C does, so that workers end and unfinished folders are removed."""
     raise SystemExit(128 + signum)
 
 
-def _tell(message: str, remedy: str) -> None:
-    """Prints an error: what is wrong, then what to do. A closed terminal is ignored."""
-    with contextlib.suppress(OSError):
+def _print_error(message: str, remedy: str) -> None:
+    """Print what is wrong, then what to do about it."""
+    with contextlib.suppress(OSError):  # the terminal may be closed
         sys.stdout.flush()
         sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
 
 
-def _unexpected(error: Exception) -> ExitCode:
-    """An unexpected error is our fault, never a FAIL: exit code 4, with the traceback only on
-    request.
+def _report_bug(error: Exception) -> ExitCode:
+    """Report an unexpected error, with the traceback only on request.
+
+    It is our fault, never a FAIL of the learner's work.
     """
     if os.environ.get("BOTTLENECK_LAB_DEBUG"):
         raise error
@@ -264,7 +281,7 @@ def _unexpected(error: Exception) -> ExitCode:
     trace = error.__traceback__
     while trace:
         where, trace = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", trace.tb_next
-    _tell(
+    _print_error(
         f"bottleneck-lab itself failed: {type(error).__name__}: {error} ({where}).",
         "Your work is safe. To report this, run it again with BOTTLENECK_LAB_DEBUG=1 and include"
         " the traceback.",
@@ -273,19 +290,20 @@ def _unexpected(error: Exception) -> ExitCode:
 
 
 _PIPE_CLOSED = 141
-"""The status a shell reports for a program killed by SIGPIPE. The signal itself stays ignored: a
-dying worker must not take the verifier with it.
+"""The status a shell reports for a program killed by SIGPIPE.
+
+The signal itself stays ignored: a dying worker must not take the verifier with it.
 """
 
 
 def _invoke() -> int:
-    """Run the command line; the exit status."""
+    """Run the command line, and return the exit status."""
     try:
         app(prog_name="lab")
     except SystemExit as end:
         return _status(end)
     except LabError as error:
-        _tell(error.message, error.remedy)
+        _print_error(error.message, error.remedy)
         return error.exit_code
     except BrokenPipeError:
         return _PIPE_CLOSED
@@ -293,51 +311,43 @@ def _invoke() -> int:
         if os.environ.get("BOTTLENECK_LAB_DEBUG"):
             raise
         explained = explain(error, Path("a file"))
-        _tell(explained.message, explained.remedy)
+        _print_error(explained.message, explained.remedy)
         return explained.exit_code
     except Exception as error:
-        return _unexpected(error)
+        return _report_bug(error)
     return ExitCode.OK
 
 
 def _status(end: SystemExit) -> int:
-    """The exit status that Typer or Rich chose, except for their 1, which would read as FAIL."""
+    """Return the exit status that Typer or Rich chose, except where it would read as FAIL."""
     status = end.code if isinstance(end.code, int) else 0
     if isinstance(end.__context__, BrokenPipeError):
         return _PIPE_CLOSED
-    if isinstance(end.__context__, typer.Abort):
+    if isinstance(end.__context__, typer.Abort):  # a question that was not answered; Typer's 1
         status = ExitCode.INTERRUPTED
     if status == ExitCode.INTERRUPTED:
-        _tell("Interrupted. Everything recorded so far is safe.", "")
+        _print_error("Interrupted. Everything recorded so far is safe.", "")
     return status
 
 
-def _finish(status: int) -> int:
-    """The exit status once all output is flushed; the reader may have closed the pipe."""
+def main() -> NoReturn:
+    """Run the `lab` program."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # the encoding may lack our signs
+    # JSON is for programs, and stays unchanged.
+    if os.environ.get("BOTTLENECK_LAB_PLAIN") and "--json" not in sys.argv:
+        sys.stdout, sys.stderr = PlainLines(sys.stdout), PlainLines(sys.stderr)
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, _stop)
+    status = int(_invoke())
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         status = _PIPE_CLOSED
     if status == _PIPE_CLOSED:
+        # The interpreter flushes again at its end, and would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return status
-
-
-def _plain_lines() -> None:
-    """Writes everything as plain lines from now on. JSON is for programs and stays unchanged."""
-    if "--json" not in sys.argv:
-        sys.stdout, sys.stderr = PlainLines(sys.stdout), PlainLines(sys.stderr)
-
-
-def main() -> NoReturn:
-    """Entry point of the `lab` program."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    if os.environ.get("BOTTLENECK_LAB_PLAIN"):
-        _plain_lines()
-    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
-        number = getattr(signal, name, None)
-        if number and signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(number, _stop)
-    sys.exit(_finish(int(_invoke())))
+    sys.exit(status)

@@ -54,14 +54,20 @@ def require_packages(extra: str, **modules: str) -> None:
         )
 
 
+def require_lab_packages() -> None:
+    """Raise MachineError if a package that every lab needs is not installed."""
+    require_packages("labs", torch="PyTorch", torchvision="torchvision", PIL="Pillow")
+
+
 def require_linux(command: str) -> None:
-    """Raises MachineError if `command` cannot work: it isolates and measures processes with what
-    only Linux has.
+    """Raise MachineError if `command` cannot work here.
+
+    It isolates and measures processes with what only Linux has.
     """
     if sys.platform != "linux":
+        system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         raise MachineError(
-            f"{command} needs Linux; this is"
-            f" {'Windows' if sys.platform == 'win32' else 'macOS' if sys.platform == 'darwin' else sys.platform}.",
+            f"{command} needs Linux; this is {system}.",
             "Run it in WSL2 or in the container (docs/install.md). `lab list`, `report`, `compare`"
             " and `verify` work here.",
         )

@@ -28,8 +28,8 @@ from bottleneck_lab.needs import (
     dali_build,
     dali_extra,
     install_command,
+    require_lab_packages,
     require_linux,
-    require_packages,
 )
 from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.workspace.dataset import is_made
@@ -117,7 +117,7 @@ def gpus_missing(lab: Lab) -> str:
 def require_torch(command: str) -> None:
     """Raise MachineError if `command`, which runs a lab, lacks Linux or PyTorch."""
     require_linux(command)
-    require_packages("labs", torch="PyTorch", torchvision="torchvision", PIL="Pillow")
+    require_lab_packages()
 
 
 def _require_gpu(lab: Lab) -> None:

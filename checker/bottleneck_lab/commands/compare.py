@@ -11,20 +11,20 @@ import typer
 from bottleneck_lab.analysis.compare import Comparison, Observation, compare, observe
 from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.evidence import readable
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.course.captures import readable
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
-from bottleneck_lab.workspace.captures import find_capture
+from bottleneck_lab.workspace.captures import captures_called, find_capture
 from bottleneck_lab.workspace.commitments import is_blind_at
-from bottleneck_lab.workspace.folder import numbered
 
 EXAMPLE = "lab compare before.json.gz after.json.gz --html changes.html"
+DEFAULT_PAGE = "comparison.html"
 
 
 def command(
@@ -53,7 +53,14 @@ def command(
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write an HTML page with both timelines, aligned.")
+        Path | None,
+        typer.Option(
+            "--html",
+            help=(
+                "Write an HTML page with both timelines, aligned, to this file or to"
+                f" {DEFAULT_PAGE}."
+            ),
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -84,19 +91,17 @@ Side = list[Path]
 
 
 def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
-    """What to compare. Raises UsageError if a side does not exist, both are the same, or they have
-    different numbers of captures.
+    """Return the versions to compare.
+
+    Raises UsageError if a side does not exist, both are the same, or they have different numbers of
+    captures.
     """
     sides = _find(before, 0), _find(after, -1)
     if sides[0] == sides[1]:
-        raise UsageError(
-            (
-                f"{_name(sides[0])} is the only capture with a timeline here."
-                if before is None
-                else "These are the same capture."
-            ),
-            "Change the code and make another with `lab profile`.",
-        )
+        message = "These are the same capture."
+        if before is None:
+            message = f"{_name(sides[0])} is the only capture with a timeline here."
+        raise UsageError(message, "Change the code and make another with `lab profile`.")
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side)} in {_name(side)}" for side in sides)
         raise UsageError(
@@ -107,8 +112,9 @@ def _sides(before: str | None, after: str | None) -> tuple[Side, Side]:
 
 
 def _control(folder: Path | None, sides: tuple[Side, Side]) -> Side:
-    """The captures of the control, if there is one. Raises UsageError if there are not as many as
-    of each version.
+    """Return the captures of the control, if there is one.
+
+    Raises UsageError if there are not as many as of each version.
     """
     if folder is None:
         return []
@@ -128,7 +134,7 @@ def _compared(
     after: list[Observation],
     again: list[Observation],
 ) -> Comparison:
-    """The comparison; without causes while they are still the learner's to find."""
+    """Return the comparison; without causes while they are still the learner's to find."""
     comparison = compare(before, after, again)
     if not _is_blind(sides):
         return comparison
@@ -140,39 +146,31 @@ def _is_blind(sides: tuple[Side, Side]) -> bool:
     return any(is_blind_at(path) for side in sides for path in side)
 
 
-def _find(what: str | None, default: int) -> Side:
-    path = Path(what or "").expanduser()
-    if what and not what.isdecimal() and (path.suffix or path.exists()):
+def _find(name: str | None, default: int) -> Side:
+    path = Path(name or "").expanduser()
+    if name and not name.isdecimal() and (path.suffix or path.exists()):
         return _repeated(path) or [path]
-    return [_numbered(what, default)]
+    return [_numbered(name, default)]
 
 
 def _repeated(path: Path) -> Side:
-    """The captures in a folder of captures, oldest first; empty for one capture."""
+    """Return the captures in a folder of captures, oldest first; none for a single capture."""
     if not path.is_dir() or (path / "capture.json").is_file():
         return []
     return sorted(folder.parent for folder in path.glob("*/capture.json"))
 
 
-def _numbered(what: str | None, default: int) -> Path:
-    """A capture of the current lab, or of `lab profile -- …` in this folder."""
+def _numbered(name: str | None, default: int) -> Path:
+    """Return a capture of the current lab, or of `lab profile -- …` in this folder."""
     try:
         workspace = here()
     except UsageError:
-        folder = Path.cwd() / "captures"
-        found = [
-            (number, path) for number, path in numbered(folder) if (path / "capture.json").is_file()
-        ]
-        chosen = [
-            path
-            for number, path in found
-            if what is None or what in (path.name, str(number), f"{number:04}")
-        ]
-        if not chosen:
+        matches = captures_called(name, Path.cwd() / "captures")
+        if not matches:
             raise
-        return chosen[default]
+        return matches[default]
     captures = readable(workspace)
-    capture = captures[default] if captures and what is None else find_capture(workspace, what)
+    capture = captures[default] if captures and name is None else find_capture(workspace, name)
     if capture not in captures:
         raise UsageError(
             f"{capture.name} holds no timeline to compare.",
@@ -182,12 +180,12 @@ def _numbered(what: str | None, default: int) -> Path:
 
 
 def _name(side: Side) -> str:
-    """A side's name: the capture, or the folder of repeated captures."""
+    """Return a side's name: the capture, or the folder of repeated captures."""
     return side[0].name if len(side) == 1 else side[0].parent.name
 
 
 def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:
-    """The page about both; of repeated captures it draws the first pair."""
+    """Write the page about both; of repeated captures it draws the first pair."""
     first: list[Analysis] = []
     observed: list[list[Observation]] = []
     for side in sides:

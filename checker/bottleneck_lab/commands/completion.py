@@ -11,11 +11,11 @@ from bottleneck_lab.errors import LabError
 from bottleneck_lab.workspace.folder import numbered, workspace_above
 
 Offer = tuple[str, str]
-"""A word, and what it stands for."""
+"""A word, and its explanation."""
 
 
 def lab_names(incomplete: str) -> list[Offer]:
-    """The labs whose name begins with `incomplete`, each with its title."""
+    """Return the labs whose name begins with `incomplete`, each with its title."""
     try:
         labs = load_labs()
     except LabError:
@@ -24,13 +24,14 @@ def lab_names(incomplete: str) -> list[Offer]:
 
 
 def capture_numbers(incomplete: str) -> list[Offer]:
-    """The numbers of the captures made in this lab, or in this folder outside one, each with its
-    folder's name.
+    """Return the numbers of the captures made in this lab, each with its folder's name.
+
+    Outside a lab, those of the captures made in this folder.
     """
     try:
         workspace = workspace_above(Path.cwd())
     except (LabError, OSError):
         return []
     captures = workspace.captures if workspace else Path.cwd() / "captures"
-    found = [(str(number), path.name) for number, path in numbered(captures)]
-    return [(number, name) for number, name in found if number.startswith(incomplete)]
+    offers = [(str(number), path.name) for number, path in numbered(captures)]
+    return [offer for offer in offers if offer[0].startswith(incomplete)]

@@ -34,8 +34,12 @@ def command(
     json: Json = False,
 ) -> None:
     """Create the labs' data set, or verify and complete an existing one."""
-    asked = {"small": images, "large": large}
-    root = make(name, {key: value for key, value in asked.items() if value is not None})
+    options = {}
+    if images is not None:
+        options["small"] = images
+    if large is not None:
+        options["large"] = large
+    root = make(name, options)
     if json:
         print_json({"dataset": name, "folder": str(root)})
     else:
@@ -43,7 +47,7 @@ def command(
 
 
 def make(name: str, options: dict[str, int] | None = None) -> Path:
-    """Create the data set `name`, showing progress. Returns its folder."""
+    """Create the data set `name`, showing progress, and return its folder."""
     with progress() as show:
         return make_dataset(
             name,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +16,10 @@ import typer
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import content_roots, find_lab, load_labs
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.playing import play as play_through
-from bottleneck_lab.commands.proving import prove
+from bottleneck_lab.commands.screen import progress
 from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
+from bottleneck_lab.course.playing import play as play_through
+from bottleneck_lab.course.proving import prove
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.attest import generate_key
 from bottleneck_lab.grading.criteria import format_figure
@@ -61,43 +64,59 @@ def check(
     the lab teaches; the starter is correct and FAILs for its declared reason; the solution and
     every variant PASS; every mutant FAILs for its declared reason.
     """
-    chosen = [find_lab(slug) for slug in labs] if labs else list(load_labs().values())
-    rows = [] if labs else [_told(Row("the course", "files", check_course()), json=json)]
-    for lab in chosen:
-        rows.append(_told(Row(lab.slug, "files", check_files(lab)), json=json))
-        if not static:
-            rows += [_told(row, json=json) for row in prove(lab, device, only, name)]
+    rows = []
+    for row in _rows_of(labs, static=static, only=only, name=name, device=device):
+        rows.append(row)
+        if not json:  # at once, since the next may take a minute
+            _show_row(row)
     if json:
         print_json(rows)
     if any(row.problems for row in rows):
         raise typer.Exit(ExitCode.FAIL)
 
 
-def _told(row: Row, *, json: bool) -> Row:
-    """Prints one proof at once, since the next may take a minute."""
-    if not json:
-        say(
-            f"{'✗' if row.problems else '✓'} {row.lab}: {row.what}",
-            style="red" if row.problems else None,
-        )
-        for margin in row.proof.margins if row.proof else []:
-            say(f"    {_distance(margin)}", style="dim")
-        for problem in row.problems:
-            say(f"    {problem}")
-    return row
+def _rows_of(
+    names: list[str] | None,
+    *,
+    static: bool,
+    only: Part | None,
+    name: str | None,
+    device: str | None,
+) -> Iterator[Row]:
+    """Yield the results for the labs with these names, or for the course and all its labs."""
+    if names:
+        labs = [find_lab(lab) for lab in names]
+    else:
+        labs = list(load_labs().values())
+        yield Row("the course", "files", check_course())
+    for lab in labs:
+        yield Row(lab.slug, "files", check_files(lab))
+        if not static:
+            yield from prove(lab, device, only, name, progress)
+
+
+def _show_row(row: Row) -> None:
+    if row.problems:
+        say(f"✗ {row.lab}: {row.what}", style="red")
+    else:
+        say(f"✓ {row.lab}: {row.what}")
+    for margin in row.proof.margins if row.proof else []:
+        say(f"    {_distance(margin)}", style="dim")
+    for problem in row.problems:
+        say(f"    {problem}")
 
 
 def _distance(margin: Margin) -> str:
-    """A measured criterion with its interval, its target, and by what factor it is at least better."""
+    """Describe a measured criterion: its interval, its target, and how far it is beyond that."""
     value, low, high, bar = (
         format_figure(number, margin.unit)
         for number in (margin.value, margin.low, margin.high, margin.bar)
     )
     between = f" ({low} to {high})" if margin.low != margin.high else ""
     aim = "at least" if margin.at_least else "at most"
-    times = (
-        f"at least {margin.least:.2f}" if margin.least < 1000 else "over 1000"
-    )  # where a quantity that should be small is zero
+    times = f"at least {margin.least:.2f}"
+    if margin.least >= 1000:  # a quantity that should be small is zero
+        times = "over 1000"
     return (
         f"{margin.criterion} {value}{between}, wanted {aim} {bar}: {times} times as good as"
         " required"
@@ -114,33 +133,33 @@ def calibrate(
 
     A target is safe if all correct work beats it, and all slow work misses it, by at least 10%.
     """
-    found = judge_targets([row for file in files for row in _rows(file)])
+    rows: list[Row] = []
+    for file in files:
+        try:
+            rows += msgspec.json.decode(file.read_bytes(), type=list[Row])
+        except (OSError, msgspec.DecodeError) as error:
+            raise UsageError(
+                f"{file} is not the output of `lab dev check`: {error}.",
+                "`lab dev check LAB --json > FILE` writes one.",
+            ) from error
+    targets = judge_targets(rows)
     if json:
-        print_json(found)
-    for target in [] if json else found:
-        _tell_target(target)
-    if any(target.problems for target in found):
+        print_json(targets)
+    else:
+        for target in targets:
+            _show_target(target)
+    if any(target.problems for target in targets):
         raise typer.Exit(ExitCode.FAIL)
 
 
-def _rows(file: Path) -> list[Row]:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=list[Row])
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(
-            f"{file} is not the output of `lab dev check`: {error}.",
-            "`lab dev check LAB --json > FILE` writes one.",
-        ) from error
-
-
-def _tell_target(target: TargetSafety) -> None:
+def _show_target(target: TargetSafety) -> None:
+    aim = "at least" if target.at_least else "at most"
     bar = format_figure(target.bar, target.unit)
-    say(
-        f"{'✗' if target.problems else '✓'} {target.lab} on {target.device}: {target.criterion}"
-        f" {'at least' if target.at_least else 'at most'}"
-        f" {bar}{'' if target.problems else ' is safe'}",
-        style="red" if target.problems else None,
-    )
+    about = f"{target.lab} on {target.device}: {target.criterion} {aim} {bar}"
+    if target.problems:
+        say(f"✗ {about}", style="red")
+    else:
+        say(f"✓ {about} is safe")
     for side, which in ((target.right, "right"), (target.slow, "slow")):
         for distance, who in side[:1]:
             say(
@@ -179,10 +198,22 @@ def play(
             "--no-check measures nothing, so --solution cannot be checked.",
             "Use only one of the two.",
         )
-    found = find_lab(lab)
-    status = play_through(found, choose_device(found, device), measure=not no_check, solve=solution)
+    played = find_lab(lab)
+    status = play_through(
+        played,
+        choose_device(played, device),
+        measure=not no_check,
+        solve=solution,
+        announce=_announce,
+        show=say,
+    )
     if status not in (ExitCode.OK, ExitCode.FAIL):  # the shipped files have to fail
         raise typer.Exit(status)
+
+
+def _announce(command: str) -> None:
+    say(f"\n$ {command}", style="bold")
+    sys.stdout.flush()  # the command itself writes to the same stream
 
 
 def new(
@@ -207,8 +238,8 @@ def new(
         typer.Option(
             "--kind",
             help=(
-                "What it measures: speedup, requests (a server), feed (a data loader) or ranks"
-                " (DDP)."
+                "What it measures: speedup, http_server, input_pipeline (a data loader) or"
+                " data_parallel (DDP)."
             ),
         ),
     ] = "speedup",
@@ -219,33 +250,42 @@ def new(
     """
     if kind not in _EXAMPLES:
         raise UsageError(f"No example measures '{kind}'.", f"Choose one of {', '.join(_EXAMPLES)}.")
-    example, like, example_entry = _EXAMPLES[kind]
+    folder, like, example_entry = _EXAMPLES[kind]
+    example = _example(folder)
     entry = entry or example_entry
-    targets = [into / part / slug for part in _PARTS]
-    _require_usable(slug, entry, targets)
+    made = [into / part / slug for part in _PARTS]
+    _require_usable(slug, entry, made)
     with explained(into):
-        for part, target in zip(_PARTS, targets, strict=True):
+        for part, target in zip(_PARTS, list(made), strict=True):
             shutil.copytree(
-                _example(example) / part / like,
-                target,
-                ignore=shutil.ignore_patterns("__pycache__"),
+                example / part / like, target, ignore=shutil.ignore_patterns("__pycache__")
             )
             _rename_entry(target, example_entry, entry)
-        made = _copy_datasets(_example(example), into)
+        for file in sorted((example / "datasets").glob("*.py")):
+            target = into / "datasets" / file.name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                made.append(Path(shutil.copyfile(file, target)))
         if course:
             add_to_course(into / "labs" / "course.toml", course, slug)
-    for target in [*targets, *made]:
+    for target in made:
         say(f"made {target}")
-    first = (
-        ""
-        if course_names(into, slug)
-        else f"add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then "
-    )
-    say(f"\nNext: {first}`{_found(into)}lab dev check {slug}`.", style="bold")
+    command = f"lab dev check {slug}"
+    content = into.resolve()
+    if content not in [root.resolve() for root in content_roots()]:
+        command = f"BOTTLENECK_LAB_PACKS={shlex.quote(str(content))} {command}"
+    if course_names(into, slug):
+        say(f"\nNext: `{command}`.", style="bold")
+    else:
+        say(
+            f"\nNext: add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then"
+            f" `{command}`.",
+            style="bold",
+        )
 
 
 def _require_usable(slug: str, entry: str, targets: list[Path]) -> None:
-    """Raises UsageError for a name that cannot be used, or a folder that is there already."""
+    """Raise UsageError for a name that cannot be used, or a folder that is there already."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise UsageError(
             f"'{slug}' is not a valid lab name.",
@@ -263,26 +303,8 @@ def _require_usable(slug: str, entry: str, targets: list[Path]) -> None:
             )
 
 
-def _copy_datasets(example: Path, into: Path) -> list[Path]:
-    """Adds the generators of the example's data sets to the existing ones. Returns the new files."""
-    made = []
-    for file in sorted((example / "datasets").glob("*.py")):
-        target = into / "datasets" / file.name
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            made.append(Path(shutil.copyfile(file, target)))
-    return made
-
-
-def _found(into: Path) -> str:
-    """The prefix that a command needs to find the labs of a folder."""
-    here = into.resolve()
-    known = here in [root.resolve() for root in content_roots()]
-    return "" if known else f"BOTTLENECK_LAB_PACKS={shlex.quote(str(here))} "
-
-
 def _rename_entry(folder: Path, old: str, entry: str) -> None:
-    """Renames the example's workload to `entry`, along with every mention of it."""
+    """Rename the example's workload to `entry`, along with every mention of it."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(old, entry), encoding="utf-8")
@@ -291,7 +313,7 @@ def _rename_entry(folder: Path, old: str, entry: str) -> None:
 
 
 def _example(name: str) -> Path:
-    """The folder of an example lab from docs/authors.md: the wheel's copy, or the checkout's."""
+    """Return the folder of an example in the documentation: the wheel's or the checkout's."""
     package = Path(__file__).resolve().parents[1]
     wheel = package / "content" / name
     return wheel if wheel.is_dir() else package.parents[1] / "docs" / name
@@ -309,7 +331,7 @@ def key(
 
 
 COMMANDS = {
-    "check": (check, "lab dev check dataloader --static"),
+    "check": (check, "lab dev check idle-gpu --static"),
     "calibrate": (calibrate, "lab dev calibrate laptop.json h100.json"),
     "play": (play, "lab dev play my-lab --solution"),
     "new": (new, "lab dev new my-lab --course beginner --entry train.py"),

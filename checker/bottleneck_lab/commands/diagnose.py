@@ -1,5 +1,5 @@
 """`lab diagnose`: commit to a cause, to evidence measured in your own capture, and to the gain from
-a fix.
+fixing it; with --sibling, do the same for an unseen case.
 """
 
 from __future__ import annotations
@@ -11,30 +11,26 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_hints import unlocked_hints
-from bottleneck_lab.commands.answers import ask, describe_choices, parse_answers
-from bottleneck_lab.commands.evidence import capture_figures, evidence_capture
-from bottleneck_lab.commands.sibling import diagnose_sibling
 from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.course.answers import describe_choices, parse_answers, read_answer
+from bottleneck_lab.course.cases import draw_case, grade_case
+from bottleneck_lab.course.diagnosing import commit_answers
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.diagnosis import (
-    format_answer,
-    misplaced_stretch,
-    needs_capture,
-    problems,
-)
+from bottleneck_lab.grading.diagnosis import format_answer, problem, problems
+from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import (
-    Commitment,
-    commit,
+    Record,
+    hides_causes,
     is_blind,
     load_record,
     note_revealed,
 )
-from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers, save_answers
+from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.hints import take_hint
-from bottleneck_lab.workspace.progress import note_diagnosis, note_hint
-from bottleneck_lab.workspace.standing import questions_of
+from bottleneck_lab.workspace.progress import note_hint
+from bottleneck_lab.workspace.siblings import open_case
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
 
@@ -76,88 +72,60 @@ def command(
     """
     workspace = here()
     if sibling:
-        diagnose_sibling(workspace, answer or [], json=json)
+        _diagnose_sibling(workspace, answer or [], json=json)
         return
     if reveal:
         _reveal(workspace)
         return
     questions = workspace.lab.spec.questions
+    at_terminal = sys.stdin.isatty() and not answer and not json
     wrong: list[str] = []
     if answer:
-        given, wrong = parse_answers(questions, answer)
-        save_answers(workspace, given)
-    elif sys.stdin.isatty() and not json:
-        for (
-            question
-        ) in questions:  # Each answer is saved at once, so leaving halfway loses nothing.
+        answers, wrong = parse_answers(questions, answer)
+        save_answers(workspace, answers)
+    elif at_terminal:
+        # Each answer is saved at once, so leaving halfway loses nothing.
+        for question in questions:
             known = load_answers(workspace.root).get(question.id)
-            save_answers(workspace, {question.id: ask(question, known)})
-    asks = sys.stdin.isatty() and not answer and not json
-    committed = (
-        _commit_if_whole(workspace, asks=asks)
-        if (answer or asks) and not wrong and not draft
-        else None
-    )
-    _report(workspace, committed, json=json)
+            save_answers(workspace, {question.id: _ask(question, known)})
+    record, committed = load_record(workspace), False
+    if (answer or at_terminal) and not wrong and not draft:
+        record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
+    _report(workspace, record, committed=committed, json=json)
     if wrong:
         raise UsageError(" ".join(wrong), "Your other answers are saved.")
 
 
-def _commit_if_whole(workspace: Workspace, *, asks: bool) -> Commitment | None:
-    """Commit the answers once they are complete; None until then, or if the learner prefers to
-    wait.
+def _ask(question: QuestionSpec, known: Any) -> Answer:
+    """Ask at the terminal until the answer has the right form."""
+    say(f"\n{question.ask}", style="bold")
+    if question.measure:
+        say(question.measure, style="dim")
+    for line in describe_choices(question):
+        say(f"  {line}", hang=3)
+    default = known if is_given(known) else None
+    while True:
+        answer = read_answer(question, str(typer.prompt(question.id, default=default)))
+        complaint = problem(question, answer)
+        if complaint is None:
+            return answer
+        say(complaint, style="red")
+
+
+def _commit_if_whole(
+    workspace: Workspace, record: Record, *, at_terminal: bool
+) -> tuple[Record, bool]:
+    """Commit the answers if they are complete and the learner at the terminal agrees.
+
+    Returns the record, and True if they are committed.
     """
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     if not questions or problems(questions, answers):
-        return None
-    if asks and is_blind(workspace) and not typer.confirm("\nCommit this diagnosis?", default=True):
-        return None
-    return commit_answers(workspace)
-
-
-def asked_questions(workspace: Workspace) -> list[QuestionSpec]:
-    """The lab's questions; after the solution was looked at, without those that only the learner's
-    own capture can answer.
-    """
-    return questions_of(workspace.lab, load_record(workspace))
-
-
-def commit_answers(workspace: Workspace) -> Commitment:
-    """Commit the answers in diagnosis.toml. Raises UsageError if evidence is required and there is
-    no capture to check it against.
-    """
-    questions, answers = asked_questions(workspace), load_answers(workspace.root)
-    capture = evidence_capture(workspace)
-    if capture is None and needs_capture(questions):
-        raise UsageError(
-            "Your answers are saved, but you have no capture to measure them against.",
-            "Make one with `lab profile`, then run `lab diagnose` again.",
-        )
-    given = {question.id: answers[question.id] for question in questions}
-    _require_visible(workspace, questions, given)
-    made = commit(workspace, given, capture.name if capture else "")
-    note_diagnosis(workspace.lab.slug, str(workspace.root))
-    return made
-
-
-def _require_visible(
-    workspace: Workspace, questions: list[QuestionSpec], given: dict[str, Any]
-) -> None:
-    """Raises UsageError for a stretch that no check could judge: the first diagnosis counts, and a
-    slip is none.
-    """
-    earlier = load_record(workspace).commitments
-    asked = [question.id for question in questions if question.shows]
-    if not asked or (earlier and earlier[-1].answers == given):
-        return
-    seen = capture_figures(workspace)
-    for id_ in asked if seen else []:
-        assert seen is not None
-        if wrong := misplaced_stretch(given[id_], seen):
-            raise UsageError(
-                f"{id_}: {wrong} Nothing is committed yet.",
-                f"Mark another: `lab diagnose -a {id_}=START-END`.",
-            )
+        return record, False
+    asks = at_terminal and hides_causes(workspace.lab, record)
+    if asks and not typer.confirm("\nCommit this diagnosis?", default=True):
+        return record, False
+    return commit_answers(workspace, record), True
 
 
 def _reveal(workspace: Workspace) -> None:
@@ -185,7 +153,7 @@ def _reveal(workspace: Workspace) -> None:
     say("\nNext: lab report", style="bold")
 
 
-def _report(workspace: Workspace, committed: Commitment | None, *, json: bool) -> None:
+def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     wrong = problems(questions, answers)
     if json:
@@ -199,41 +167,40 @@ def _report(workspace: Workspace, committed: Commitment | None, *, json: bool) -
             }
             for question in questions
         ]
-        print_json({"questions": rows, "commitments": load_record(workspace).commitments})
+        print_json({"questions": rows, "commitments": record.commitments})
         return
     if not questions:
         say("This lab asks no questions.")
         return
     for question in questions:
         _show(question, answers.get(question.id), wrong.get(question.id))
-    _conclude(workspace, committed, list(wrong))
+    _conclude(workspace, record, list(wrong), committed=committed)
 
 
 def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
-    """One line per question: saved, or still open."""
+    """Print one question with its answer, or in full if it is still open."""
     if is_given(answer):
         say(f"  {question.id}: {format_answer(question, answer)}", hang=4)
         if wrong:
             say(f"    {wrong}", style="red")
-    else:
-        say(f"  {question.id}: …", style="dim")
-        say(f"    {question.ask}", style="dim")
-        if question.measure:
-            say(f"    {question.measure}", style="dim")
-        for line in describe_choices(question):
-            say(f"      {line}", style="dim", hang=3)
+        return
+    say(f"  {question.id}: …", style="dim")
+    say(f"    {question.ask}", style="dim")
+    if question.measure:
+        say(f"    {question.measure}", style="dim")
+    for line in describe_choices(question):
+        say(f"      {line}", style="dim", hang=3)
 
 
-def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[str]) -> None:
-    record = load_record(workspace)
+def _conclude(workspace: Workspace, record: Record, missing: list[str], *, committed: bool) -> None:
     if missing:
         say(
             f"\nStill to answer: {', '.join(missing)}. Your answers so far are saved in"
             " diagnosis.toml."
         )
-        how = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
-        say(f"\nNext: lab diagnose{how}", style="bold")
-    elif committed is None:
+        options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
+        say(f"\nNext: lab diagnose{options}", style="bold")
+    elif not committed:
         say("\nSaved in diagnosis.toml; not committed yet.")
         say("\nNext: lab diagnose", style="bold")
     elif len(record.commitments) == 1:
@@ -241,7 +208,14 @@ def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[
             "\nCommitted. Causes, findings and the ceiling are now in the report, with your figures"
             " next to the tool's."
         )
-        _tell_mechanisms(workspace)
+        # The brief withholds these limits, because they give the cause away.
+        device = workspace.lab.spec.devices.get(workspace.info.device)
+        criteria = device.criteria if device else []
+        limits = [criterion for criterion in criteria if criterion.kind == "mechanism"]
+        if limits:
+            say("\nBesides the brief's targets, a check makes sure that the cause is gone:")
+        for limit in limits:
+            say(f"  {describe_criterion(limit)}", hang=2)
         say("\nNext: lab report --html report.html", style="bold")
     else:
         say(
@@ -251,15 +225,52 @@ def _conclude(workspace: Workspace, committed: Commitment | None, missing: list[
         say("\nNext: lab check", style="bold")
 
 
-def _tell_mechanisms(workspace: Workspace) -> None:
-    """The limits that a brief withholds because they give the cause away."""
-    device = workspace.lab.spec.devices.get(workspace.info.device)
-    limits = [
-        describe_criterion(each)
-        for each in (device.criteria if device else [])
-        if each.kind == "mechanism"
-    ]
-    if limits:
-        say("\nBesides the brief's targets, a check makes sure that the cause is gone:")
-    for limit in limits:
-        say(f"  {limit}", hang=2)
+def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
+    """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
+    if is_blind(workspace):
+        raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
+    fresh = open_case(workspace) is None
+    case, story = draw_case(workspace)
+    answers, wrong = parse_answers(QUESTIONS, texts)
+    if wrong:
+        raise UsageError(" ".join(wrong), "`-a cause=2 -a gain=1.8` answers both questions.")
+    # A fresh case is only told: nobody can answer before having looked at its capture.
+    if sys.stdin.isatty() and not json and not texts and not fresh:
+        say(story)
+        answers = {question.id: _ask(question, None) for question in QUESTIONS}
+    missing = [question.id for question in QUESTIONS if question.id not in answers]
+    if missing:
+        _tell_case(story, missing if texts else [], json=json)
+        return
+    graded = grade_case(workspace, case, answers)
+    if json:
+        truth = {"cause": graded.cause, "gain": graded.gain}
+        print_json({"named": graded.named, "results": graded.results, "truth": truth})
+        return
+    for result in graded.results:
+        mark, style = ("✓", "green") if result.holds else ("✗", "red")
+        say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
+    without = f"be {graded.gain:.2f}x as fast"
+    if graded.cause == "memory-growth":
+        without = f"need {graded.gain:.2f}x less memory at its peak"
+    say(f"\nThe cause is {graded.cause}; without it the program would {without}.")
+    say("`lab report --sibling` now shows its causes and findings.")
+
+
+def _tell_case(story: str, missing: list[str], *, json: bool) -> None:
+    if json:
+        print_json({"story": story, "questions": QUESTIONS})
+        return
+    say(story)
+    say(
+        "\n`lab report --sibling` shows its capture, with --html as a page with the timeline. Five"
+        " minutes, one answer to each question:"
+    )
+    for question in QUESTIONS:
+        say(f"\n{question.id}: {question.ask}", style="bold")
+        for line in describe_choices(question):
+            say(f"  {line}", hang=3)
+    if missing:
+        say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
+    say("\nNext: lab report --sibling", style="bold")
+    say("Then: lab diagnose --sibling")

@@ -41,7 +41,7 @@ def command(measure: _Measure = False, again: _Again = False, json: Json = False
     ten seconds per device; close other programs first.
     """
     if measure:
-        _show_ceilings(_measured(again=again), as_json=json)
+        _show_ceilings(again=again, as_json=json)
         return
     findings = examine()
     unfit = [
@@ -52,44 +52,44 @@ def command(measure: _Measure = False, again: _Again = False, json: Json = False
     else:
         for finding in findings:
             _show(finding)
-        for found in filter(None, map(stored_ceilings, get_args(CeilingDevice))):
-            say(
-                f"✓ ceilings of {found.name}: measured on {found.measured}; `lab doctor --measure`"
-                " shows them"
-            )
-        say(
-            (
-                f"\nThis machine lacks what every lab needs: {', '.join(unfit)}."
-                if unfit
-                else "\nThis machine can run the labs."
-            ),
-            style="bold",
-        )
+        for device in get_args(CeilingDevice):
+            ceilings = stored_ceilings(device)
+            if ceilings:
+                say(
+                    f"✓ ceilings of {ceilings.name}: measured on {ceilings.measured}; `lab doctor"
+                    " --measure` shows them"
+                )
+        if unfit:
+            say(f"\nThis machine lacks what every lab needs: {', '.join(unfit)}.", style="bold")
+        else:
+            say("\nThis machine can run the labs.", style="bold")
     if unfit:
         raise typer.Exit(ExitCode.ERROR)
 
 
-def _measured(*, again: bool) -> list[Machine]:
-    """The ceilings of this machine's CPU, and of its first GPU where it has one. Raises
-    MachineError without torch.
+def _show_ceilings(*, again: bool, as_json: bool) -> None:
+    """Show the ceilings of this machine's CPU, and of its first GPU if it has one.
+
+    Raises MachineError without torch.
     """
     devices: list[CeilingDevice] = ["cpu", "cuda"] if gpus() else ["cpu"]
     with progress() as show:
-        return [ceilings_of(device, show, again=again) for device in devices]
-
-
-def _show_ceilings(found: list[Machine], *, as_json: bool) -> None:
+        machines: list[Machine] = [ceilings_of(device, show, again=again) for device in devices]
     if as_json:
-        print_json(found)
+        print_json(machines)
         return
-    for machine in found:
+    for machine in machines:
         for line in describe_ceilings(machine):
             say(line, hang=2)
     note("Saved for this machine; `lab doctor --measure --again` measures again.")
 
 
 def _show(finding: Requirement) -> None:
-    mark = "✓" if finding.present else ("✗" if finding.need == "required" else "–")
-    say(f"{mark} {finding.name}: {finding.found}", style="red" if mark == "✗" else None)
-    if not finding.present:
-        say(f"    unlocks  {finding.unlocks}\n    remedy   {finding.remedy}", style="dim")
+    if finding.present:
+        say(f"✓ {finding.name}: {finding.found}")
+        return
+    if finding.need == "required":
+        say(f"✗ {finding.name}: {finding.found}", style="red")
+    else:
+        say(f"– {finding.name}: {finding.found}")
+    say(f"    unlocks  {finding.unlocks}\n    remedy   {finding.remedy}", style="dim")

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, here, print_json, say
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.grading.calibration import (
-    Calibration,
     PastPrediction,
     calibrate,
     describe_calibration,
@@ -21,12 +19,13 @@ from bottleneck_lab.grading.diagnosis import format_answer
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.words import describe_standing, headline
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
-from bottleneck_lab.workspace.commitments import Commitment, Record, load_record
+from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
 from bottleneck_lab.workspace.progress import load_progress
 from bottleneck_lab.workspace.siblings import load_drawn
 
 EXAMPLE = "lab history --json"
+DEFAULT_PAGE = "history.html"
 
 
 def command(
@@ -38,7 +37,13 @@ def command(
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="With --course: write an HTML page that plots them."),
+        typer.Option(
+            "--html",
+            help=(
+                "With --course: write an HTML page that plots them, to this file or to"
+                f" {DEFAULT_PAGE}."
+            ),
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -71,57 +76,57 @@ def command(
         say("No checks yet. `lab check` runs one.")
     _show_diagnoses(workspace, record)
     for case in cases:
-        said = {True: "cause named", False: "cause not named", None: "not answered yet"}[case.named]
-        say(f"{case.at[:16].replace('T', ' ')}  unseen case: {said}")
+        state = "not answered yet"
+        if case.named is not None:
+            state = "cause named" if case.named else "cause not named"
+        say(f"{case.at[:16].replace('T', ' ')}  unseen case: {state}")
 
 
 def _show_course(html: Path | None, *, as_json: bool) -> None:
-    found = calibrate(
-        [
-            point
-            for slug, entry in load_progress().labs.items()
-            for point in _foretold(slug, entry.workspace)
-        ]
-    )
+    points = []
+    for slug, entry in load_progress().labs.items():
+        point = _last_prediction(slug, Path(entry.workspace))
+        if point:
+            points.append(point)
+    calibration = calibrate(points)
     if html:
         html.write_text(
-            render_html(title="Predicted and measured", calibration=found), encoding="utf-8"
+            render_html(title="Predicted and measured", calibration=calibration), encoding="utf-8"
         )
     if as_json:
-        print_json(found)
-    elif found is None:
+        print_json(calibration)
+        return
+    if calibration is None:
         say(
             "No check has both a prediction and a measured gain yet. `lab diagnose` asks for a"
             " prediction where there is a gain."
         )
-    else:
-        _show_calibration(found)
-
-
-def _foretold(slug: str, place: str) -> list[PastPrediction]:
-    """A lab's prediction and what its last check measured; None if its folder is gone or nothing
-    was measured.
-    """
-    if not is_workspace(Path(place)):
-        return []
-    try:
-        attempts = load_attempts(open_workspace(Path(place)))
-    except LabError:
-        return []  # from an older version: the other labs' predictions still count
-    known = [attempt.verdict.prediction for attempt in attempts if attempt.verdict.prediction]
-    measured = [(made.predicted, made.measured) for made in known if made.measured]
-    return [PastPrediction(find_lab(slug).slug, *measured[-1])] if measured else []
-
-
-def _show_calibration(found: Calibration) -> None:
+        return
     say(f"{'lab':18}  predicted  measured", style="bold")
-    for point in found.points:
-        say(
-            f"{point.lab:18}  {point.predicted:8.2f}×  {point.measured:7.2f}× "
-            f" {describe_point(point)}",
-            hang=3,
-        )
-    say(f"\n{describe_calibration(found)}")
+    for point in calibration.points:
+        figures = f"{point.predicted:8.2f}×  {point.measured:7.2f}×"
+        say(f"{point.lab:18}  {figures}  {describe_point(point)}", hang=3)
+    say(f"\n{describe_calibration(calibration)}")
+    if html:
+        say(f"The plot is in {html}")
+
+
+def _last_prediction(slug: str, root: Path) -> PastPrediction | None:
+    """Return a lab's last prediction with a measured gain.
+
+    None if there is none, or the lab's folder is gone.
+    """
+    if not is_workspace(root):
+        return None
+    try:
+        attempts = load_attempts(open_workspace(root))
+    except LabError:
+        return None  # from an older version: the other labs' predictions still count
+    for attempt in reversed(attempts):
+        prediction = attempt.verdict.prediction
+        if prediction and prediction.measured:
+            return PastPrediction(slug, prediction.predicted, prediction.measured)
+    return None
 
 
 def _row(attempt: Attempt) -> dict[str, Any]:
@@ -141,43 +146,38 @@ def _row(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+_HELP = {
+    "": "",
+    "hints": " (all)",
+    "revealed": ", causes revealed",
+    "solution": ", solution seen",
+}
+"""How a diagnosis was helped, by what gave the cause away."""
+
+
 def _show_diagnoses(workspace: Workspace, record: Record) -> None:
-    """The committed diagnoses: the first counts, the others are corrections."""
-    for number, made in enumerate(record.commitments):
+    """List the committed diagnoses: the first counts, the others are corrections."""
+    for number, commitment in enumerate(record.commitments):
         title = f"correction {number}" if number else "diagnosis"
+        hints = f"{commitment.hints} hint{'s' * (commitment.hints != 1)}"
         answers = ", ".join(
-            f"{question.id} {format_answer(question, made.answers[question.id])}"
+            f"{question.id} {format_answer(question, commitment.answers[question.id])}"
             for question in workspace.lab.spec.questions
-            if question.id in made.answers
+            if question.id in commitment.answers
         )
-        say(f"{made.at[:16].replace('T', ' ')}  {title}, {_help(made)}: {answers}", hang=2)
-
-
-def _help(made: Commitment) -> str:
-    told = {
-        "": "",
-        "hints": " (all)",
-        "revealed": ", causes revealed",
-        "solution": ", solution seen",
-    }[made.told]
-    return f"{made.hints} hint{'s' * (made.hints != 1)}{told}"
-
-
-_STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
+        when = commitment.at[:16].replace("T", " ")
+        say(f"{when}  {title}, {hints}{_HELP[commitment.told]}: {answers}", hang=2)
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """One line per check; on a narrow terminal the text at the end wraps below."""
+    """Print one line per check; on a narrow terminal the text at the end wraps below."""
     say(f"{'#':>3}  {'when':16}  {'outcome':12}  predicted  measured", style="bold")
     for row in rows:
         when = row["at"][:16].replace("T", " ")
-        predicted, measured = (
-            f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured")
-        )
-        start = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {predicted:>9}  {measured:>8}"
+        gains = [f"{row[key]:.2f}×" if row[key] else "–" for key in ("predicted", "measured")]
+        line = f"{row['number']:>3}  {when:16}  {row['outcome']:12}  {gains[0]:>9}  {gains[1]:>8}"
+        line += f"  {row['headline']}"
         standing = describe_standing(row["diagnosis"])
-        say(
-            f"{start}  {row['headline']}{f'; {standing}' if standing else ''}",
-            style=_STYLES[row["outcome"]],
-            hang=3,
-        )
+        if standing:
+            line += f"; {standing}"
+        say(line, style=OUTCOME_STYLES[row["outcome"]], hang=3)

@@ -31,23 +31,17 @@ def command(
     ] = None,
 ) -> None:
     """Join a cohort. No account is needed: a name or pseudonym will do."""
-
     client, earlier = Client(url, told=note), load_membership()
-    joined = client.join(Join(code, name or _ask_name(), student_id))
+    if not name:
+        name = getpass.getuser()
+        if sys.stdin.isatty():
+            name = str(typer.prompt("Your name or pseudonym", default=name))
+    joined = client.join(Join(code, name, student_id))
     remember(Membership(client.url, joined))
     say(f"You have joined '{joined.cohort_name}' as {joined.name}.", style="green")
     if earlier and earlier.joined.cohort != joined.cohort:
         say(f"`lab submit` now goes there instead of to '{earlier.joined.cohort_name}'.")
     say(
-        "Next: lab start, then lab submit when your own check passes. `lab status` shows where you"
-        " stand."
-    )
-
-
-def _ask_name() -> str:
-
-    return (
-        str(typer.prompt("Your name or pseudonym", default=getpass.getuser()))
-        if sys.stdin.isatty()
-        else getpass.getuser()
+        "\nNext: lab list, to choose a lab; then `lab submit` when your own check passes. `lab"
+        " status` shows where you stand."
     )

@@ -10,6 +10,8 @@ from bottleneck_lab.workspace.progress import LabProgress, load_progress
 
 EXAMPLE = "lab list --json"
 
+_MARKS = {"open": " ", "started": "…", "passed": "✓"}
+
 
 def command(json: Json = False) -> None:
     """List the course's labs, with your progress and results."""
@@ -18,51 +20,54 @@ def command(json: Json = False) -> None:
     if json:
         print_json(rows)
     else:
-        _show(rows, {stage.name: stage.able for stage in load_course().stages})
-
-
-def _state(entry: LabProgress | None) -> str:
-    if entry is None:
-        return "open"
-    return "passed" if entry.passed else "started"
+        _show(rows)
 
 
 def _row(lab: Lab, entry: LabProgress | None) -> dict[str, Any]:
-    return {
+    row: dict[str, Any] = {
         "lab": lab.slug,
         "title": lab.spec.title,
         "stage": lab.stage,
         "minutes": lab.spec.minutes,
-        "skills": lab.spec.skills if entry and entry.diagnosed else [],
+        "skills": [],  # they would give the cause away before the diagnosis
         "devices": list(lab.spec.devices),
-        "state": _state(entry),
-        "attempts": entry.attempts if entry else 0,
-        "workspace": entry.workspace if entry else None,
-        "named": entry.named if entry else None,
+        "state": "open",
+        "attempts": 0,
+        "workspace": None,
+        "named": None,
     }
+    if entry:
+        row |= {
+            "skills": lab.spec.skills if entry.diagnosed else [],
+            "state": "passed" if entry.passed else "started",
+            "attempts": entry.attempts,
+            "workspace": entry.workspace,
+            "named": entry.named,
+        }
+    return row
 
 
-def _stage(name: str, rows: list[dict[str, Any]], able: str) -> str:
-    """A stage's name, the learner's progress in it, and what it teaches."""
-    passed = sum(row["stage"] == name and row["state"] == "passed" for row in rows)
-    told = f"{name}, {passed} of {sum(row['stage'] == name for row in rows)} passed"
-    return f"{told}: by the end you can {able}" if able else told
-
-
-def _show(rows: list[dict[str, Any]], able: dict[str, str]) -> None:
-    stage = None
+def _show(rows: list[dict[str, Any]]) -> None:
     width = max(len(row["lab"]) for row in rows)
-    marks = {"open": " ", "started": "…", "passed": "✓"}
-    for row in rows:
-        if row["stage"] != stage:
-            stage = row["stage"]
-            say(_stage(stage, rows, able.get(stage, "")), style="bold", hang=2)
-        start = f" {marks[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
+    for stage in load_course().stages:
+        labs = [row for row in rows if row["stage"] == stage.name]
+        if not labs:
+            continue
+        passed = sum(row["state"] == "passed" for row in labs)
+        title = f"{stage.name}, {passed} of {len(labs)} passed"
         say(
-            f"{start}{row['title']}",
-            hang=len(start) - 1 if row["state"] != "open" else len(start) - 3,
+            f"{title}: by the end you can {stage.able}" if stage.able else title,
+            style="bold",
+            hang=2,
         )
-        about = [*row["skills"], *(["you named the cause"] if row["named"] else [])]
-        if about:
-            say(f"{'':5}{'; '.join(about)}", style="dim")
+        for row in labs:
+            start = f" {_MARKS[row['state']]} {row['lab']:{width}}  {row['minutes']:3} min  "
+            # `say` keeps the indentation of the line itself: 3 columns, 1 where a mark stands.
+            hang = len(start) - (3 if row["state"] == "open" else 1)
+            say(f"{start}{row['title']}", hang=hang)
+            about = list(row["skills"])
+            if row["named"]:
+                about.append("you named the cause")
+            if about:
+                say(f"{'':5}{'; '.join(about)}", style="dim")
     say("\n`lab start LAB` starts one; `lab` on its own shows what to do next.", style="dim")

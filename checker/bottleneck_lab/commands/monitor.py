@@ -63,9 +63,16 @@ def command(
     with _served(prometheus) as latest:
         samples = _samples(sampler, latest, interval_s, count)
         if json:
-            _print_lines(samples)
+            for sample in samples:
+                sys.stdout.write(msgspec.json.encode(sample).decode() + "\n")
+                sys.stdout.flush()  # a program reads each line when it is measured
+        elif not console().is_terminal:
+            for sample in samples:
+                console().print(_table(sample))
         else:
-            _draw(samples)
+            with Live(console=console(), auto_refresh=False) as live:
+                for sample in samples:
+                    live.update(_table(sample), refresh=True)
 
 
 @contextmanager
@@ -81,13 +88,12 @@ def _served(port: int | None) -> Iterator[LatestSample | None]:
 def _samples(
     sampler: Sampler, latest: LatestSample | None, interval_s: float, count: int
 ) -> Iterator[Sample]:
-    """Samples at fixed times: a slow one does not delay the next. The first, which covers no
-    interval yet, is left out.
-    """
-    sampler.sample()
+    """Yield samples at fixed times, `count` of them, or endlessly if that is 0."""
+    sampler.sample()  # covers no interval yet, so it is left out
     number, began = 0, time.monotonic()
     while not count or number < count:
         number += 1
+        # Counted from the beginning: a slow sample does not delay the next.
         time.sleep(max(0.0, began + number * interval_s - time.monotonic()))
         sample = sampler.sample()
         if latest:
@@ -95,24 +101,8 @@ def _samples(
         yield sample
 
 
-def _print_lines(samples: Iterator[Sample]) -> None:
-    for sample in samples:
-        sys.stdout.write(msgspec.json.encode(sample).decode() + "\n")
-        sys.stdout.flush()
-
-
-def _draw(samples: Iterator[Sample]) -> None:
-    if not console().is_terminal:
-        for sample in samples:
-            console().print(_table(sample))
-        return
-    with Live(console=console(), auto_refresh=False) as live:
-        for sample in samples:
-            live.update(_table(sample), refresh=True)
-
-
 def _table(sample: Sample) -> Table:
-    """Names in the first column, figures in the second; one line per GPU."""
+    """Return a table with names in the first column, figures in the second; one line per GPU."""
     host = sample.host
     table = Table.grid(padding=(0, 2))
     for gpu in sample.gpus:

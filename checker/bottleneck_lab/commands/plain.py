@@ -9,13 +9,13 @@ from typing import Any, TextIO
 
 _DRAWN = re.compile("[─-▟]+|={4,}")  # box drawing and block elements
 _MARKS = {"✓": "ok:", "✗": "not ok:", "–": "missing:", "•": "", "…": "begun:", "→": "Then:"}
-"""What a line may begin with."""
+"""Signs that begin a line, with the word to read instead."""
 
 _INSIDE = {" → ": " to ", " · ": ", ", " ✓": " ok", " ✗": " not ok"}
 
 
 def plain_line(line: str) -> str | None:
-    """`line` in a form that reads well aloud; None if nothing is left."""
+    """Return `line` in a form that reads well aloud; None if nothing is left."""
     text = " ".join(_DRAWN.sub(" ", line).split())
     if not text:
         return None if line.strip() else ""
@@ -28,16 +28,14 @@ def plain_line(line: str) -> str | None:
 
 
 class PlainLines:
-    """A text stream that passes its input to another, line by line, through `plain_line`. It is not
-    a terminal.
-    """
+    """A text stream that passes each line through `plain_line` to another. It is no terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """As of any text stream; a line is written when it is complete."""
+        """Write text; a line is passed on when it is complete."""
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             plain = plain_line(line)
@@ -46,14 +44,14 @@ class PlainLines:
         return len(text)
 
     def flush(self) -> None:
-        """Also writes an incomplete line, such as a question."""
+        """Write an incomplete line too, such as a question."""
         begun, self._begun = self._begun, ""
         if begun.strip():
             self._stream.write((plain_line(begun) or "") + " ")
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Never: nothing is coloured, wrapped to a width, or drawn over."""
+        """Return False: nothing is coloured, wrapped to a width, or drawn over."""
         return False
 
     def __getattr__(self, name: str) -> Any:

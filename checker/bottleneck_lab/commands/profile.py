@@ -1,7 +1,8 @@
-"""`lab profile`: capture the lab's workload, or any program, then say where the time went."""
+"""`lab profile`: capture the lab's workload, or any program, then show where the time went."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.capture.recording import Captured, Options, Request
 from bottleneck_lab.capture.sanitizer import CHECKS
 from bottleneck_lab.capture.tools import WITHOUT_TIMELINE, describe, locate_tool, record
-from bottleneck_lab.commands.evidence import ceilings_for, read_capture, read_timeline, readable
 from bottleneck_lab.commands.screen import console, progress
 from bottleneck_lab.commands.ui import (
     DeviceName,
@@ -31,14 +31,16 @@ from bottleneck_lab.commands.ui import (
     waiting,
 )
 from bottleneck_lab.commands.where import tell_next
+from bottleneck_lab.course.captures import ceilings_for, read_capture, read_timeline, readable
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import locked_folder, make_capture, new_folder
-from bottleneck_lab.workspace.commitments import is_blind_at
+from bottleneck_lab.workspace.commitments import is_blind_at, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
 from bottleneck_lab.workspace.home import home
@@ -143,16 +145,13 @@ def command(
         _profile_program(tuple(program), tool, options, out, limit_s, json=json)
         return
     if out or options != Options(memory=tool == "memory"):
-        _only_for_programs()
+        raise UsageError(
+            "A lab's captures are always made the same way; you can only choose --tool and"
+            " --device.",
+            "To use other options, name the program and its arguments: `lab profile --stack --"
+            " python PROGRAM ARGUMENTS`.",
+        )
     _profile_lab(tool, device, no_wait=no_wait, json=json)
-
-
-def _only_for_programs() -> None:
-    raise UsageError(
-        "A lab's captures are always made the same way; you can only choose --tool and --device.",
-        "To use other options, name the program and its arguments: `lab profile --stack -- python"
-        " PROGRAM ARGUMENTS`.",
-    )
 
 
 def _schedule(text: str | None) -> tuple[int, int, int] | None:
@@ -186,7 +185,7 @@ def _profile_program(
     *,
     json: bool,
 ) -> None:
-    """From any folder, with or without a lab in it."""
+    """Capture a program from any folder, with or without a lab in it."""
     locate_tool(tool)
     pipe = (sys.stderr if json else sys.stdout).buffer
 
@@ -214,8 +213,9 @@ def _profile_program(
 
 @contextmanager
 def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
-    """The capture's final name, and the unfinished folder in which it is made. A failure leaves
-    nothing behind.
+    """Yield the capture's final name, and the unfinished folder in which it is made.
+
+    A failure leaves nothing behind.
     """
     final = out.expanduser().absolute() if out else None
     parent = final.parent if final else Path.cwd() / "captures"
@@ -234,12 +234,12 @@ def _folders(out: Path | None, tool: str) -> Iterator[tuple[Path, Path]]:
             yield final, unfinished
     finally:
         if made_parent:
-            with suppress(OSError):  # there is a capture in it
+            with suppress(OSError):  # it is not empty: there is a capture in it
                 parent.rmdir()
 
 
 def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline | None]:
-    """Makes the capture in its unfinished folder, reads it, and only then gives it its name."""
+    """Make the capture in its unfinished folder, read it, and only then give it its name."""
     captured = record(tool, request)
     describe(captured, tool, request.out, program=list(request.program))
     note(
@@ -247,35 +247,27 @@ def _fill(request: Request, tool: str, final: Path) -> tuple[Captured, Timeline 
         " Reading the capture…"
     )
     timeline = None
-    if tool == "nsys":
-        timeline = _unless_empty(request.out, captured)
-    elif tool not in WITHOUT_TIMELINE:
-        timeline = read_timeline(request.out)
+    if tool not in WITHOUT_TIMELINE:
+        try:
+            timeline = read_timeline(request.out)
+        except CaptureError as error:
+            if tool != "nsys":
+                raise
+            # Of a program without CUDA and NVTX, nsys records data that only nsys-ui shows.
+            captured.notes.append(
+                f"{error.message} Open the report in nsys-ui, or mark the program's parts with"
+                " NVTX."
+            )
     publish(request.out, final)
     return captured, timeline
-
-
-def _unless_empty(folder: Path, captured: Captured) -> Timeline | None:
-    """The timeline of an nsys capture; None if it has data only for nsys-ui, as for a program
-    without CUDA and NVTX.
-    """
-    try:
-        return read_timeline(folder)
-    except CaptureError as error:
-        captured.notes.append(
-            f"{error.message} Open the report in nsys-ui, or mark the program's parts with NVTX."
-        )
-        return None
 
 
 def _show(
     captured: Captured, timeline: Timeline | None, tool: str, folder: Path, *, json: bool
 ) -> None:
-    summary = (
-        _as_shown(summarise(timeline, ceilings_for(timeline, folder)), folder)
-        if timeline is not None
-        else None
-    )
+    summary = None
+    if timeline is not None:
+        summary = _visible(summarise(timeline, ceilings_for(timeline, folder)), folder)
     if json:
         files = sorted(path.name for path in folder.iterdir())
         print_json(
@@ -301,23 +293,23 @@ def _show(
         )
     note(f"The capture is in {folder}")
     if summary:
-        say(f"\nNext: lab report {folder} --html report.html", style="bold")
+        say(f"\nNext: lab report {shlex.quote(str(folder))} --html report.html", style="bold")
 
 
-def _as_shown(summary: Summary, folder: Path) -> Summary:
-    """The part of a capture's summary that may be shown: no causes in a lab without a diagnosis."""
+def _visible(summary: Summary, folder: Path) -> Summary:
+    """Return the summary that may be shown: without causes in a lab that still hides them."""
     return evidence_only(summary) if is_blind_at(folder) else summary
 
 
 def _show_kernels(folder: Path, files: list[str]) -> None:
-    """The kernels' counters, the learner's own next to the library's, and what to attack first."""
+    """Show the kernels' counters, the learner's own next to the library's."""
     blind = is_blind_at(folder)
     for name in files:
         timeline = load(folder / name)
         pairs = compare_kernels(timeline.counters)
-        render_counters(
-            counters_only(pairs) if blind else pairs, timeline.notes, console(), blind=blind
-        )
+        if blind:
+            pairs = counters_only(pairs)
+        render_counters(pairs, timeline.notes, console(), blind=blind)
 
 
 def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) -> None:
@@ -325,7 +317,9 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     began = time.monotonic()
     folder = capture(workspace.root, tool, device, no_wait=no_wait)
     recorded = time.monotonic()
-    summary = _as_shown(read_capture(folder), folder) if folder in readable(workspace) else None
+    summary = None
+    if folder in readable(workspace):
+        summary = _visible(read_capture(folder), folder)
     if json:
         print_json(
             {
@@ -344,13 +338,11 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         f" {read_s:.1f} s."
     )
     note(f"The capture is in {folder}")
-    tell_next(workspace)
+    tell_next(workspace, load_attempts(workspace), load_record(workspace))
 
 
 def _show_description(folder: Path, tool: str) -> None:
-    """Further entries of `capture.json`: kernels, remarks, and the command that repeats the capture
-    by hand.
-    """
+    """Show the rest of `capture.json`: kernels, remarks, and how to repeat the capture by hand."""
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
         _show_kernels(folder, described["files"])
@@ -361,8 +353,9 @@ def _show_description(folder: Path, tool: str) -> None:
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:
-    """Make one capture of the workspace's workload and return its folder. Leaves nothing behind on
-    failure.
+    """Make one capture of the workspace's workload and return its folder.
+
+    A failure leaves nothing behind.
     """
     workspace = open_workspace(workspace_root)
     workspace.require_current()

@@ -21,7 +21,9 @@ from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import Analysis, Summary
 from bottleneck_lab.commands import completion
-from bottleneck_lab.commands.evidence import (
+from bottleneck_lab.commands.screen import console
+from bottleneck_lab.commands.ui import Json, here, note, print_json, say
+from bottleneck_lab.course.captures import (
     Known,
     analyse_capture,
     capture_figures,
@@ -30,8 +32,6 @@ from bottleneck_lab.commands.evidence import (
     readable,
     trace_files,
 )
-from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
 from bottleneck_lab.grading.verdict import Verdict
@@ -49,17 +49,17 @@ from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.captures import find_capture
+from bottleneck_lab.workspace.captures import captures_called, find_capture
 from bottleneck_lab.workspace.commitments import is_blind_at, load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
-from bottleneck_lab.workspace.folder import Workspace, numbered
+from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.siblings import open_case, traces_of
 
 EXAMPLE = "lab report --html report.html"
+DEFAULT_PAGE = "report.html"
 
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
-
 
 Capture = Annotated[
     str | None,
@@ -87,7 +87,11 @@ Recorded = Annotated[
 def command(
     capture: Capture = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write one self-contained HTML page to this file.")
+        Path | None,
+        typer.Option(
+            "--html",
+            help=f"Write one self-contained HTML page, to this file or to {DEFAULT_PAGE}.",
+        ),
     ] = None,
     open_: Annotated[
         bool,
@@ -124,13 +128,12 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
-    subject = (
-        recorded_subject(recorded)
-        if recorded
-        else sibling_subject()
-        if sibling
-        else find_subject(capture)
-    )
+    if recorded:
+        subject = recorded_subject(recorded)
+    elif sibling:
+        subject = sibling_subject()
+    else:
+        subject = find_subject(capture)
     if is_snapshot(subject.traces[0]) and not (query or at or gap):
         _show_snapshot(subject.traces[0], html, json=json)
     elif html:
@@ -147,8 +150,7 @@ def command(
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: trace files, the capture's folder if there is one, and the lab that
-    it was made in.
+    """The subject of a report: trace files, the capture's folder, and the lab it was made in.
 
     `blind`: causes are the reader's to find, and are not shown.
     """
@@ -159,88 +161,76 @@ class Subject:
     blind: bool = False
 
     def analysed(self) -> Analysis:
-        """The capture and what was found in it. Raises CaptureError when a trace cannot be read."""
+        """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
         return analyse_capture(self.timeline(), self.folder)
 
     def visible(self, summary: Summary) -> Summary:
-        """The summary as this reader may see it."""
+        """Return the summary as this reader may see it."""
         return evidence_only(summary) if self.blind else summary
 
     def timeline(self) -> Timeline:
-        """All ranks together. Raises CaptureError when a trace cannot be read."""
+        """Return the timeline of all ranks. Raises CaptureError for an unreadable trace."""
         return merge_ranks([load(path) for path in self.traces])
 
     def attempts(self) -> list[Verdict]:
-        """The checks of the lab so far, oldest first."""
-        return (
-            [attempt.verdict for attempt in load_attempts(self.workspace)] if self.workspace else []
-        )
+        """Return the verdicts on the lab so far, oldest first."""
+        if self.workspace is None:
+            return []
+        return [attempt.verdict for attempt in load_attempts(self.workspace)]
 
-    def mismatch(self) -> str | None:
-        """One sentence when capture and latest check are about different code."""
-        return mismatch(self.workspace, self.folder) if self.workspace and self.folder else None
+    def mismatch(self, attempts: list[Verdict]) -> str | None:
+        """Return one sentence if capture and latest check are about different code."""
+        if self.folder is None or not attempts:
+            return None
+        return mismatch(self.folder, attempts[-1])
 
 
-def find_subject(what: str | None) -> Subject:
-    """A file or folder with that name, or a capture of the current workspace. Raises UsageError,
-    CaptureError.
+def find_subject(name: str | None) -> Subject:
+    """Return a file or folder with that name, or a capture of the current workspace.
+
+    Raises UsageError, CaptureError.
     """
-    path = Path(what or "").expanduser()
-    if what and not what.isdecimal() and (path.suffix or path.exists()):
+    path = Path(name or "").expanduser()
+    if name and not name.isdecimal() and (path.suffix or path.exists()):
         if (path / "capture.json").is_file():
             return Subject(trace_files(path), path, blind=is_blind_at(path))
         return Subject(find_traces(path) if path.is_dir() else [path], blind=is_blind_at(path))
     try:
         workspace = here()
     except UsageError:
-        folder = _own_capture(what)
-        if folder is None:
+        # Outside a lab, `lab profile -- …` leaves its captures in this folder.
+        captures = captures_called(name, Path.cwd() / "captures")
+        if not captures:
             raise
-        return Subject(trace_files(folder), folder)
-    latest = readable(workspace)[-1:] if what is None else []
-    folder = latest[0] if latest else find_capture(workspace, what)
+        return Subject(trace_files(captures[-1]), captures[-1])
+    latest = readable(workspace)[-1:] if name is None else []
+    folder = latest[0] if latest else find_capture(workspace, name)
     return Subject(trace_files(folder), folder, workspace, is_blind_at(workspace.root))
 
 
-def _own_capture(what: str | None) -> Path | None:
-    """Outside a lab, the capture with that number, or the latest, that `lab profile -- …` left in
-    this folder; None when there is none.
-    """
-    found = [
-        (number, path)
-        for number, path in numbered(Path.cwd() / "captures")
-        if (path / "capture.json").is_file()
-    ]
-    wanted = [
-        path
-        for number, path in found
-        if what is None or what in (path.name, str(number), f"{number:04}")
-    ]
-    return wanted[-1] if wanted else None
-
-
 def recorded_subject(tool: str) -> Subject:
-    """The capture of the shipped code that ships with this lab, for machines that cannot make one:
-    recorded on a GPU, or synthetic, which it then states.
+    """Return the capture of the shipped code that ships with this lab.
 
+    It is for machines that cannot make one: recorded on a GPU, or synthetic, which it then states.
     Raises UsageError if there is none.
     """
     workspace = here()
     slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
-    found = [
+    captures = [
         *sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")),
         *folder.glob(f"synthetic-{slug}-{tool}.csv"),
     ]
-    if not found:
+    if not captures:
         raise UsageError(
             f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`."
         )
-    return Subject(found[:1], blind=is_blind_at(workspace.root))
+    return Subject(captures[:1], blind=is_blind_at(workspace.root))
 
 
 def sibling_subject() -> Subject:
-    """The case last drawn in this lab; blind until it is answered. Raises UsageError if none was
-    drawn.
+    """Return the case last drawn in this lab; blind until it is answered.
+
+    Raises UsageError if none was drawn.
     """
     workspace = here()
     traces = traces_of(workspace)
@@ -252,15 +242,14 @@ def sibling_subject() -> Subject:
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
-    """A memory snapshot: which lines hold what. It names no cause, so nothing in it has to be
-    hidden.
+    """Show a memory snapshot: which lines of code hold how much memory.
+
+    It names no cause, so nothing in it has to be hidden.
     """
     memory = find_device_memory(load_snapshot(path))
     if html:
-        say(
-            "The report is in"
-            f" {_write(render_html(title=path.name, memory=memory), html.expanduser().absolute())}"
-        )
+        page = render_html(title=path.name, memory=memory)
+        say(f"The report is in {_write(page, html.expanduser().absolute())}")
     elif json:
         print_json({"capture": str(path), "memory": memory})
     else:
@@ -268,21 +257,19 @@ def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
 
 
 def _show(subject: Subject, *, json: bool) -> None:
-    found, attempts, warning = subject.analysed(), subject.attempts(), subject.mismatch()
-    timeline, summary = found.timeline, subject.visible(found.summary)
+    analysis, attempts = subject.analysed(), subject.attempts()
+    warning = subject.mismatch(attempts)
+    timeline, summary = analysis.timeline, subject.visible(analysis.summary)
     pairs = compare_kernels(timeline.counters)
-    pairs = counters_only(pairs) if subject.blind else pairs
+    if subject.blind:
+        pairs = counters_only(pairs)
     if json:
-        capture, verdict = (
-            str(subject.folder or subject.traces[0]),
-            (attempts[-1] if attempts else None),
-        )
         print_json(
             {
-                "capture": capture,
+                "capture": str(subject.folder or subject.traces[0]),
                 "summary": summary,
                 "counters": pairs,
-                "verdict": verdict,
+                "verdict": attempts[-1] if attempts else None,
                 "warning": warning,
             }
         )
@@ -292,7 +279,7 @@ def _show(subject: Subject, *, json: bool) -> None:
     else:
         render_summary(summary, console())
     if subject.workspace and not subject.blind:
-        _show_answers(subject.workspace, (subject.folder, found))
+        _show_answers(subject.workspace, (subject.folder, analysis))
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
@@ -301,38 +288,34 @@ def _show(subject: Subject, *, json: bool) -> None:
 
 
 def _show_answers(workspace: Workspace, known: Known) -> None:
-    """The committed diagnosis, with the learner's figures next to the tool's."""
+    """Show the committed diagnosis, with the learner's figures next to the tool's."""
     answers = _answers(workspace, known)
     if answers:
         say("\nYour diagnosis", style="bold")
     for row in answers:
         say(f" {row.ask}", style="dim", hang=1)
-        say(f"   You: {row.answer}{f'. {row.evidence}' if row.evidence else ''}", hang=5)
+        sentences = [f"You: {row.answer}", *filter(None, [row.evidence])]
+        say(f"   {'. '.join(sentences)}", hang=5)
 
 
 def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> None:
-    """What every device and thread did in a stretch, or in the `gap`-th longest gap."""
+    """Show what every device and thread did in a stretch, or in the `gap`-th longest gap."""
     timeline = subject.timeline()
     devices = [*find_device_uses(timeline)]
-    stretch = (
-        parse_stretch(at)
-        if at
-        else _longest_gap([use for use, _ in devices], gap, timeline.extent[0])
-    )
-    if stretch is None:
-        raise UsageError(
-            (
-                f"'{at}' is not a stretch of time."
-                if at
-                else f"There is no gap {gap} in this capture."
-            ),
-            (
+    if at:
+        stretch = parse_stretch(at)
+        if stretch is None:
+            raise UsageError(
+                f"'{at}' is not a stretch of time.",
                 "Give its start and end, counted from the start of the capture: `lab report --at"
-                " 12.5-14ms`."
-                if at
-                else "`lab report` lists the gaps."
-            ),
-        )
+                " 12.5-14ms`.",
+            )
+    else:
+        stretch = _longest_gap([use for use, _ in devices], gap, timeline.extent[0])
+        if stretch is None:
+            raise UsageError(
+                f"There is no gap {gap} in this capture.", "`lab report` lists the gaps."
+            )
     selection: Selection = select(timeline, [time for _, time in devices], stretch)
     if json:
         print_json(selection)
@@ -341,6 +324,7 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
 
 
 def _longest_gap(devices: list[DeviceUse], number: int, origin_ns: int) -> Window | None:
+    """Return the `number`-th longest gap, in ns from the start of the capture; None if none."""
     gaps = sorted(
         (gap for use in devices for gap in use.largest_gaps),
         key=lambda gap: gap.start_ns - gap.end_ns,
@@ -352,35 +336,37 @@ def _longest_gap(devices: list[DeviceUse], number: int, origin_ns: int) -> Windo
 
 
 def _query(subject: Subject, sql: str, *, json: bool) -> None:
-    found = query(subject.timeline(), sql)
+    result = query(subject.timeline(), sql)
     if json:
-        print_json(found)
+        print_json(result)
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(found.columns):
-        number = all(isinstance(row[place], int | float) for row in found.rows)
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-    for row in found.rows:
-        table.add_row(
-            *(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in row)
-        )
+    for column, name in enumerate(result.columns):
+        numeric = all(isinstance(row[column], int | float) for row in result.rows)
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in result.rows:
+        cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in row]
+        table.add_row(*map(Text, cells))
     console().print(table)
-    if found.cut:
-        note(f"Only the first {len(found.rows):,} rows are shown: add a LIMIT or a condition.")
+    if result.cut:
+        note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
 
 
 def write_html(subject: Subject, target: Path) -> Path:
-    """Write the page about one capture and every attempt so far to `target`, completely or not at
-    all; `target`.
+    """Write the page about one capture and every attempt so far, completely or not at all.
+
+    Returns `target`.
     """
-    found, workspace, warning = subject.analysed(), subject.workspace, subject.mismatch()
+    analysis, workspace, attempts = subject.analysed(), subject.workspace, subject.attempts()
+    warning = subject.mismatch(attempts)
+    answers = []
+    if workspace and not subject.blind:
+        answers = _answers(workspace, (subject.folder, analysis))
     page = render_html(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
-        capture=found._replace(summary=subject.visible(found.summary)),
-        attempts=subject.attempts(),
-        diagnosis=(
-            _answers(workspace, (subject.folder, found)) if workspace and not subject.blind else []
-        ),
+        capture=analysis._replace(summary=subject.visible(analysis.summary)),
+        attempts=attempts,
+        diagnosis=answers,
         environment=circumstances(subject.folder) if subject.folder else None,
         plateau=read_plateau(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
@@ -396,16 +382,15 @@ def _write(page: str, target: Path) -> Path:
 
 
 def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
-    """The committed answers, each next to what the capture shows; only `lab check` says whether
-    they are right. `known` was read before.
+    """Return the committed answers, each next to the capture's figure.
+
+    Only `lab check` says whether they are right. `known` is a capture that was read before.
     """
     commitments = load_record(workspace).commitments
     if not commitments:
         return []
-    answers, capture = (
-        commitments[-1].answers,
-        capture_figures(workspace, commitments[-1].capture, known),
-    )
+    answers = commitments[-1].answers
+    capture = capture_figures(workspace, commitments[-1].capture, known)
     return [
         AnsweredQuestion(
             question.ask,
@@ -418,8 +403,9 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
 
 
 def open_trace(trace: Path, *, port: int | None = None) -> None:
-    """Hand the trace to Perfetto in a browser, or explain how to do it by hand. Tests use another
-    `port`.
+    """Hand the trace to Perfetto in a browser, or explain how to do it by hand.
+
+    Tests use another `port`.
     """
     with serve_trace(trace, port=PORT if port is None else port) as served:
         say(PERMISSION)

@@ -27,9 +27,11 @@ def command(
     if json:
         print_json({"workspace": str(workspace.root), "kept": str(kept) if kept else None})
         return
-    say(
-        "The lab's own files match the installed lab again."
-        if update
-        else "The lab's original files are back."
-    )
-    say(f"Your edited files are saved in {kept}" if kept else "None of your files were replaced.")
+    if update:
+        say("The lab's own files match the installed lab again.")
+    else:
+        say("The lab's original files are back.")
+    if kept:
+        say(f"Your edited files are saved in {kept}")
+    else:
+        say("None of your files were replaced.")

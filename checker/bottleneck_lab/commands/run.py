@@ -22,7 +22,6 @@ from bottleneck_lab.workspace.home import home
 EXAMPLE = "lab run --device cpu"
 SCALING_PAGE = "scaling.html"
 
-
 Ranks = Annotated[
     str | None,
     typer.Option(
@@ -51,37 +50,34 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
     with workspace.working("lab run", wait=not no_wait, on_wait=waiting):
         if scales:
             _scale(workspace, chosen, numbers)
-        else:
-            _run(workspace, chosen)
-
-
-def _run(workspace: Workspace, device: Device) -> None:
-    status = run_workload(
-        workspace.lab,
-        workspace.root,
-        device,
-        data=data_folder(workspace.lab),
-        home=home(),
-        on_line=lambda line: say(line.rstrip("\n")),
-    )
+            return
+        status = run_workload(
+            lab,
+            workspace.root,
+            chosen,
+            data=data_folder(lab),
+            home=home(),
+            on_line=lambda line: say(line.rstrip("\n")),
+        )
     if status:
         say(f"The workload exited with status {status}.", style="red")
         raise typer.Exit(ExitCode.FAIL)
 
 
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
-    """Runs a distributed script on emulated ranks; its scaling curve in the terminal, and drawn in
-    `scaling.html`.
+    """Run a distributed script on emulated ranks, and show its scaling curve.
+
+    It is drawn in the terminal and in `scaling.html`.
     """
     lab = workspace.lab
     with progress() as show:
-        found = scale_workload(
+        scaling = scale_workload(
             lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show
         )
-    render_scaling(found, console())
+    render_scaling(scaling, console())
     page = workspace.root / SCALING_PAGE
     page.write_text(
-        render_html(title=f"{lab.slug}: how it scales", scaling=found), encoding="utf-8"
+        render_html(title=f"{lab.slug}: how it scales", scaling=scaling), encoding="utf-8"
     )
     note(
         f"The scaling curve is in {SCALING_PAGE}; after a check, `lab report --html` draws it too."
@@ -89,8 +85,10 @@ def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
 
 
 def _numbers(text: str | None) -> list[int]:
-    """`64,512` as numbers. Raises UsageError."""
-    parts = [part.strip() for part in text.split(",")] if text else []
+    """Return `64,512` as numbers. Raises UsageError for anything else."""
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",")]
     if any(not part.isdigit() or not 1 <= int(part) <= 65536 for part in parts):
         raise UsageError(
             f"'{text}' is not a list of rank counts.", "For example: `--ranks 64,512,4096`."

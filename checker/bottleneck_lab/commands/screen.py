@@ -1,10 +1,11 @@
-"""What commands draw with Rich: consoles and progress bars. A separate file, because Rich takes 40
-ms to load and `lab list` does without it.
+"""Consoles and progress bars, drawn with Rich.
+
+A file of its own, because Rich takes 40 ms to load and `lab list` does without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -13,28 +14,24 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from bottleneck_lab.commands.ui import note
-
-Progress = Callable[[str, float], None]
-"""Called with the current activity and the share (0–1) that is done."""
+from bottleneck_lab.course.progress import Report
 
 
 @cache
 def console() -> Console:
-    """Where results go: stdout."""
+    """Return the console for results: stdout."""
     return Console(highlight=False)
 
 
 @cache
 def notes() -> Console:
-    """Where progress and remarks go: stderr, so that results can be piped."""
+    """Return the console for progress and remarks: stderr, so that results can be piped."""
     return Console(highlight=False, stderr=True)
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A progress bar on a terminal; elsewhere one line for each new stage, so that logs stay
-    readable.
-    """
+def progress() -> Iterator[Report]:
+    """Show a progress bar on a terminal; elsewhere print one line for each new stage."""
     if not notes().is_terminal:
         yield _plain_progress()
         return
@@ -50,12 +47,12 @@ def progress() -> Iterator[Progress]:
         )
 
 
-def _plain_progress() -> Progress:
+def _plain_progress() -> Report:
     last = ""
 
     def report(text: str, _share: float) -> None:
         nonlocal last
-        if text != last:
+        if text != last:  # a log stays readable
             last = text
             note(text)
 

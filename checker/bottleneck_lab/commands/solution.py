@@ -12,7 +12,7 @@ from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.commitments import note_solution_taken
-from bottleneck_lab.workspace.progress import note_solution
+from bottleneck_lab.workspace.progress import load_progress, note_solution
 from bottleneck_lab.workspace.start import take_solution
 
 EXAMPLE = "lab solution --show"
@@ -27,8 +27,11 @@ def command(
 ) -> None:
     """Copy the reference solution into this folder. Your own files are saved first."""
     workspace = here()
-    if not yes:
-        _ask(show=show)
+    entry = load_progress().labs.get(workspace.lab.slug)
+    passed = entry is not None and entry.passed is not None
+    # Once the lab is passed, reading the write-up costs nothing.
+    if not yes and not (show and passed):
+        _confirm(show=show, passed=passed)
     note_solution(workspace.lab.slug, str(workspace.root))
     note_solution_taken(workspace)
     kept = None if show else take_solution(workspace)
@@ -36,36 +39,34 @@ def command(
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
     if json:
         print_json({"kept": str(kept) if kept else None, "copied": not show, "write_up": text})
-    else:
-        _tell(text, workspace.lab.spec.editable, str(kept) if kept else None, show=show)
-
-
-def _ask(*, show: bool) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "`lab solution` asks for confirmation first, and there is no terminal to ask on.",
-            "Add `--yes`.",
-        )
-    what = (
-        "Read the reference solution? If you do, the lab will not count as solved."
-        if show
-        else (
-            "Replace your files with the reference solution? Yours are kept, but the lab will not"
-            " count as solved."
-        )
-    )
-    if not typer.confirm(what, err=True):
-        raise typer.Exit
-
-
-def _tell(text: str, editable: list[str], kept: str | None, *, show: bool) -> None:
+        return
     if console().is_terminal:
         console().print(Markdown(text))
     else:
         say(text)
     if show:
         return
-    say(f"\nThe reference solution is in {', '.join([*editable, 'diagnosis.toml'])}.")
+    files = ", ".join([*workspace.lab.spec.editable, "diagnosis.toml"])
+    say(f"\nThe reference solution is in {files}.")
     if kept:
         say(f"Your own files are saved in {kept}")
     say("Next: lab check", style="bold")
+
+
+def _confirm(*, show: bool, passed: bool) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "`lab solution` asks for confirmation first, and there is no terminal to ask on.",
+            "Add `--yes`.",
+        )
+    if show:
+        question = "Read the reference solution? If you do, the lab will not count as solved."
+    elif passed:
+        question = "Replace your files with the reference solution? Yours are kept."
+    else:
+        question = (
+            "Replace your files with the reference solution? Yours are kept, but the lab will not"
+            " count as solved."
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit

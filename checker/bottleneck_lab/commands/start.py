@@ -15,6 +15,7 @@ from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.data import make
 from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.needs import require_lab_packages
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_start
@@ -50,31 +51,39 @@ def command(
     json: Json = False,
 ) -> None:
     """Start a lab: copy its files into a folder, and create its data set if it is missing."""
-    found = find_lab(lab)
-    root = (folder or Path(found.slug)).expanduser().absolute()
-    workspace, new = start_workspace(found, root, choose_device(found, device))
-    note_start(found.slug, str(root))
+    started = find_lab(lab)
+    # Before the folder is made: a lab that cannot be run here does not count as started.
+    require_lab_packages()
+    root = (folder or Path(started.slug)).expanduser().absolute()
+    workspace, new = start_workspace(started, root, choose_device(started, device))
+    note_start(started.slug, str(root))
     if not no_data:
-        for name in found.spec.datasets:
+        for name in started.spec.datasets:
             make(name)
-    optional = [
-        _optional(name, create=all_data)
-        for name in found.spec.optional_datasets
-        if not is_made(name)
-    ]
+    remarks = []
+    for name in started.spec.optional_datasets:
+        remark = None if is_made(name) else _prepare_optional(name, create=all_data)
+        if remark:
+            remarks.append(remark)
     if json:
         print_json(
-            {"lab": found.slug, "workspace": str(root), "device": workspace.info.device, "new": new}
+            {
+                "lab": started.slug,
+                "workspace": str(root),
+                "device": workspace.info.device,
+                "new": new,
+            }
         )
     else:
-        _tell(workspace, new=new)
-        for line in filter(None, optional):
-            say(line, style="dim")
+        _show(workspace, new=new)
+        for remark in remarks:
+            say(remark, style="dim")
 
 
-def _optional(name: str, *, create: bool) -> str:
-    """What to say of a data set that is missing and that the lab works without; with `create` it is
-    created where this machine can.
+def _prepare_optional(name: str, *, create: bool) -> str | None:
+    """Create a data set that the lab works without, if `create` is set and this machine can.
+
+    Returns a remark if it is still missing.
     """
     if not create:
         return f"Optional: `lab data {name}` sets up {name}. The lab works without it."
@@ -82,10 +91,10 @@ def _optional(name: str, *, create: bool) -> str:
         make(name)
     except MachineError as error:
         return f"{error.message} The lab works without it."
-    return ""
+    return None
 
 
-def _tell(workspace: Workspace, *, new: bool) -> None:
+def _show(workspace: Workspace, *, new: bool) -> None:
     spec = workspace.lab.spec
     if not new:
         say(f"'{workspace.lab.slug}' was already started in this folder; nothing was changed.")
@@ -97,13 +106,10 @@ def _tell(workspace: Workspace, *, new: bool) -> None:
                 " times are modelled.",
                 style="dim",
             )
-        if "cuda" in spec.devices and gpus() and (missing := gpus_missing(workspace.lab)):
-            say(missing, style="dim")
+        if "cuda" in spec.devices and gpus():
+            missing = gpus_missing(workspace.lab)
+            if missing:
+                say(missing, style="dim")
     say(f"  read   README.md\n  edit   {', '.join(spec.editable) or 'diagnosis.toml'}")
-    say(f"\nNext: cd {_quoted(workspace.root)} && lab {spec.evidence}", style="bold")
-
-
-def _quoted(path: Path) -> str:
-    """A path, quoted for the shell."""
-    relative = os.path.relpath(path)
-    return shlex.quote(relative if len(relative) < len(str(path)) else str(path))
+    folder = min(os.path.relpath(workspace.root), str(workspace.root), key=len)
+    say(f"\nNext: cd {shlex.quote(folder)} && lab {spec.evidence}", style="bold")

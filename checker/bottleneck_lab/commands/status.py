@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.members.membership import require_membership
-from bottleneck_lab.commands.ui import Json, note, print_json, say
-from bottleneck_lab.report.words import lab_name
+from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.protocol import Me, Standing
@@ -24,7 +24,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Show your standing in the cohort: submissions, how many are left, announcements."""
-
     membership = require_membership()
     client = Client(membership.url, membership.joined.token, told=note)
     if web:
@@ -38,7 +37,6 @@ def command(
 
 
 def _show(me: Me, url: str) -> None:
-
     say(f"{me.cohort_name} at {url}, as {me.name}", style="bold")
     for text in me.announcements:
         say(f"» {text}", style="yellow", hang=2)
@@ -47,27 +45,22 @@ def _show(me: Me, url: str) -> None:
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", due {lab.due}" if lab.due else ""
-        say(
-            f"{'✓' if lab.passed else '·'} {lab_name(lab.slug)}: {lab.submissions}"
-            f" submitted{left}{due}"
-        )
+        mark = "✓" if lab.passed else "·"
+        say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{left}{due}")
     for standing in me.submissions[:10]:
         _show_standing(standing)
 
 
-_STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
-
-
 def _show_standing(standing: Standing) -> None:
-
-    told = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
+    state = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
     if standing.state == "queued":
         wait = "" if standing.wait_s is None else f", about {standing.wait_s:.0f} s"
-        told = f"waiting, {standing.ahead} ahead of you{wait}"
+        state = f"waiting, {standing.ahead} ahead of you{wait}"
     elif standing.state == "running":
-        told = "being measured"
+        state = "being measured"
+    lab = current_name(standing.lab)
     say(
-        f"  {standing.received_at}  {standing.submission}  {lab_name(standing.lab)}: {told}",
-        style=_STYLES.get(standing.outcome or ""),
+        f"  {standing.received_at}  {standing.submission}  {lab}: {state}",
+        style=OUTCOME_STYLES.get(standing.outcome or ""),
         hang=4,
     )

@@ -1,4 +1,4 @@
-"""What the commands share: consoles, JSON, progress, and finding the current workspace."""
+"""Shared by the commands: printing, JSON, common options, and finding the current workspace."""
 
 from __future__ import annotations
 
@@ -41,30 +41,34 @@ _STYLES: dict[str, dict[str, Any]] = {
     "magenta": {"fg": "magenta"},
 }
 
+OUTCOME_STYLES = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "magenta"}
+"""The style of each verdict."""
+
 
 def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0) -> None:
-    """Print sentences literally: file names may hold anything, so nothing is treated as markup.
+    """Print sentences literally, wrapped and styled only for a terminal.
 
-    Wrapped and styled only for a terminal; `hang` indents what is wrapped by so many columns more
-    than its first line. Rich could do it too, but takes 40 ms to load: half of what `lab list`
-    needs otherwise.
+    `hang` indents wrapped lines by this many columns more than the first.
     """
+    # Rich could do it, but takes 40 ms to load: half of what `lab list` needs otherwise. It would
+    # also treat brackets as markup, and file names may hold anything.
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty():
         typer.echo(text, err=err)
         return
     width = shutil.get_terminal_size().columns
-    plain = style is None or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())] + " " * hang
         for part in textwrap.wrap(line, width, subsequent_indent=indent) or [""]:
-            typer.echo(
-                part if plain or style is None else typer.style(part, **_STYLES[style]), err=err
-            )
+            if style and not plain:
+                typer.echo(typer.style(part, **_STYLES[style]), err=err)
+            else:
+                typer.echo(part, err=err)
 
 
 def note(text: str) -> None:
-    """The same, to stderr."""
+    """Print a remark to stderr, so that results can be piped."""
     say(text, "dim", err=True)
 
 
@@ -74,7 +78,7 @@ def print_json(value: Any) -> None:
 
 
 def here() -> Workspace:
-    """The workspace of the current folder. Raises UsageError if there is none."""
+    """Return the workspace of the current folder. Raises UsageError if there is none."""
     return find_workspace(Path.cwd())
 
 

@@ -1,4 +1,4 @@
-"""`lab verify`: whether a verdict was signed with the expected key."""
+"""`lab verify`: check that a verdict was signed with the expected key."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.submissions.receipts import verify_receipt
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
@@ -39,7 +40,8 @@ def command(
     Exit code 0: signed with that key, for that learner if you name one; 1: not.
     """
     public_key = load_public_key(key)
-    verification = _of(learner, verify_receipt(file, public_key) or verify_file(file, public_key))
+    verification = verify_receipt(file, public_key) or verify_file(file, public_key)
+    verification = _require_learner(learner, verification)
     if json:
         print_json(
             {
@@ -48,25 +50,28 @@ def command(
             }
         )
     else:
-        passed = verification.verdict is None or verification.verdict.outcome == "PASS"
-        say(
-            f"{'✓' if verification.ok else '✗'} {_one_line(verification.sentence)}",
-            style="green" if verification.ok and passed else "red",
-        )
-        if verification.verdict:
-            verdict = verification.verdict
-            about = (
-                f"{verdict.outcome} for '{verdict.lab}' on {verdict.device}, measured"
-                f" {verdict.started_at}"
-            )
-            say(f"  {_one_line(about)}")
-            say(f"  {_one_line(_whose(verdict))}")
+        _show(verification)
     if not verification.ok:
         raise typer.Exit(ExitCode.FAIL)
 
 
-def _of(learner: str | None, verification: Verification) -> Verification:
-    """Turned down where a genuine verdict is somebody else's."""
+def _show(verification: Verification) -> None:
+    verdict = verification.verdict
+    passed = verdict is None or verdict.outcome == "PASS"
+    mark = "✓" if verification.ok else "✗"
+    say(
+        f"{mark} {_one_line(verification.sentence)}",
+        style="green" if verification.ok and passed else "red",
+    )
+    if verdict:
+        lab = current_name(verdict.lab)
+        about = f"{verdict.outcome} for '{lab}' on {verdict.device}, measured {verdict.started_at}"
+        say(f"  {_one_line(about)}")
+        say(f"  {_one_line(_whose(verdict))}")
+
+
+def _require_learner(learner: str | None, verification: Verification) -> Verification:
+    """Turn down a genuine verdict that is somebody else's."""
     verdict = verification.verdict
     theirs = verdict.binding.learner if verdict and verdict.binding else None
     if learner is None or verdict is None or not verification.ok or theirs == learner:
@@ -78,8 +83,9 @@ def _of(learner: str | None, verification: Verification) -> Verification:
 
 
 def _whose(verdict: Verdict) -> str:
-    """Learner, cohort and submission that a runner measured: the same PASS is worth nothing in
-    another name.
+    """Return the learner, cohort and submission that a runner measured.
+
+    The same PASS is worth nothing in another name.
     """
     if verdict.binding is None:
         return "For nobody in particular: it was not measured for a cohort."
@@ -91,7 +97,8 @@ def _whose(verdict: Verdict) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text from an unverified file, without control characters, so that it cannot drive the
-    terminal or fake our output.
+    """Return text from an unverified file without control characters.
+
+    It could otherwise drive the terminal, or imitate our output.
     """
     return "".join(char for char in text if char.isprintable())[:300]

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.check import check_here
-from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import DeviceName, here, say
+from bottleneck_lab.commands.screen import console, progress
+from bottleneck_lab.commands.ui import DeviceName, here, note, say, waiting
+from bottleneck_lab.course.checking import check_workspace
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.workspace.folder import Workspace
@@ -36,30 +36,28 @@ def command(
         if current == seen:
             continue
         seen = current
-        _check(workspace, device)
+        try:
+            checked = check_workspace(workspace, device, show_progress=progress, on_wait=waiting)
+        except UsageError as error:
+            # A mistake in the learner's files: the next save may fix it.
+            say(f"{error.message}\n→ {error.remedy}", style="red")
+        else:
+            for remark in checked.remarks:
+                note(remark)
+            render_verdict(checked.attempt.verdict, console())
         if once:
             return
         say("\nWatching again.", style="dim")
 
 
 def _stamps(workspace: Workspace, names: list[str]) -> dict[str, tuple[int, int] | None]:
-    """Modification time in ns and size of each file; None while an editor has it away."""
-
-    def stamp(name: str) -> tuple[int, int] | None:
+    """Return modification time in ns and size of each file; None while an editor has it away."""
+    stamps: dict[str, tuple[int, int] | None] = {}
+    for name in names:
         try:
             status = (workspace.root / name).stat()
         except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size
-
-    return {name: stamp(name) for name in names}
-
-
-def _check(workspace: Workspace, device: str | None) -> None:
-    """One check. A mistake in the learner's files is printed and watching continues, since the next
-    save may fix it.
-    """
-    try:
-        render_verdict(check_here(workspace, device).verdict, console())
-    except UsageError as error:
-        say(f"{error.message}\n→ {error.remedy}", style="red")
+            stamps[name] = None
+        else:
+            stamps[name] = status.st_mtime_ns, status.st_size
+    return stamps

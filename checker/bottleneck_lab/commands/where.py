@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import load_course, load_labs
 from bottleneck_lab.commands.ui import say
-from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.attempts import Attempt, load_attempts
+from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
 from bottleneck_lab.workspace.next_step import NextStep, next_here, next_lab
 from bottleneck_lab.workspace.progress import load_progress
@@ -14,37 +15,33 @@ from bottleneck_lab.workspace.progress import load_progress
 
 def command() -> None:
     """Show where you are in the course and what to do next."""
-    labs, progress = load_labs(), load_progress()
     workspace = workspace_above(Path.cwd())
     if workspace:
-        _describe(workspace)
-        _tell_step(next_here(workspace, labs, progress))
-    else:
-        passed = sum(1 for slug in labs if slug in progress.labs and progress.labs[slug].passed)
-        say(f"You have passed {passed} of {len(labs)} labs. There is no lab in this folder.")
-        for stage in load_course().stages:
-            done = sum(
-                slug in progress.labs and progress.labs[slug].passed is not None
-                for slug in stage.labs
-            )
-            say(
-                f"  {stage.name:13} {done} of {len(stage.labs)} "
-                f" {stage.able and f'by the end you can {stage.able}'}".rstrip(),
-                hang=22,
-            )
-        _tell_step(next_lab(labs, progress))
+        attempts = load_attempts(workspace)
+        _describe(workspace, attempts)
+        tell_next(workspace, attempts, load_record(workspace))
+        return
+    labs, progress = load_labs(), load_progress()
+    passed = {slug for slug in labs if slug in progress.labs and progress.labs[slug].passed}
+    say(f"You have passed {len(passed)} of {len(labs)} labs. There is no lab in this folder.")
+    for stage in load_course().stages:
+        line = f"  {stage.name:13} {len(passed & set(stage.labs))} of {len(stage.labs)}"
+        if stage.able:
+            line += f"  by the end you can {stage.able}"
+        say(line, hang=22)
+    _tell_step(next_lab(labs, progress))
 
 
-def _describe(workspace: Workspace) -> None:
+def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
     lab = workspace.lab
     say(f"{lab.slug}: {lab.spec.title} ({lab.stage}, on {workspace.info.device})", style="bold")
     say(lab.spec.symptom)
-    attempts = load_attempts(workspace)
-    if attempts:
-        say(
-            f"Check {attempts[-1].number}: {attempts[-1].verdict.outcome}."
-            f" {attempts[-1].verdict.summary}"
-        )
+    passes = [attempt for attempt in attempts if attempt.verdict.outcome == "PASS"]
+    last = attempts[-1] if attempts else None
+    if passes and passes[-1] is not last:
+        say(f"Passed with check {passes[-1].number}.", style="green")
+    if last:
+        say(f"Check {last.number}: {last.verdict.outcome}. {last.verdict.summary}")
     change = workspace.changed_lab()
     if change:
         say(
@@ -54,9 +51,9 @@ def _describe(workspace: Workspace) -> None:
         )
 
 
-def tell_next(workspace: Workspace) -> None:
-    """What to do next in a lab, as the last line of a command."""
-    _tell_step(next_here(workspace, load_labs(), load_progress()))
+def tell_next(workspace: Workspace, attempts: list[Attempt], record: Record) -> None:
+    """Print what to do next in a lab, as the last line of a command."""
+    _tell_step(next_here(workspace, attempts, record, load_labs(), load_progress()))
 
 
 def _tell_step(step: NextStep) -> None:

@@ -10,8 +10,6 @@ from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.serving import ServingUse
-from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import format_figure, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 
@@ -281,14 +279,6 @@ def describe_standing(standing: Standing | None) -> str:
     if standing.named:
         return f"cause named on the first try{hints}"
     return f"cause not named on the first try{hints}{corrected}"
-
-
-def lab_name(slug: str) -> str:
-    """Return the name that a lab has now; `slug` itself if this installation lacks the lab."""
-    try:
-        return find_lab(slug).slug
-    except LabError:
-        return slug
 
 
 def headline(verdict: Verdict) -> str:

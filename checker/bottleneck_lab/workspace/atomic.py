@@ -21,7 +21,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def explain(error: OSError, path: Path) -> LabError:
-    """A failed write as an error for the user, with its remedy."""
+    """Return a failed write as an error for the user, with its remedy."""
     where = error.filename or path
     if error.errno in _NO_SPACE:
         return MachineError(
@@ -61,30 +61,10 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_new(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _link(temporary: Path, path: Path) -> None:
-    """Gives the file its name unless that is taken. On a file system without hard links (exFAT,
-    some shared folders) only the lock says who writes.
-    """
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS or path.exists():
-            raise
-        temporary.rename(path)
-
-
 def write_bytes(
     path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True
 ) -> None:
-    """Put `data` at `path`, whole and durable, or leave what was there.
+    """Put `data` at `path`, whole and durable, or leave the file that was there.
 
     The temporary file stands in `scratch` (default: beside `path`; it must be on the same file
     system). With `replace` False an existing `path` is never touched. Raises MachineError when it
@@ -94,11 +74,22 @@ def write_bytes(
     with explained(path):
         try:
             temporary.unlink(missing_ok=True)
-            _write_new(temporary, data)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             if replace:
                 temporary.replace(path)
             else:
-                _link(temporary, path)
+                try:
+                    os.link(temporary, path)  # unlike a rename, this fails if the name is taken
+                except OSError as error:
+                    # exFAT and some shared folders have no hard links. There only the lock keeps
+                    # writers apart.
+                    if error.errno not in _NO_LINKS or path.exists():
+                        raise
+                    temporary.rename(path)
             sync_folder(path.parent)
         finally:
             with suppress(OSError):
@@ -106,8 +97,9 @@ def write_bytes(
 
 
 def publish(folder: Path, final: Path) -> None:
-    """Give a finished `folder` its `final` name, after its files have reached the disk. `final`
-    must not exist.
+    """Give a finished `folder` its `final` name, which must not exist yet.
+
+    Its files reach the disk first: after a power cut the name never stands for empty files.
     """
     with explained(final):
         for path in sorted(folder.rglob("*")):
@@ -119,7 +111,7 @@ def publish(folder: Path, final: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, whichever it is. What is not there is fine."""
+    """Remove a file or a folder, whichever it is; do nothing if it does not exist."""
     with suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -128,7 +120,7 @@ def remove(path: Path) -> None:
 
 
 def clear(folder: Path, prefix: str = TEMPORARY) -> None:
-    """Remove what a killed process left unfinished in `folder`.
+    """Remove the unfinished files and folders that a killed process left in `folder`.
 
     Only for the holder of the lock under which `prefix` is used.
     """

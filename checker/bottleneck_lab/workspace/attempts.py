@@ -1,4 +1,4 @@
-"""Attempts: every verdict, with the files that it is about, numbered without gaps and never
+"""Attempts: every verdict with the files that were checked, numbered without gaps and never
 overwritten.
 """
 
@@ -31,11 +31,9 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def _read_submitted(path: Path) -> bytes:
-    """The bytes of one regular file; a pipe or a device in its place would block or never end.
-
-    A link is not followed: whoever checks somebody else's workspace would hand out a copy of what
-    only they may read.
-    """
+    """Return the bytes of one regular file. Raises UsageError for anything else in its place."""
+    # A pipe or a device would block or never end. A link is not followed: whoever checks somebody
+    # else's workspace would hand out a copy of a file that only they may read.
     remedy = f"Put a regular file there; `lab reset` restores the original {path.name}."
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -52,17 +50,15 @@ def _read_submitted(path: Path) -> bytes:
 
 @contextmanager
 def submission(workspace: Workspace, lab: Lab) -> Iterator[Path]:
-    """A folder with a copy of what is submitted, as it is now: an edit made while a check runs
-    cannot change what was checked.
+    """Copy the files that are submitted, as they are now, into a folder, and yield it.
 
-    Call it inside `workspace.working()`. The folder goes away at the end unless `record` has taken
-    it.
+    An edit made while a check runs then cannot change what is checked. Call it inside
+    `workspace.working()`. The folder goes away at the end unless `record` has taken it.
     """
     folder = workspace.attempts / f"{UNFINISHED}submission"
-    names = [
-        *lab.spec.editable,
-        *(["diagnosis.toml"] if (workspace.root / "diagnosis.toml").exists() else []),
-    ]
+    names = list(lab.spec.editable)
+    if (workspace.root / "diagnosis.toml").exists():
+        names.append("diagnosis.toml")
     with explained(folder):
         remove(folder)
         folder.mkdir(parents=True)
@@ -80,17 +76,16 @@ def submission(workspace: Workspace, lab: Lab) -> Iterator[Path]:
 def record(workspace: Workspace, verdict: Verdict, submitted: Path) -> Attempt:
     """Record `verdict` and move the `submitted` folder beside it, under the next number.
 
-    The folder gets its name first, the verdict last: an attempt exists once its verdict does, and a
-    number whose verdict never came is taken again. Raises MachineError when it cannot be written;
-    nothing recorded before is touched.
+    Raises MachineError when it cannot be written; nothing recorded before is touched.
     """
     with workspace.writing("lab check"):
-        number = 1 + max(
-            (taken for taken, path in numbered(workspace.attempts) if path.suffix == ".json"),
-            default=0,
-        )
+        verdicts = [
+            number for number, path in numbered(workspace.attempts) if path.suffix == ".json"
+        ]
+        number = 1 + max(verdicts, default=0)
+        # The folder gets its name first, the verdict last: an attempt exists once its verdict does.
         folder = workspace.attempts / f"{number:04}"
-        if folder.exists():
+        if folder.exists():  # from a check that was killed before its verdict was written
             leftover = folder.with_name(f"{TEMPORARY}{number:04}")
             folder.rename(leftover)
             remove(leftover)
@@ -104,7 +99,7 @@ def record(workspace: Workspace, verdict: Verdict, submitted: Path) -> Attempt:
 
 
 def load_attempts(workspace: Workspace) -> list[Attempt]:
-    """Every attempt, oldest first. Raises MachineError naming a verdict that cannot be read."""
+    """Return every attempt, oldest first. Raises MachineError for a verdict that cannot be read."""
     return [
         Attempt(number, read_json(path, Verdict), path.with_suffix(""))
         for number, path in numbered(workspace.attempts)

@@ -40,13 +40,15 @@ def make_capture(workspace: Workspace, tool: str, fill: Callable[[Path], object]
 
 @contextmanager
 def new_folder(parent: Path, tool: str) -> Iterator[tuple[Path, Path]]:
-    """For a capture outside a workspace: its name, the next `parent/NNNN-<tool>`, and the empty
-    folder in which it is made. Both are this process's alone.
+    """Yield the next `parent/NNNN-<tool>` and the empty folder in which the capture is made.
+
+    For captures outside a workspace. Both names are this process's alone.
     """
     number = 0
     while True:
         number = 1 + max([number, *(taken for taken, _ in numbered(parent))])
         with locked_folder(parent / f"{UNFINISHED}{number:04}") as unfinished:
+            # Another process may have published this number between the look and the lock.
             if unfinished and number not in [taken for taken, _ in numbered(parent)]:
                 yield parent / f"{number:04}-{tool}", unfinished
                 return
@@ -54,10 +56,11 @@ def new_folder(parent: Path, tool: str) -> Iterator[tuple[Path, Path]]:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[Path | None]:
-    """Makes `folder`, or empties what a killed process left of it, and removes it at the end; None
-    while another process holds it.
+    """Make `folder`, or empty the one that a killed process left, and remove it at the end.
+
+    Yields None while another process holds it.
     """
-    descriptor = _hold(folder)
+    descriptor = _lock_folder(folder)
     if descriptor is None:
         yield None
         return
@@ -71,8 +74,8 @@ def locked_folder(folder: Path) -> Iterator[Path | None]:
         os.close(descriptor)
 
 
-def _hold(folder: Path) -> int | None:
-    """A descriptor that holds the lock of the folder; None if another process has it."""
+def _lock_folder(folder: Path) -> int | None:
+    """Return a descriptor that holds the folder's lock; None if another process holds it."""
     while True:
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -84,16 +87,31 @@ def _hold(folder: Path) -> int | None:
         except BlockingIOError:
             os.close(descriptor)
             return None
+        # Its holder may have published or removed the folder meanwhile: then the lock is one of
+        # a folder that no longer has this name.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), folder.stat()):
                 return descriptor
-        os.close(descriptor)  # its holder has published or removed it meanwhile
+        os.close(descriptor)
+
+
+def captures_called(name: str | None, folder: Path) -> list[Path]:
+    """Return the captures in `folder` with this number or name, oldest first; None for all.
+
+    For captures outside a workspace, as `lab profile -- …` makes them.
+    """
+    return [
+        path
+        for number, path in numbered(folder)
+        if (path / "capture.json").is_file()
+        and (name is None or name in (path.name, str(number), f"{number:04}"))
+    ]
 
 
 def find_capture(workspace: Workspace, which: str | None = None) -> Path:
-    """The capture called `which` (its number or its folder's name), or the latest.
+    """Return the capture called `which` (its number or its folder's name), or the latest.
 
-    Raises UsageError when there is none such.
+    Raises UsageError when there is no such capture.
     """
     captures = numbered(workspace.captures)
     if not captures:

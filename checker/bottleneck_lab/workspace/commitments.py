@@ -1,6 +1,4 @@
-"""Diagnoses as they were committed, and whether the workspace is still blind: whether causes are
-the learner's to find.
-"""
+"""The diagnoses that were committed, and whether the workspace still hides causes."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from bottleneck_lab.catalog import Lab
 from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import Workspace, now, read_json, workspace_above
 from bottleneck_lab.workspace.hints import load_hints
@@ -21,8 +20,10 @@ solution.
 
 
 class Commitment(msgspec.Struct, frozen=True):
-    """One committed diagnosis. `capture` is the folder's name in which its evidence was measured,
-    `hints` how many had been taken.
+    """One committed diagnosis.
+
+    `capture` is the folder's name in which its evidence was measured, `hints` how many had been
+    taken, `told` what had given the cause away before.
     """
 
     at: str
@@ -33,8 +34,9 @@ class Commitment(msgspec.Struct, frozen=True):
 
 
 class Help(msgspec.Struct, frozen=True):
-    """When the causes were revealed without a diagnosis, and when the solution was looked at; None
-    for never.
+    """When the causes were revealed without a diagnosis, and when the solution was looked at.
+
+    None for never.
     """
 
     revealed: str | None = None
@@ -42,9 +44,7 @@ class Help(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Everything that a workspace records of its learner's diagnosis. It is submitted with the
-    work.
-    """
+    """Everything that a workspace records of its learner's diagnosis: submitted with the work."""
 
     commitments: list[Commitment]
     help: Help
@@ -52,8 +52,9 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def load_record(workspace: Workspace) -> Record:
-    """What has been committed, oldest first, and the help that was taken. Raises MachineError for a
-    file that is not ours.
+    """Return what has been committed, oldest first, and the help that was taken.
+
+    Raises MachineError for a file that this version did not write.
     """
     diagnoses, help_ = workspace.state / "diagnoses.json", workspace.state / "help.json"
     return Record(
@@ -63,59 +64,69 @@ def load_record(workspace: Workspace) -> Record:
     )
 
 
-def is_blind(workspace: Workspace) -> bool:
-    """Whether evidence is shown without causes, findings and ceilings: until a diagnosis is
-    committed, or a hint has given them away.
+def hides_causes(lab: Lab, record: Record) -> bool:
+    """Return True if evidence is shown without causes, findings and ceilings.
+
+    That ends when a diagnosis is committed, or help has given the causes away.
     """
-    record = load_record(workspace)
-    told = record.commitments or record.help.revealed or record.help.solution
-    return bool(workspace.lab.spec.questions) and not told
+    open_ = record.commitments or record.help.revealed or record.help.solution
+    return bool(lab.spec.questions) and not open_
+
+
+def is_blind(workspace: Workspace) -> bool:
+    """Return True if the workspace still hides causes, as `hides_causes` explains."""
+    return hides_causes(workspace.lab, load_record(workspace))
 
 
 def is_blind_at(path: Path) -> bool:
-    """The same of the workspace that a file or folder lies in; outside labs nothing is hidden."""
+    """Return True if `path` lies in a workspace that still hides causes.
+
+    Outside labs nothing is hidden.
+    """
     workspace = workspace_above(path.absolute())
     return workspace is not None and is_blind(workspace)
 
 
-def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) -> Commitment:
-    """Record `answers` as the learner's diagnosis; the latest commitment as it stands where they
-    are no different.
+def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) -> Record:
+    """Record `answers` as the learner's diagnosis, and return the record with it.
+
+    Answers that equal the latest commitment's are not recorded again.
     """
+    # The record is read under the lock: another command may have committed meanwhile.
     with workspace.writing("lab diagnose"):
         record = load_record(workspace)
         if record.commitments and record.commitments[-1].answers == dict(answers):
-            return record.commitments[-1]
-        made = Commitment(now(), dict(answers), capture, record.hints, _told(workspace, record))
-        _write(workspace, "diagnoses.json", [*record.commitments, made])
-    return made
-
-
-def _told(workspace: Workspace, record: Record) -> RevealedBy:
-    if record.help.solution:
-        return "solution"
-    if record.help.revealed:
-        return "revealed"
-    hints = len(workspace.lab.spec.hints)
-    return "hints" if hints and record.hints >= hints else ""
+            return record
+        hints = len(workspace.lab.spec.hints)
+        told: RevealedBy = ""
+        if record.help.solution:
+            told = "solution"
+        elif record.help.revealed:
+            told = "revealed"
+        elif hints and record.hints >= hints:
+            told = "hints"
+        made = Commitment(now(), dict(answers), capture, record.hints, told)
+        record = msgspec.structs.replace(record, commitments=[*record.commitments, made])
+        _write(workspace, "diagnoses.json", record.commitments)
+    return record
 
 
 def note_revealed(workspace: Workspace) -> None:
     """Record that the causes were shown without a diagnosis."""
-    _help(workspace, revealed=now())
+    _note_help(workspace, "revealed")
 
 
 def note_solution_taken(workspace: Workspace) -> None:
     """Record that the solution was looked at."""
-    _help(workspace, solution=now())
+    _note_help(workspace, "solution")
 
 
-def _help(workspace: Workspace, **moments: str) -> None:
-    """The first time counts."""
+def _note_help(workspace: Workspace, name: Literal["revealed", "solution"]) -> None:
     with workspace.writing("lab"):
         help_ = load_record(workspace).help
-        new = {name: moment for name, moment in moments.items() if getattr(help_, name) is None}
-        _write(workspace, "help.json", msgspec.structs.replace(help_, **new))
+        if getattr(help_, name) is None:  # the first time counts
+            help_ = msgspec.structs.replace(help_, **{name: now()})
+        _write(workspace, "help.json", help_)
 
 
 def _write(workspace: Workspace, name: str, content: object) -> None:

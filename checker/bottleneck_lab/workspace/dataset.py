@@ -23,19 +23,20 @@ Report = Callable[[int, int], None]
 
 
 def is_made(name: str) -> bool:
-    """Whether the data set `name` is complete. Its manifest marks it incomplete while it is being
-    created or after an interruption.
+    """Return True if the data set `name` is complete.
+
+    Its manifest marks it incomplete while it is being created or after an interruption.
     """
     with suppress(OSError, ValueError, AttributeError):
-        return (
-            json.loads((dataset_root(name) / "manifest.json").read_bytes()).get("complete") is True
-        )
+        manifest = json.loads((dataset_root(name) / "manifest.json").read_bytes())
+        return manifest.get("complete") is True
     return False
 
 
 def require_dataset(name: str) -> Path:
-    """The folder of the data set `name`. Raises MachineError when it has not been made, or not to
-    the end.
+    """Return the folder of the data set `name`.
+
+    Raises MachineError when it has not been made, or not to the end.
     """
     root = dataset_root(name)
     if is_made(name):
@@ -51,19 +52,19 @@ def require_dataset(name: str) -> Path:
 
 
 def data_folder(lab: Lab) -> Path:
-    """The folder of the lab's data set, which must be there; the folder of all data sets for a lab
-    that needs none. Raises MachineError.
+    """Return the folder of the lab's data set; of all data sets for a lab that needs none.
+
+    Raises MachineError when the data set has not been made, or not to the end.
     """
     folders = [require_dataset(name) for name in lab.spec.datasets]
     return folders[0] if folders else home() / "datasets"
 
 
 def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = None) -> Path:
-    """Make the data set `name`, or verify and complete the one that is there; its folder.
+    """Make the data set `name`, or verify and complete the one that is there; return its folder.
 
     `options` are passed to the generator as `--name value`. Raises UsageError for a data set
-    without a generator, MachineError with the generator's last words when it fails. The generator
-    ends with this process: it is stopped on Ctrl-C and on any error.
+    without a generator, MachineError with the last line of the generator's errors when it fails.
     """
     generator = find_dataset(name)
     if generator is None:
@@ -73,24 +74,15 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
         )
     require_packages("labs", PIL="Pillow")
     root = dataset_root(name)
-    arguments = [
-        text for key, value in (options or {}).items() for text in (f"--{key}", str(value))
-    ]
-    command = [
-        sys.executable,
-        str(generator),
-        "--root",
-        str(root),
-        "--progress",
-        "json",
-        *arguments,
-    ]
+    command = [sys.executable, str(generator), "--root", str(root), "--progress", "json"]
+    for key, value in (options or {}).items():
+        command += [f"--{key}", str(value)]
     with tempfile.TemporaryFile() as errors:
         status = _run(command, errors, report)
         errors.seek(0)
-        words = errors.read().decode(errors="replace").strip().splitlines()
+        lines = errors.read().decode(errors="replace").strip().splitlines()
     if status:
-        last = words[-1] if words else f"it exited with status {status}"
+        last = lines[-1] if lines else f"it exited with status {status}"
         raise MachineError(
             f"The data set '{name}' could not be created: {last}",
             f"Fix that and run `lab data {name}` again; what has been created is kept.",
@@ -99,6 +91,8 @@ def make_dataset(name: str, report: Report, *, options: dict[str, int] | None = 
 
 
 def _run(command: list[str], errors: IO[bytes], report: Report) -> int:
+    """Run the generator and return its exit status. Ctrl-C and any error end it with us."""
+    # In a session of its own, so that the processes it starts can be ended with it.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
     )

@@ -25,7 +25,7 @@ thousand parts.
 
 
 def load_answers(folder: Path) -> dict[str, Any]:
-    """The answers in `folder/diagnosis.toml`; none when there is no such file.
+    """Return the answers in `folder/diagnosis.toml`; none when there is no such file.
 
     Raises UsageError naming line and column of broken TOML, or that the file is too large.
     """
@@ -41,25 +41,24 @@ def load_answers(folder: Path) -> dict[str, Any]:
 
 
 def is_given(answer: object) -> bool:
-    """Whether an answer was given: questions are handed out with an empty text."""
+    """Return True if an answer was given: questions are handed out with an empty text."""
     return answer is not None and (not isinstance(answer, str) or bool(answer.strip()))
 
 
 def _toml(answer: Answer) -> str:
-    """A TOML value. A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves
-    bare.
-    """
     if isinstance(answer, str):
+        # A JSON string is a TOML basic string, once DEL is escaped, which JSON leaves bare.
         return json.dumps(answer, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(float(answer))
 
 
 def with_answer(text: str, key: str, answer: Answer) -> str:
-    """`text` with the line `key = …` replaced, keeping a comment at its end.
+    """Return `text` with the line `key = …` replaced, keeping a comment at its end.
 
     A line `# key = …` that waits to be filled in is next best; without either, the answer is added
     at the end.
     """
+    # The old value: a basic string, a literal string, or anything bare up to a comment.
     value = r'(?:"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[^#\n]*?)'
     for mark in ("", r"#[ \t]*"):
         line = re.compile(
@@ -67,16 +66,16 @@ def with_answer(text: str, key: str, answer: Answer) -> str:
         )
         if line.search(text):
             return line.sub(
-                lambda found: f"{key} = {_toml(answer)}{found.group(1).rstrip()}", text, count=1
+                lambda match: f"{key} = {_toml(answer)}{match.group(1).rstrip()}", text, count=1
             )
     return f"{text.rstrip()}\n{key} = {_toml(answer)}\n".lstrip()
 
 
 def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
-    """Write `answers` into the learner's `diagnosis.toml`, completely or not at all; its path.
+    """Write `answers` into the learner's `diagnosis.toml`, completely or not at all.
 
-    Raises UsageError, and writes nothing, when the file is broken or written in a way that an
-    answer cannot be put into.
+    Returns its path. Raises UsageError, and writes nothing, when the file is broken or written in
+    a way that an answer cannot be put into.
     """
     file = workspace.root / "diagnosis.toml"
     expected = {**load_answers(workspace.root), **answers}
@@ -84,17 +83,15 @@ def save_answers(workspace: Workspace, answers: Mapping[str, Answer]) -> Path:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         for key, answer in answers.items():
             text = with_answer(text, key, answer)
-        if _parsed(text) != expected:
+        try:
+            written = tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            written = None
+        # Read back before it is written: the line was replaced by a pattern, not by a parser.
+        if written != expected:
             raise UsageError(
                 f"`lab diagnose` cannot edit {file} as it is written.",
                 "Write the answers into it by hand.",
             )
         write_bytes(file, text.encode(), scratch=workspace.state)
     return file
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None

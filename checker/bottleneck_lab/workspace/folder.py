@@ -19,9 +19,7 @@ from bottleneck_lab.workspace.lock import locked
 STATE = ".lab"
 SCHEMA = 1
 UNFINISHED = ".running-"
-"""Prefix of a long command's (check, profile) unfinished work; it belongs to the holder of the work
-lock.
-"""
+"""Prefix of the unfinished files of `lab check` and `lab profile`, which hold the work lock."""
 
 Loaded = TypeVar("Loaded")
 
@@ -30,8 +28,10 @@ GUIDE = ("README.md", "diagnosis.toml")
 
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):
-    """What is written once, when a lab is started: `files` are the SHA-256 sums of the files as
-    they were handed out.
+    """A workspace as it was started.
+
+    `files` are the SHA-256 sums of the files as they were handed out. `lab` may be an older name of
+    the lab: `Workspace.lab` knows the present one.
     """
 
     lab: str
@@ -44,27 +44,30 @@ class WorkspaceInfo(msgspec.Struct, frozen=True):
 
 
 def now() -> str:
-    """This moment in UTC, to the second, in ISO 8601."""
+    """Return this moment in UTC, to the second, in ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def handed_out(lab: Lab) -> list[str]:
-    """Names of the files that a learner gets, in a fixed order."""
+    """Return the names of the files that a learner gets, in a fixed order."""
     return sorted({*lab.spec.files, *(name for name in GUIDE if (lab.path / name).is_file())})
 
 
 def source_of(lab: Lab, name: str) -> Path:
-    """Where a file that is handed out comes from: the brief in the learner's language."""
+    """Return the source of a file that is handed out: the brief in the learner's language."""
     return lab.brief() if name == "README.md" else lab.path / name
 
 
 def sums_of(files: dict[str, bytes]) -> dict[str, str]:
-    """The SHA-256 sum of each file."""
+    """Return the SHA-256 sum of each file."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 
 
 def read_json(path: Path, type_: type[Loaded]) -> Loaded:
-    """A state file as typed data. Raises MachineError that names a file this version did not write."""
+    """Return a state file as typed data.
+
+    Raises MachineError that names a file which this version did not write.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=type_)
     except (OSError, msgspec.DecodeError) as error:
@@ -76,7 +79,10 @@ def read_json(path: Path, type_: type[Loaded]) -> Loaded:
 
 
 class Workspace:
-    """An opened workspace. `root` is the learner's folder; everything of ours is below `root/.lab`."""
+    """An opened workspace.
+
+    `root` is the learner's folder; everything of ours is below `root/.lab`.
+    """
 
     def __init__(self, root: Path, info: WorkspaceInfo) -> None:
         self.root = root
@@ -84,39 +90,36 @@ class Workspace:
 
     @property
     def state(self) -> Path:
-        """The folder of everything that is recorded."""
+        """Return the folder of everything that is recorded."""
         return self.root / STATE
 
     @property
     def lab(self) -> Lab:
-        """The lab as it is installed now. Raises UsageError when this installation does not have
-        it.
+        """Return the lab as it is installed now.
+
+        Raises UsageError when this installation does not have it.
         """
         return find_lab(self.info.lab)
 
     @property
     def captures(self) -> Path:
-        """The folder of the captures; the folder itself may not exist yet."""
+        """Return the folder of the captures, which may not exist yet."""
         return self.state / "captures"
 
     @property
     def attempts(self) -> Path:
-        """The folder of the attempts; the folder itself may not exist yet."""
+        """Return the folder of the attempts, which may not exist yet."""
         return self.state / "attempts"
 
     def changed_lab(self) -> str | None:
-        """Why the installed lab's files are not those that this workspace was started with; None
-        when they are.
+        """Return why the installed lab's files are not those of this workspace; None if they are.
 
-        What a learner was not given, such as the judge and its limits, may change: a check always
-        uses the installed ones.
+        Only files that learners get count. The judge and its limits may change: a check always uses
+        the installed ones.
         """
         lab = self.lab
-        files = {
-            name: source_of(lab, name).read_bytes()
-            for name in handed_out(lab)
-            if source_of(lab, name).is_file()
-        }
+        sources = {name: source_of(lab, name) for name in handed_out(lab)}
+        files = {name: path.read_bytes() for name, path in sources.items() if path.is_file()}
         if sums_of(files) == self.info.files and lab.spec.version == self.info.lab_version:
             return None
         if lab.spec.version != self.info.lab_version:
@@ -140,7 +143,10 @@ class Workspace:
 
     @contextmanager
     def writing(self, who: str = "lab") -> Iterator[None]:
-        """Hold the state lock, for the moment that a write takes. Clears what a killed writer left."""
+        """Hold the state lock, for the moment that a write takes.
+
+        Removes the unfinished files of a writer that was killed.
+        """
         with locked(self.state / "state.lock", who):
             for folder in (self.state, self.attempts, self.captures, self.state / "kept"):
                 clear(folder, TEMPORARY)
@@ -150,8 +156,9 @@ class Workspace:
     def working(
         self, who: str, *, wait: bool = True, on_wait: Callable[[str], None] | None = None
     ) -> Iterator[None]:
-        """Hold the work lock, for as long as a check or a capture takes. Clears what a killed one
-        left.
+        """Hold the work lock, for as long as a check or a capture takes.
+
+        Removes the unfinished files of one that was killed.
         """
         with locked(self.state / "work.lock", who, wait=wait, on_wait=on_wait):
             for folder in (self.attempts, self.captures):
@@ -164,7 +171,10 @@ class Workspace:
 
 
 def numbered(folder: Path) -> list[tuple[int, Path]]:
-    """The entries of `folder` that are named `NNNN…`, by number. A missing folder has none."""
+    """Return the entries of `folder` that are named `NNNN…`, by number.
+
+    A missing folder has none.
+    """
     if not folder.is_dir():
         return []
     return sorted(
@@ -173,8 +183,9 @@ def numbered(folder: Path) -> list[tuple[int, Path]]:
 
 
 def open_workspace(root: Path) -> Workspace:
-    """The workspace whose folder is `root`. Raises MachineError for a state file that cannot be
-    read.
+    """Return the workspace whose folder is `root`.
+
+    Raises MachineError for a state file that cannot be read, UsageError for one of another version.
     """
     file = root / STATE / "workspace.json"
     schema = read_json(file, dict).get("schema")
@@ -188,22 +199,22 @@ def open_workspace(root: Path) -> Workspace:
 
 
 def is_workspace(root: Path) -> bool:
-    """Whether `root` itself holds a started lab."""
+    """Return True if `root` itself holds a started lab."""
     return (root / STATE / "workspace.json").is_file()
 
 
 def workspace_above(start: Path) -> Workspace | None:
-    """The workspace that `start` is in, or below; None when there is none."""
+    """Return the workspace that `start` is in, or below; None when there is none."""
     root = next((folder for folder in (start, *start.parents) if is_workspace(folder)), None)
     return open_workspace(root) if root else None
 
 
 def find_workspace(start: Path) -> Workspace:
-    """The same. Raises UsageError when there is none."""
-    found = workspace_above(start)
-    if found is None:
+    """Return the workspace that `start` is in. Raises UsageError when there is none."""
+    workspace = workspace_above(start)
+    if workspace is None:
         raise UsageError(
             "There is no lab in this folder.",
-            "Go to the folder where you started one, or run `lab start`.",
+            "Go to the folder where you started one. `lab list` shows the labs.",
         )
-    return found
+    return workspace

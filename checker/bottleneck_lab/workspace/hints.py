@@ -1,4 +1,4 @@
-"""Which hints a learner has taken."""
+"""The hints that a learner has taken."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ class HintTaken(msgspec.Struct, frozen=True):
 
 
 def load_hints(workspace: Workspace) -> list[HintTaken]:
-    """The hints taken so far, in the order they were taken."""
+    """Return the hints taken so far, in the order they were taken."""
     file = workspace.state / "hints.json"
     return read_json(file, list[HintTaken]) if file.exists() else []
 
 
 def take_hint(workspace: Workspace, opened: int | None = None) -> int | None:
-    """Record that the next hint has been taken; its index, or None when the lab has no further one,
-    or not so many are `opened`.
+    """Record that the next hint has been taken, and return its index.
+
+    None when the lab has no further one, or no more than `opened` may be taken.
     """
     with workspace.writing("lab hint"):
         taken = load_hints(workspace)
         index = 1 + max((hint.index for hint in taken), default=-1)
-        if index >= min(len(workspace.lab.spec.hints), index + 1 if opened is None else opened):
+        available = len(workspace.lab.spec.hints)
+        if opened is not None:
+            available = min(available, opened)
+        if index >= available:
             return None
         workspace.write(
             workspace.state / "hints.json", msgspec.json.encode([*taken, HintTaken(index, now())])

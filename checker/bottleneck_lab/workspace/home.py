@@ -1,4 +1,4 @@
-"""Where the user's own state and data sets are kept."""
+"""The folder of the user's own state and data sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """`BOTTLENECK_LAB_HOME`, or this platform's folder for application data. It need not exist yet."""
+    """Return `BOTTLENECK_LAB_HOME`, or this platform's folder for application data.
+
+    It need not exist yet.
+    """
     override = os.environ.get("BOTTLENECK_LAB_HOME")
     if override:
         return Path(override).expanduser().absolute()
@@ -17,5 +20,5 @@ def home() -> Path:
 
 
 def dataset_root(name: str) -> Path:
-    """The folder of the data set called `name`."""
+    """Return the folder of the data set called `name`."""
     return home() / "datasets" / name

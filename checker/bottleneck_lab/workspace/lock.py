@@ -18,16 +18,12 @@ if sys.platform != "win32":
     import fcntl
 
 
-def _holder(descriptor: int) -> str:
-    """Who wrote into the lock file last; it is only ever read by a process that found it taken."""
-    return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another command"
-
-
 def _take(descriptor: int, *, wait: bool, on_wait: Callable[[str], None] | None) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = _holder(descriptor)
+        # The file holds the name of whoever took the lock last: whoever holds it now.
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another command"
         if not wait:
             raise MachineError(
                 f"{holder} is already running in this folder.",
@@ -44,18 +40,19 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lock file `path` for the block.
 
-    `who` is what others are told, with this process's number. When it is taken: wait, after one
-    call of `on_wait` with its holder's name; or, with `wait` False, raise MachineError. So it does
+    `who` is the name that others see, with this process's number. While it is taken, wait, after
+    one call of `on_wait` with its holder's name; with `wait` False, raise MachineError. So it does
     on Windows, where nothing is written to a workspace.
     """
     if sys.platform == "win32":
         require_linux("Working on a lab")
     with explained(path):
-        # What a link in somebody else's workspace points to is not ours to write into.
+        # No link is followed: in somebody else's workspace it may point to a file of ours.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         with explained(path):
             _take(descriptor, wait=wait, on_wait=on_wait)
+            # Padded, so that a longer name written before does not show behind it.
             os.pwrite(descriptor, f"{who} (process {os.getpid()})".ljust(100).encode(), 0)
         yield
     finally:

@@ -27,7 +27,7 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A wrong fix: what it breaks, and the reason and criterion that a check must fail it with.
+    """A wrong fix: the property it breaks, and how a check must fail it.
 
     `base` is what it changes: the solution, or the shipped starter where a wrong fix leaves most of
     that as it is. `files` maps a file of the lab to the one beside `mutants.toml` that replaces it;
@@ -49,7 +49,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def changed(self) -> list[str]:
-        """The lab's files that differ from those of its base."""
+        """Return the lab's files that differ from those of its base."""
         return list(dict.fromkeys([*self.files, *(edit.file for edit in self.edits), *self.append]))
 
 
@@ -58,25 +58,27 @@ class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def mutants_folder(lab: Lab) -> Path:
-    """Where the lab's mutants are declared; not part of an installed wheel."""
+    """Return the folder that declares the lab's mutants; an installed wheel does not have it."""
     return lab.root / "tests" / "mutants" / lab.slug
 
 
 def load_mutants(lab: Lab, device: Device | None = None) -> list[Mutant]:
-    """The lab's mutants, or those that say something about `device`; none where no file declares
-    any.
+    """Return the lab's mutants, or those that apply to `device`; none if no file declares any.
 
     Raises LabError for a file that is not as docs/authors.md describes it.
     """
     path = mutants_folder(lab) / "mutants.toml"
     if not path.is_file():
         return []
-    found = load_declared(path, _Declared).mutant
-    return [mutant for mutant in found if device is None or device in measured_on(lab, mutant)]
+    mutants = load_declared(path, _Declared).mutant
+    return [mutant for mutant in mutants if device is None or device in measured_on(lab, mutant)]
 
 
 def measured_on(lab: Lab, mutant: Mutant) -> list[Device]:
-    """The devices on which a check must fail it: those it names, or all that use a file it changes."""
+    """Return the devices on which a check must fail the mutant.
+
+    Those are the ones it names, or all that use a file it changes.
+    """
     if mutant.devices:
         return mutant.devices
     return [
@@ -87,8 +89,9 @@ def measured_on(lab: Lab, mutant: Mutant) -> list[Device]:
 
 
 def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
-    """Write the files that the mutant changes to `folder`. Raises LabError for an edit that does
-    not apply.
+    """Write the files that the mutant changes to `folder`.
+
+    Raises LabError for an edit that does not apply.
     """
     beside = mutants_folder(lab)
     base = lab.path if mutant.base == "starter" else lab.solution
@@ -120,34 +123,31 @@ def _read(path: Path) -> str:
 
 
 def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
-    """What is wrong with the judge, given its verdict on the mutant."""
+    """Return the faults of the judge, given its verdict on the mutant."""
     reason = f" ({verdict.reason})" if verdict.reason else ""
-    said = f"but: {verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
+    outcome = f"but: {verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
     if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:
-        return [f"It should FAIL ({mutant.fails_with}), {said}"]
+        return [f"It should FAIL ({mutant.fails_with}), {outcome}"]
     failed = {result.id for result in verdict.criteria if result.holds is False}
-    return (
-        [f"It should fail {mutant.criterion}, {said}"]
-        if mutant.criterion and mutant.criterion not in failed
-        else []
-    )
+    if mutant.criterion and mutant.criterion not in failed:
+        return [f"It should fail {mutant.criterion}, {outcome}"]
+    return []
 
 
 def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
-    """What is wrong with the lab's mutants, before any is measured. Each is written below
-    `scratch`.
+    """Yield the faults of the lab's mutants, before any is measured.
+
+    Each is written below `scratch`.
     """
     try:
-        found = load_mutants(lab)
+        mutants = load_mutants(lab)
     except LabError as error:
         yield error.message
         return
-    yield from (
-        f"Two mutants are called {name}."
-        for name, n in Counter(m.id for m in found).items()
-        if n > 1
-    )
-    for mutant in found:
+    for name, count in Counter(mutant.id for mutant in mutants).items():
+        if count > 1:
+            yield f"Two mutants are called {name}."
+    for mutant in mutants:
         yield from (f"Mutant {mutant.id} {problem}" for problem in _misdeclared(lab, mutant))
         try:
             write_mutant(lab, mutant, scratch / mutant.id)
@@ -158,15 +158,12 @@ def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
 def _misdeclared(lab: Lab, mutant: Mutant) -> Iterator[str]:
     if not mutant.changed:
         yield "changes nothing."
-    strangers = {*mutant.changed} - {*lab.spec.editable, "diagnosis.toml"}
-    yield from (
-        f"changes {name}, which is not an editable file of the lab." for name in sorted(strangers)
-    )
-    yield from (
-        f"names {name}, which is not a device of the lab."
-        for name in {*mutant.devices} - {*lab.spec.devices}
-    )
-    asked = {criterion.id for device in lab.spec.devices.values() for criterion in device.criteria}
-    asked |= {question.id for question in lab.spec.questions}
-    if mutant.criterion and mutant.criterion not in asked:
+    for name in sorted({*mutant.changed} - {*lab.spec.editable, "diagnosis.toml"}):
+        yield f"changes {name}, which is not an editable file of the lab."
+    for name in sorted({*mutant.devices} - {*lab.spec.devices}):
+        yield f"names {name}, which is not a device of the lab."
+    criteria = {question.id for question in lab.spec.questions}
+    for device in lab.spec.devices.values():
+        criteria |= {criterion.id for criterion in device.criteria}
+    if mutant.criterion and mutant.criterion not in criteria:
         yield f"names {mutant.criterion}, which is not a criterion of the lab."

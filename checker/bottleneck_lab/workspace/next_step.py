@@ -1,90 +1,128 @@
-"""What a learner should do next, from what is recorded."""
+"""The learner's next step, from what is recorded."""
 
 from __future__ import annotations
+
+import shlex
+from pathlib import Path
 
 import msgspec
 
 from bottleneck_lab.catalog import Lab
-from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.commitments import is_blind, load_record
-from bottleneck_lab.workspace.folder import Workspace, numbered
-from bottleneck_lab.workspace.progress import Progress
+from bottleneck_lab.workspace.attempts import Attempt
+from bottleneck_lab.workspace.commitments import Record, hides_causes
+from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered
+from bottleneck_lab.workspace.progress import LabProgress, Progress
 from bottleneck_lab.workspace.siblings import load_drawn
+
+WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 
 
 class NextStep(msgspec.Struct, frozen=True):
-    """The next command, and why. An empty `command` means nothing is left to do."""
+    """The next command, and why. An empty `command` means that nothing is left to do."""
 
     command: str
     why: str
 
 
-def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
-    """The first lab of the course that is not done; one that is under way continues in its folder."""
-    for slug, lab in labs.items():
-        entry = progress.labs.get(slug)
-        if entry is None:
-            return NextStep(
-                f"lab start {lab.slug}", f"{lab.spec.title}: about {lab.spec.minutes} minutes."
-            )
-        if entry.passed is None and not (entry.solution_seen and entry.outcome == "PASS"):
-            return NextStep(f"cd '{entry.workspace}'", f"You have started '{lab.slug}' there.")
-    return NextStep("", "You have been through every lab in the course.")
+def next_lab(labs: dict[str, Lab], progress: Progress, after: str | None = None) -> NextStep:
+    """Return the way to the next lab that is not done.
 
-
-def next_here(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
-    """The next step inside a workspace: look, capture, explain, change, check, and explain another
-    case.
+    From the lab `after`, that is the next one in the course, then the ones before it. Without it,
+    a lab that is under way comes before one that is not started.
     """
-    attempts, questions = load_attempts(workspace), workspace.lab.spec.questions
-    last = attempts[-1].verdict.outcome if attempts else None
-    if last == "PASS":
-        return _after_pass(workspace, labs, progress)
-    seen = numbered(workspace.captures) or (
-        workspace.lab.spec.evidence == "run" and load_record(workspace).commitments
-    )
+    slugs = list(labs)
+    if after in slugs:
+        here = slugs.index(after)
+        slugs = [*slugs[here + 1 :], *slugs[:here]]
+    steps = []
+    for slug in slugs:
+        entry = progress.labs.get(slug)
+        if entry and _is_done(entry):
+            continue
+        # The folder may be gone; then the lab is started again.
+        under_way = entry is not None and is_workspace(Path(entry.workspace))
+        if entry and under_way:
+            step = NextStep(
+                f"cd {shlex.quote(entry.workspace)}", f"You have started '{slug}' there."
+            )
+        else:
+            spec = labs[slug].spec
+            step = NextStep(f"lab start {slug}", f"{spec.title}: about {spec.minutes} minutes.")
+        steps.append((under_way, step))
+    if not steps:
+        return NextStep("", "You have been through every lab in the course.")
+    if after is None:
+        steps.sort(key=lambda pair: not pair[0])  # stable: the course's order otherwise
+    return steps[0][1]
+
+
+def _is_done(entry: LabProgress) -> bool:
+    return entry.passed is not None or bool(entry.solution_seen and entry.outcome == "PASS")
+
+
+def next_here(
+    workspace: Workspace,
+    attempts: list[Attempt],
+    record: Record,
+    labs: dict[str, Lab],
+    progress: Progress,
+) -> NextStep:
+    """Return the next step inside a workspace.
+
+    The steps are: look, capture, explain, change, check, and explain another case. A lab that was
+    passed stays passed, whatever later checks say.
+    """
+    lab = workspace.lab
+    if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
+        return _after_pass(workspace, record, labs, progress)
+    captures = numbered(workspace.captures)
+    seen = captures or (lab.spec.evidence == "run" and record.commitments)
     if not seen and not attempts:
-        return NextStep(
-            f"lab {workspace.lab.spec.evidence}",
-            "Look before you change anything. README.md describes the symptom. Then run `lab"
-            " diagnose`.",
-        )
-    if questions and (is_blind(workspace) or not load_record(workspace).commitments):
-        return NextStep(
-            "lab diagnose",
-            "Name the cause, the evidence for it and the gain that a fix would bring. `lab report"
-            " --html` draws the timeline.",
-        )
-    return _after_diagnosis(workspace, last)
+        why = "Look before you change anything. README.md describes the symptom."
+        if lab.spec.questions:
+            why += " Then run `lab diagnose`."
+        return NextStep(f"lab {lab.spec.evidence}", why)
+    if lab.spec.questions and (hides_causes(lab, record) or not record.commitments):
+        why = "Name the cause, the evidence for it and the gain that a fix would bring."
+        if captures:
+            why += " `lab report --html` draws the timeline."
+        return NextStep("lab diagnose", why)
+    return _after_diagnosis(lab, attempts, captured=bool(captures))
 
 
-def _after_pass(workspace: Workspace, labs: dict[str, Lab], progress: Progress) -> NextStep:
-    if workspace.lab.spec.siblings and not any(
-        case.named is not None for case in load_drawn(workspace)
-    ):
+def _after_diagnosis(lab: Lab, attempts: list[Attempt], *, captured: bool) -> NextStep:
+    if not attempts:
+        files = ", ".join(lab.spec.editable)
+        return NextStep("lab check", f"Change one thing in {files}, then measure what it gained.")
+    if attempts[-1].verdict.outcome in ("INCONCLUSIVE", "ERROR"):
         return NextStep(
+            "lab check", "The last check could not decide: follow its advice, then check again."
+        )
+    if lab.spec.evidence == "run":
+        return NextStep("lab run", "Change one thing and see what it gained; then run `lab check`.")
+    if captured:
+        why = (
+            "Change one thing, capture again, and see with `lab compare` what it gained; then run"
+            " `lab check`."
+        )
+    else:
+        why = "See where the time goes; then change one thing and run `lab check`."
+    return NextStep("lab profile", why)
+
+
+def _after_pass(
+    workspace: Workspace, record: Record, labs: dict[str, Lab], progress: Progress
+) -> NextStep:
+    lab = workspace.lab
+    answered = any(case.named is not None for case in load_drawn(workspace))
+    if lab.spec.siblings and not answered:
+        step = NextStep(
             "lab diagnose --sibling",
             "Another case of this kind takes five minutes: can you tell its cause from its"
             " capture?",
         )
-    return next_lab(labs, progress)
-
-
-def _after_diagnosis(workspace: Workspace, last: str | None) -> NextStep:
-    if last in ("INCONCLUSIVE", "ERROR"):
-        return NextStep(
-            "lab check", "The last check could not decide: follow its advice, then check again."
-        )
-    if last and workspace.lab.spec.evidence == "run":
-        return NextStep("lab run", "Change one thing and see what it gained; then run `lab check`.")
-    if last:
-        return NextStep(
-            "lab profile",
-            "Change one thing, capture again, and see with `lab compare` what it gained; then run"
-            " `lab check`.",
-        )
-    return NextStep(
-        "lab check",
-        f"Change one thing in {', '.join(workspace.lab.spec.editable)}, then measure what it"
-        " gained.",
-    )
+    else:
+        step = next_lab(labs, progress, after=lab.slug)
+    if record.help.solution is None:
+        step = NextStep(step.command, f"{step.why} {WRITE_UP}")
+    return step

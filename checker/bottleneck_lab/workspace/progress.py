@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, write_bytes
 from bottleneck_lab.workspace.folder import now, read_json
 from bottleneck_lab.workspace.home import home
@@ -13,11 +14,10 @@ from bottleneck_lab.workspace.lock import locked
 
 
 class LabProgress(msgspec.Struct, frozen=True):
-    """How far a user is with one lab. Times are ISO 8601 in UTC; `workspace` is the folder of the
-    latest start.
+    """How far a user is with one lab. Times are ISO 8601 in UTC.
 
-    `passed` is a pass of the user's own work: one after the solution was seen does not count.
-    `named`: the first diagnosis named the cause.
+    `workspace` is the folder of the latest start. `passed` is a pass of the user's own work: one
+    after the solution was seen does not count. `named`: the first diagnosis named the cause.
     """
 
     workspace: str
@@ -39,9 +39,36 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def load_progress() -> Progress:
-    """The user's progress; empty for a new user. Raises MachineError when the file is not ours."""
+    """Return the user's progress; empty for a new user.
+
+    What was recorded under an older name of a lab counts for the lab. Raises MachineError for a
+    file that this version did not write.
+    """
     file = home() / "progress.json"
-    return read_json(file, Progress) if file.exists() else Progress()
+    if not file.exists():
+        return Progress()
+    recorded = read_json(file, Progress)
+    labs: dict[str, LabProgress] = {}
+    for name, entry in recorded.labs.items():
+        slug = current_name(name)
+        labs[slug] = _merge(labs[slug], entry) if slug in labs else entry
+    return msgspec.structs.replace(recorded, labs=labs)
+
+
+def _merge(one: LabProgress, other: LabProgress) -> LabProgress:
+    """Add up two entries of the same lab, which was renamed between them."""
+    earlier, later = sorted((one, other), key=lambda entry: entry.started)
+    return LabProgress(
+        workspace=later.workspace,
+        started=earlier.started,
+        attempts=earlier.attempts + later.attempts,
+        outcome=later.outcome or earlier.outcome,
+        passed=earlier.passed or later.passed,
+        hints=earlier.hints + later.hints,
+        solution_seen=earlier.solution_seen or later.solution_seen,
+        diagnosed=earlier.diagnosed or later.diagnosed,
+        named=later.named if earlier.named is None else earlier.named,
+    )
 
 
 def _update(slug: str, change: Callable[[LabProgress], LabProgress], workspace: str) -> None:
@@ -64,18 +91,21 @@ def note_start(slug: str, workspace: str) -> None:
 def note_attempt(
     slug: str, workspace: str, outcome: str, *, named: bool | None = None, copied: bool = False
 ) -> None:
-    """Record one more check and its outcome; a lab once passed stays passed. What was `copied` from
-    the solution, or came after it was seen, does not pass.
+    """Record one more check and its outcome; a lab once passed stays passed.
+
+    Work that was `copied` from the solution, or came after it was seen, does not pass.
     """
 
     def change(entry: LabProgress) -> LabProgress:
-        own = outcome == "PASS" and not copied and entry.solution_seen is None
+        passed = entry.passed
+        if passed is None and outcome == "PASS" and not copied and entry.solution_seen is None:
+            passed = now()
         return msgspec.structs.replace(
             entry,
             attempts=entry.attempts + 1,
             outcome=outcome,
-            passed=entry.passed or (now() if own else None),
-            named=entry.named if entry.named is not None else named,
+            passed=passed,
+            named=named if entry.named is None else entry.named,
         )
 
     _update(slug, change, workspace)
@@ -83,11 +113,11 @@ def note_attempt(
 
 def note_diagnosis(slug: str, workspace: str) -> None:
     """Record when a diagnosis was first committed."""
-    _update(
-        slug,
-        lambda entry: msgspec.structs.replace(entry, diagnosed=entry.diagnosed or now()),
-        workspace,
-    )
+
+    def change(entry: LabProgress) -> LabProgress:
+        return msgspec.structs.replace(entry, diagnosed=entry.diagnosed or now())
+
+    _update(slug, change, workspace)
 
 
 def note_hint(slug: str, workspace: str) -> None:
@@ -97,8 +127,8 @@ def note_hint(slug: str, workspace: str) -> None:
 
 def note_solution(slug: str, workspace: str) -> None:
     """Record when the reference solution was first seen."""
-    _update(
-        slug,
-        lambda entry: msgspec.structs.replace(entry, solution_seen=entry.solution_seen or now()),
-        workspace,
-    )
+
+    def change(entry: LabProgress) -> LabProgress:
+        return msgspec.structs.replace(entry, solution_seen=entry.solution_seen or now())
+
+    _update(slug, change, workspace)

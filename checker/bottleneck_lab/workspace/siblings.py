@@ -18,8 +18,9 @@ GENERATE_S = 120
 
 
 class DrawnCase(msgspec.Struct, frozen=True):
-    """One case that was drawn. `answers` are empty, and `named` None, until the learner has
-    answered: once, and for good.
+    """One case that was drawn.
+
+    `answers` are empty, and `named` None, until the learner has answered: once, and for good.
     """
 
     program: str
@@ -30,57 +31,60 @@ class DrawnCase(msgspec.Struct, frozen=True):
 
 
 def load_drawn(workspace: Workspace) -> list[DrawnCase]:
-    """The cases drawn so far, oldest first."""
+    """Return the cases drawn so far, oldest first."""
     file = workspace.state / "siblings.json"
     return read_json(file, list[DrawnCase]) if file.exists() else []
 
 
 def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
-    """What the lab says of a case that was drawn. Raises UsageError if this edition of the lab does
-    not have it.
+    """Return the lab's declaration of a case that was drawn.
+
+    Raises UsageError if this edition of the lab does not have it.
     """
     for spec in workspace.lab.spec.siblings:
         if spec.program == drawn.program:
             return spec
     raise UsageError(
         f"This edition of the lab has no case '{drawn.program}'.",
-        "`lab diagnose --sibling` draws another.",
+        "`lab` shows what to do next.",
     )
 
 
 def open_case(workspace: Workspace) -> DrawnCase | None:
-    """The case that waits for an answer; None when there is none."""
+    """Return the case that waits for an answer; None when there is none."""
     drawn = load_drawn(workspace)
     return drawn[-1] if drawn and drawn[-1].named is None else None
 
 
 def traces_of(workspace: Workspace, number: int | None = None) -> list[Path]:
-    """The traces of the case of that place among those drawn, the latest by default; one a rank."""
-    place = len(load_drawn(workspace)) if number is None else number
-    return sorted((workspace.state / "siblings" / f"{place:04}").glob("*.json.gz"))
+    """Return the traces of a case, one per rank.
+
+    `number` counts the cases drawn here from 1; the latest by default.
+    """
+    if number is None:
+        number = len(load_drawn(workspace))
+    return sorted((workspace.state / "siblings" / f"{number:04}").glob("*.json.gz"))
 
 
 def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
-    """The open case, or a new one: of those that this learner has met least often. Raises
-    UsageError if the lab has none.
+    """Return the open case, or draw a new one: of those that this learner has met least often.
+
+    Raises UsageError if the lab has none.
     """
-    found = open_case(workspace)
-    if found and traces_of(workspace):
-        return found
+    waiting = open_case(workspace)
+    if waiting and traces_of(workspace):
+        return waiting
     specs = workspace.lab.spec.siblings
     if not specs:
         raise UsageError("This lab has no more cases to diagnose.", "`lab` shows what to do next.")
     with workspace.writing("lab diagnose"):
-        drawn = [each for each in load_drawn(workspace) if each.named is not None]
-        met = {spec.program: sum(each.program == spec.program for each in drawn) for spec in specs}
+        # A case without an answer here has lost its traces; it is replaced.
+        drawn = [case for case in load_drawn(workspace) if case.named is not None]
+        met = {spec.program: sum(case.program == spec.program for case in drawn) for spec in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
         case = DrawnCase(program, rng.randrange(1, 1_000_000), now())
-        generate(
-            workspace.lab,
-            case.program,
-            case.seed,
-            workspace.state / "siblings" / f"{len(drawn) + 1:04}",
-        )
+        folder = workspace.state / "siblings" / f"{len(drawn) + 1:04}"
+        generate(workspace.lab, case.program, case.seed, folder)
         _write(workspace, [*drawn, case])
     return case
 
@@ -99,28 +103,26 @@ def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
 
 
 def generate(lab: Lab, program: str, seed: int, folder: Path) -> list[Path]:
-    """Has the lab's script write the capture of a case into `folder`: its traces, one a rank.
-    Raises MachineError if it writes none.
+    """Write the capture of a case into `folder`, and return its traces, one per rank.
 
-    A pack has programs of its own, or uses those of this project.
+    A pack has programs of its own, or uses those of this project. Raises MachineError if the
+    program writes no trace.
     """
-    own = lab.root / "datasets" / "siblings.py"
-    script = own if own.is_file() else content_root() / "datasets" / "siblings.py"
-    command = [
-        sys.executable,
-        str(script),
-        "--program",
-        program,
-        "--seed",
-        str(seed),
-        "--out",
-        str(folder),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=GENERATE_S, check=False)
+    script = lab.root / "datasets" / "siblings.py"
+    if not script.is_file():
+        script = content_root() / "datasets" / "siblings.py"
+    options = ["--program", program, "--seed", str(seed), "--out", str(folder)]
+    done = subprocess.run(
+        [sys.executable, str(script), *options],
+        capture_output=True,
+        text=True,
+        timeout=GENERATE_S,
+        check=False,
+    )
     traces = sorted(folder.glob("*.json.gz"))
     if done.returncode or not traces:
-        said = done.stderr.strip()[-300:] or "it wrote no trace*.json.gz"
+        reason = done.stderr.strip()[-300:] or "it wrote no trace*.json.gz"
         raise MachineError(
-            f"{script} makes no capture of '{program}': {said}", "Tell the lab's author."
+            f"{script} makes no capture of '{program}': {reason}", "Tell the lab's author."
         )
     return traces

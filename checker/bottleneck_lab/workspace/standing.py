@@ -1,4 +1,4 @@
-"""What a learner's diagnosis is worth, from the record submitted with it: the same on the learner's
+"""The worth of a learner's diagnosis, from the record submitted with it: the same on the learner's
 machine and on a runner.
 """
 
@@ -13,13 +13,15 @@ from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
-Captured = Callable[[str], CaptureFigures | None]
-"""The capture with that name; None if it is not here."""
+ReadCapture = Callable[[str], CaptureFigures | None]
+"""Read the figures of the capture with that name; None if it is not here."""
 
 
 def questions_of(lab: Lab, record: Record) -> list[QuestionSpec]:
-    """The lab's questions; after the solution was looked at, without those that only the learner's
-    own capture can answer.
+    """Return the lab's questions.
+
+    After the solution was looked at, those that only the learner's own capture can answer are left
+    out.
     """
     if record.help.solution is None:
         return lab.spec.questions
@@ -31,46 +33,49 @@ def standing_of(
     record: Record,
     verdict: Verdict,
     files: Path,
-    captured: Captured,
-    known: bool | None = None,
+    read_capture: ReadCapture,
+    graded_before: bool | None = None,
 ) -> Standing:
-    """What the first committed diagnosis is worth, as it was first graded (`known`, where it was
-    before), and what helped with it.
+    """Return the worth of the first committed diagnosis, and what helped with it.
+
+    An earlier check's grade of it, `graded_before`, stands.
     """
-    first, *later = record.commitments
-    named = known if known is not None else _named(lab, record, verdict, captured)
+    first, *corrections = record.commitments
+    named = graded_before
+    if named is None:
+        named = _named(lab, record, verdict, read_capture)
     return Standing(
         named,
         copied=is_copied(lab, record, files),
-        corrections=len(later),
+        corrections=len(corrections),
         hints=first.hints,
         told=first.told,
     )
 
 
 def is_copied(lab: Lab, record: Record, files: Path) -> bool:
-    """Whether the reference solution was looked at, or was submitted."""
+    """Return True if the reference solution was looked at, or was submitted."""
     return record.help.solution is not None or lab.code_hash(files) == lab.code_hash(lab.solution)
 
 
-def _named(lab: Lab, record: Record, verdict: Verdict, captured: Captured) -> bool | None:
-    """Whether the first committed diagnosis named cause and evidence, with nothing told before;
-    None if this check does not know.
+def _named(lab: Lab, record: Record, verdict: Verdict, read_capture: ReadCapture) -> bool | None:
+    """Return True if the first committed diagnosis named cause and evidence without being told.
+
+    None if this check cannot decide it.
     """
-    first, *later = record.commitments
+    first, *corrections = record.commitments
     if first.told:
         return False
-    if any(result.kind == "diagnosis" and result.holds is None for result in verdict.criteria):
+    holds = [result.holds for result in verdict.criteria if result.kind == "diagnosis"]
+    if None in holds:
         return None  # the work was not measured, and no answer is graded without that
-    if any(
-        criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria
-    ):
-        # Judged against the verifier's own captures: of the first diagnosis that says something
-        # only while there is no other.
-        holds = [result.holds for result in verdict.criteria if result.kind == "diagnosis"]
-        return False if later or False in holds else None if None in holds else True
+    criteria = lab.spec.devices[verdict.device].criteria
+    if any(criterion.kind == "diagnosis" for criterion in criteria):
+        # These answers are graded against the verifier's own captures, and only the latest answers
+        # are: they tell of the first diagnosis only while there is no correction.
+        return not corrections and False not in holds
     questions = lab.spec.questions
-    capture = captured(first.capture) if needs_capture(questions) else None
+    capture = read_capture(first.capture) if needs_capture(questions) else None
     if capture is None and needs_capture(questions):
         return None
     results, _ = grade_diagnosis(questions, first.answers, load_answers(lab.solution), capture)

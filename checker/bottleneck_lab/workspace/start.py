@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.catalog import Device, Lab, current_name
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.workspace.atomic import (
     TEMPORARY,
@@ -31,6 +32,7 @@ from bottleneck_lab.workspace.folder import (
 )
 
 _STARTING = "workspace.json.starting"
+"""Name of `workspace.json` until everything else is in place."""
 
 
 def _pristine(lab: Lab, name: str) -> bytes:
@@ -50,11 +52,10 @@ def _info(lab: Lab, device: Device, files: dict[str, bytes]) -> WorkspaceInfo:
 
 
 def _require_free(root: Path, lab: Lab) -> None:
-    """Refuse a folder that holds something else. A folder whose start was interrupted is ours to
-    finish.
-    """
+    """Raise UsageError for a folder that holds something else."""
     state = root / STATE
     with explained(root):
+        # A folder whose start was interrupted is ours to finish.
         if not root.exists() or (state / _STARTING).exists():
             return
         if not root.is_dir():
@@ -71,18 +72,18 @@ def _require_free(root: Path, lab: Lab) -> None:
 
 
 def start_workspace(lab: Lab, root: Path, device: Device) -> tuple[Workspace, bool]:
-    """Make `root` a workspace of `lab`; True when it is new, False when it was one already.
+    """Make `root` a workspace of `lab`; return it, and True when it is new.
 
-    The folder counts as a workspace from the moment `workspace.json` stands, which gets its name
-    last. On an error what was made is removed again. Raises UsageError for a folder that holds
+    On an error everything that was made is removed again. Raises UsageError for a folder that holds
     anything else, MachineError when it cannot be written.
     """
     if is_workspace(root):
-        found = open_workspace(root)
-        if found.info.lab == lab.slug:
-            return found, False
+        workspace = open_workspace(root)
+        held = current_name(workspace.info.lab)
+        if held == lab.slug:
+            return workspace, False
         raise UsageError(
-            f"{root} already holds the lab '{found.info.lab}'.",
+            f"{root} already holds the lab '{held}'.",
             f"Name another folder: `lab start {lab.slug} FOLDER`.",
         )
     _require_free(root, lab)
@@ -97,6 +98,10 @@ def start_workspace(lab: Lab, root: Path, device: Device) -> tuple[Workspace, bo
 
 
 def _fill(root: Path, files: dict[str, bytes], info: bytes) -> None:
+    """Write the files of a new workspace.
+
+    It counts as a workspace from the moment `workspace.json` stands, which gets its name last.
+    """
     state = root / STATE
     with explained(root):
         state.mkdir(parents=True, exist_ok=True)
@@ -112,35 +117,35 @@ def _fill(root: Path, files: dict[str, bytes], info: bytes) -> None:
 
 
 def _empty(root: Path, files: dict[str, bytes], *, keep_root: bool) -> None:
-    """Take back a start that failed. Best effort: the marker lets the next `lab start` go on here
-    in any case.
+    """Remove the files of a start that failed, as far as possible.
+
+    If something stays, the marker lets the next `lab start` go on here.
     """
-    try:
-        ours = {STATE, *(Path(name).parts[0] for name in files)}
-        for path in [*root.iterdir()] if root.is_dir() else []:
+    if not root.is_dir():
+        return
+    ours = {STATE, *(Path(name).parts[0] for name in files)}
+    with suppress(OSError):
+        for path in list(root.iterdir()):
             if path.name in ours:
                 remove(path)
-        if not keep_root and root.is_dir():
+        if not keep_root:
             root.rmdir()
-    except OSError:
-        return
 
 
 def edited(workspace: Workspace) -> list[str]:
-    """Names of handed-out files that were changed or deleted."""
-
-    def differs(name: str, sha256: str) -> bool:
+    """Return the names of handed-out files that were changed or deleted."""
+    names = []
+    for name, sha256 in workspace.info.files.items():
         path = workspace.root / name
-        return not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256
-
-    return [name for name, sha256 in workspace.info.files.items() if differs(name, sha256)]
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            names.append(name)
+    return names
 
 
 def keep(workspace: Workspace, names: list[str]) -> Path | None:
-    """Save the learner's version of `names` under `.lab/kept/`; the folder, or None when there was
-    nothing to save.
+    """Save the learner's version of `names` under `.lab/kept/`, and return the folder.
 
-    Call it inside `workspace.writing()`.
+    None when there was nothing to save. Call it inside `workspace.writing()`.
     """
     present = [name for name in names if (workspace.root / name).is_file()]
     if not present:
@@ -151,24 +156,21 @@ def keep(workspace: Workspace, names: list[str]) -> Path | None:
         for name in present:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             (temporary / name).write_bytes((workspace.root / name).read_bytes())
-    final = _unused(shelf, now().replace(":", ""))
+    name = now().replace(":", "")
+    final, number = shelf / name, 1
+    while final.exists():  # two resets within one second are kept apart
+        number += 1
+        final = shelf / f"{name}-{number}"
     publish(temporary, final)
     return final
 
 
-def _unused(folder: Path, name: str) -> Path:
-    """`folder/name`, or with a number after it: two resets in one second are kept apart."""
-    taken = {path.name for path in folder.iterdir()}
-    candidates = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
-    return folder / next(candidate for candidate in candidates if candidate not in taken)
-
-
 def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path | None:
-    """Put the installed lab's files back; where the learner's versions were kept, or None when
-    nothing was edited.
+    """Put the installed lab's files back, and return where the learner's versions were saved.
 
-    With `update_only` the files that the learner is meant to edit, and the diagnosis, stay as they
-    are; only the others follow the installed lab. History, captures and hints are never touched.
+    None when nothing was edited. With `update_only` the files that the learner is meant to edit,
+    and the diagnosis, stay as they are; only the others follow the installed lab. History, captures
+    and hints are never touched.
     """
     lab = workspace.lab
     files = {name: _pristine(lab, name) for name in handed_out(lab)}
@@ -193,7 +195,7 @@ def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path 
 def take_solution(workspace: Workspace) -> Path | None:
     """Put the reference solution's editable files and its diagnosis into the workspace.
 
-    Where the learner's own were kept.
+    Returns where the learner's own were saved; None when nothing was edited.
     """
     lab = workspace.lab
     names = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection, Row, func, select, update
 
-from bottleneck_lab.catalog import Device
+from bottleneck_lab.catalog import Device, current_name
 from bottleneck_lab.cohort.running.queue_order import Waiting, load_queue
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
@@ -19,7 +19,6 @@ from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
-from bottleneck_lab.report.words import lab_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -289,7 +288,7 @@ def binding_problem(verdict: Verdict, binding: Binding, lab: str, lab_hash: str)
     """
     if verdict.binding != binding:
         return "it was signed for another submission, learner or attempt"
-    if (lab_name(verdict.lab), verdict.lab_hash) != (lab, lab_hash):
+    if (current_name(verdict.lab), verdict.lab_hash) != (lab, lab_hash):
         return "it is of another lab, or of another edition of it"
     return None
 

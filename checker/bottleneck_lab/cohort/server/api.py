@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import (
@@ -29,7 +30,6 @@ from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer
 from bottleneck_lab.cohort.server.state import answer, state
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
-from bottleneck_lab.report.words import lab_name
 
 router = APIRouter(prefix="/api")
 MOST_WAIT_S = 25.0
@@ -183,7 +183,7 @@ def me(request: Request, person: ByToken) -> Response:
 def open_hints(request: Request, person: ByToken, slug: str) -> Response:
     """How many hints of a lab this learner may take."""
     with state(request).cohort.database.reading() as connection:
-        return answer(OpenHints(load_rules(connection, lab_name(slug), person.id).hints_open))
+        return answer(OpenHints(load_rules(connection, current_name(slug), person.id).hints_open))
 
 
 @router.post("/login-link")

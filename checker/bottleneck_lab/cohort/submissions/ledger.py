@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, case, func, select, update
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.grading.rules import rules_for
 from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.moments import iso
@@ -20,7 +21,6 @@ from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.report.words import lab_name
 from bottleneck_lab.workspace.commitments import Record
 
 
@@ -79,7 +79,7 @@ class Ledger:
         """
         receipt = self._receipts.get((person.id, submission.key))
         # A receipt keeps for good the name that the lab had when it was signed.
-        if receipt is not None and lab_name(receipt.lab) != submission.lab:
+        if receipt is not None and current_name(receipt.lab) != submission.lab:
             raise RefusedError(
                 "bad-request",
                 "That key belongs to another submission.",

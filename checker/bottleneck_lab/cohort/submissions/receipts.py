@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.protocol import Receipt
 from bottleneck_lab.grading.attest import NAME_A_VERDICT, Verification, fingerprint, read_regular
-from bottleneck_lab.report.words import lab_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -61,7 +61,7 @@ def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | N
     if problem:
         return Verification(False, problem)
     about = (
-        f"submission {receipt.submission} of '{lab_name(receipt.lab)}' by {receipt.learner}, received"
-        f" {receipt.received_at}"
+        f"submission {receipt.submission} of '{current_name(receipt.lab)}' by {receipt.learner},"
+        f" received {receipt.received_at}"
     )
     return Verification(True, f"A genuine receipt: {about}, content {receipt.content_sha256[:16]}.")

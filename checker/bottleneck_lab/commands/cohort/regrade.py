@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.catalog import current_name, load_labs
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running import leases
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.report.words import lab_name
 
 EXAMPLE = "lab cohort regrade idle-gpu --folder autumn-workshop"
 
@@ -32,7 +31,7 @@ def command(
     ] = None,
 ) -> None:
     """Measure submissions again. Earlier verdicts stay on record; the newest counts."""
-    wanted = lab_name(lab)
+    wanted = current_name(lab)
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         judged = verdict_reader_of(cohort.public_key).latest(connection)
         if wanted not in load_labs() and wanted not in {one.submission for one in judged}:

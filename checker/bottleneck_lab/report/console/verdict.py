@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
@@ -32,7 +33,7 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     reason = sheet.safe(f"  {words.headline(verdict)}")
     title = Text.assemble((f" {sign} {verdict.outcome} ", f"bold {style}"), (reason, "bold"))
     sheet.rule(style)
-    sheet.sides(title, sheet.safe(f"{words.lab_name(verdict.lab)} on {verdict.device} "))
+    sheet.sides(title, sheet.safe(f"{current_name(verdict.lab)} on {verdict.device} "))
     sheet.rule(style)
     # What the summary says beyond the criteria, which follow it.
     unsaid = verdict.summary

@@ -14,6 +14,7 @@ from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.analysis.ranks.scaling import Sweep, curves
 from bottleneck_lab.analysis.summary import Analysis
+from bottleneck_lab.catalog import current_name
 from bottleneck_lab.grading.calibration import Calibration
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
@@ -133,9 +134,7 @@ def _header(
         badges.append(
             tag("li", verdict.outcome.value, class_=f"badge outcome {verdict.outcome.value}")
         )
-        badges.append(
-            tag("li", f"{words.lab_name(verdict.lab)} on {verdict.device}", class_="badge")
-        )
+        badges.append(tag("li", f"{current_name(verdict.lab)} on {verdict.device}", class_="badge"))
         badges.append(tag("li", verdict.attestation, class_="badge"))
     if emulated:
         badges.append(tag("li", "Emulated device: its times are modelled", class_="badge emulated"))

@@ -12,8 +12,8 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import Device, Lab, SiblingSpec
-from bottleneck_lab.commands.evidence import read_capture
-from bottleneck_lab.commands.screen import progress
+from bottleneck_lab.course.captures import read_capture
+from bottleneck_lab.course.progress import ShowProgress, no_progress
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.grading.criteria import NOT_YOURS
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
@@ -33,56 +33,61 @@ from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
 from bottleneck_lab.workspace.siblings import generate
 
-_SLOW = ("correct but slow", "the mechanism is still there")
-"""Reasons that say that a target was missed."""
+_MISSED_TARGET = ("correct but slow", "the mechanism is still there")
+"""The reasons of a FAIL for missing a target."""
 
 
-def prove(lab: Lab, device: str | None, only: Part | None, name: str | None) -> Iterator[Row]:
-    """Capture the starter and grade it, the solution, every variant and every mutant; or a part of
-    these, or one by name.
+def prove(
+    lab: Lab,
+    device: str | None,
+    only: Part | None,
+    name: str | None,
+    show_progress: ShowProgress = no_progress,
+) -> Iterator[Row]:
+    """Capture the starter and grade it, the solution, every variant and every mutant.
+
+    `only` restricts that to a part, `name` to one variant or mutant.
     """
     chosen = choose_device(lab, device)
-    if name is None and only in (None, "capture") and _has_capture(lab):
-        what = "solution" if kind_of(lab).records_itself else "starter"
-        yield Row(lab.slug, f"capture of the {what} on {chosen}", capture_problems(lab, chosen))
     if name is None and only in (None, "capture"):
+        if _has_capture(lab):
+            subject = "solution" if kind_of(lab).records_itself else "starter"
+            problems = capture_problems(lab, chosen, show_progress)
+            yield Row(lab.slug, f"capture of the {subject} on {chosen}", problems)
         for sibling in lab.spec.siblings:
-            yield Row(
-                lab.slug,
-                f"capture of the sibling {sibling.program}",
-                sibling_problems(lab, sibling),
-            )
+            what = f"capture of the sibling {sibling.program}"
+            yield Row(lab.slug, what, sibling_problems(lab, sibling))
     if name is None and only in (None, "starter"):
-        verdict = check(lab, lab.path, chosen)
-        yield _row(
-            lab, "starter", "", chosen, verdict, starter_problems(lab, verdict), _missed(verdict)
-        )
+        verdict = check(lab, lab.path, chosen, show_progress)
+        problems = starter_problems(lab, verdict)
+        yield _row(lab, "starter", "", chosen, verdict, problems, _missed(verdict))
     if name is None and only in (None, "solution"):
-        verdict = check(lab, lab.solution, chosen)
+        verdict = check(lab, lab.solution, chosen, show_progress)
         yield _row(lab, "solution", "", chosen, verdict, pass_problems(verdict))
     for folder in variants(lab, chosen) if only in (None, "variants") else []:
         if name in (None, folder.name):
-            verdict = check(lab, folder, chosen)
+            verdict = check(lab, folder, chosen, show_progress)
             yield _row(lab, "variants", folder.name, chosen, verdict, pass_problems(verdict))
-    if only in (None, "mutants"):
-        yield from _prove_mutants(lab, chosen, name)
-
-
-def _prove_mutants(lab: Lab, device: Device, name: str | None) -> Iterator[Row]:
-    for mutant in load_mutants(lab, device):
-        if name in (None, mutant.id):
-            with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
-                write_mutant(lab, mutant, Path(folder))
-                verdict = check(
-                    lab, Path(folder), device, sandbox_required=True, breaks=mutant.criterion
-                )
-            problems = mutant_problems(mutant, verdict)
-            misses = [mutant.criterion] if mutant.criterion else _missed(verdict)
-            yield _row(lab, "mutants", mutant.id, device, verdict, problems, misses)
+    for mutant in load_mutants(lab, chosen) if only in (None, "mutants") else []:
+        if name not in (None, mutant.id):
+            continue
+        with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
+            write_mutant(lab, mutant, Path(scratch))
+            verdict = check(
+                lab,
+                Path(scratch),
+                chosen,
+                show_progress,
+                sandbox_required=True,
+                breaks=mutant.criterion,
+            )
+        problems = mutant_problems(mutant, verdict)
+        misses = [mutant.criterion] if mutant.criterion else _missed(verdict)
+        yield _row(lab, "mutants", mutant.id, chosen, verdict, problems, misses)
 
 
 def _missed(verdict: Verdict) -> list[str]:
-    """The criteria that did not hold."""
+    """Return the criteria that did not hold."""
     return [result.id for result in verdict.criteria if result.holds is False]
 
 
@@ -95,55 +100,56 @@ def _row(
     problems: list[str],
     misses: list[str] | None = None,
 ) -> Row:
-    """The result of one check. `misses` are the criteria that wrong work must fail; None for
-    correct work, which must meet all.
+    """Return the result of one check.
+
+    `misses` are the criteria that wrong work must fail; None for correct work, which must meet all.
     """
-    found = margins_of(verdict, lab.spec.devices[device].criteria)
-    margins = [margin for margin in found if misses is None or margin.criterion in misses]
+    margins = margins_of(verdict, lab.spec.devices[device].criteria)
+    if misses is not None:
+        margins = [margin for margin in margins if margin.criterion in misses]
     what = " ".join(filter(None, (part.removesuffix("s"), name, f"on {device}")))
-    return Row(
-        lab.slug,
-        what,
-        problems,
-        Proof(part, name, device, verdict.outcome, margins, machine(), right=misses is None),
-    )
+    proof = Proof(part, name, device, verdict.outcome, margins, machine(), right=misses is None)
+    return Row(lab.slug, what, problems, proof)
 
 
 def machine() -> str:
-    """A short name for this machine, by which calibration tells machines apart: its GPU, or else
-    its CPU.
+    """Return a short name for this machine: its GPU, or else its CPU.
+
+    Calibration tells machines apart by it.
     """
-    found = fingerprint()
-    gpu = found.get("gpu", "none")
-    return gpu if gpu != "none" else f"{found['cpu']}, {found['cores']} cores"
+    facts = fingerprint()
+    gpu = facts.get("gpu", "none")
+    return gpu if gpu != "none" else f"{facts['cpu']}, {facts['cores']} cores"
 
 
 def _has_capture(lab: Lab) -> bool:
-    """Whether learners capture this lab, or lab.toml says something about a capture anyway."""
+    """Return True if learners capture this lab, or lab.toml refers to a capture anyway."""
     spec = lab.spec
-    said = [
-        spec.taught,
-        *(hint.finding for hint in spec.hints),
-        *(asked.from_capture or asked.shows for asked in spec.questions),
-    ]
-    return spec.evidence == "profile" or any(said)
+    return (
+        spec.evidence == "profile"
+        or bool(spec.taught)
+        or any(hint.finding for hint in spec.hints)
+        or any(question.from_capture or question.shows for question in spec.questions)
+    )
 
 
-def capture_problems(lab: Lab, device: Device) -> list[str]:
-    """Where a capture of the shipped workload contradicts lab.toml. If recording is the learner's
-    task, the solution records it.
+def capture_problems(
+    lab: Lab, device: Device, show_progress: ShowProgress = no_progress
+) -> list[str]:
+    """Return where a capture of the shipped workload contradicts lab.toml.
+
+    If recording is the learner's task, the solution records it.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace, out = Path(temporary) / "work", Path(temporary) / "capture"
         out.mkdir()
         for name in handed_out(lab):
             solved = kind_of(lab).records_itself and name in lab.spec.editable
+            source = lab.solution if solved else lab.path
             (workspace / name).parent.mkdir(parents=True, exist_ok=True)
-            (workspace / name).write_bytes(
-                ((lab.solution if solved else lab.path) / name).read_bytes()
-            )
+            (workspace / name).write_bytes((source / name).read_bytes())
         try:
-            with progress() as show:
+            with show_progress() as show:
                 workload.profile(
                     lab,
                     workspace,
@@ -160,7 +166,7 @@ def capture_problems(lab: Lab, device: Device) -> list[str]:
 
 
 def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
-    """Where the capture of a sibling contradicts lab.toml."""
+    """Return where the capture of a sibling contradicts lab.toml."""
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
         try:
             traces = generate(lab, sibling.program, 1, Path(folder))
@@ -171,26 +177,29 @@ def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
 
 
 def starter_problems(lab: Lab, verdict: Verdict) -> list[str]:
-    """Why the starter is not what it must be: correct, and too slow for its declared reason."""
+    """Return the faults of a starter that must be correct, and too slow for its declared reason."""
     wanted = lab.spec.starter_fails
     if verdict.outcome != "FAIL" or verdict.reason != wanted:
-        return [f"It should FAIL ({wanted}), but: {_said(verdict)}"]
-    wrong = [
+        return [f"It should FAIL ({wanted}), but: {_in_one_line(verdict)}"]
+    if wanted not in (*_MISSED_TARGET, "wrong diagnosis"):
+        return []
+    return [
         result.sentence
         for result in verdict.criteria
         if result.kind == "correctness" and not result.holds
     ]
-    return wrong if wanted in (*_SLOW, "wrong diagnosis") else []
 
 
 def pass_problems(verdict: Verdict) -> list[str]:
-    """Why correct work did not pass."""
-    return [] if verdict.outcome == "PASS" else [f"It should PASS, but: {_said(verdict)}"]
+    """Return why correct work did not pass."""
+    if verdict.outcome == "PASS":
+        return []
+    return [f"It should PASS, but: {_in_one_line(verdict)}"]
 
 
-def _said(verdict: Verdict) -> str:
-    """The verdict in one line for the author, who may well have caused an ERROR."""
+def _in_one_line(verdict: Verdict) -> str:
     reason = f" ({verdict.reason})" if verdict.reason else ""
+    # To learners an ERROR says that it is not their fault; it may well be the author's.
     return f"{verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
 
 
@@ -198,53 +207,55 @@ def check(
     lab: Lab,
     folder: Path,
     device: Device,
+    show_progress: ShowProgress = no_progress,
     *,
     sandbox_required: bool = False,
     breaks: str | None = None,
 ) -> Verdict:
-    """The verdict on the shipped files with those of `folder` laid over them.
+    """Return the verdict on the shipped files with those of `folder` laid over them.
 
-    The diagnosis is the starter's own or the solution's; what only a learner's capture can answer
-    is left out. The solution's answers may be another machine's (a GPU has other operators): then a
-    second check gets what the first has measured, except for answers that `folder` changes. None is
-    needed where `folder` changes no answer and the only criterion not met is the one that it
-    `breaks`.
+    The diagnosis is the starter's own or the solution's; questions that only a learner's capture
+    can answer are left out. `breaks` is the one criterion that a mutant must fail.
     """
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as temporary:
         workspace = Path(temporary)
         lay_out(lab, folder, workspace)
-        verdict = _check_there(lab, folder, workspace, device, sandbox_required)
+        verdict = _check_once(lab, folder, workspace, device, show_progress, sandbox_required)
         measured = kind_of(lab).answers(verdict.measurement)
-        fails_as_declared = not (folder / "diagnosis.toml").exists() and _missed(verdict) == [
-            breaks
-        ]
-        if (
-            folder == lab.path
-            or verdict.reason != "wrong diagnosis"
-            or not measured
-            or fails_as_declared
-        ):
+        if folder == lab.path or verdict.reason != "wrong diagnosis" or not measured:
             return verdict
+        changes_answers = (folder / "diagnosis.toml").exists()
+        if not changes_answers and _missed(verdict) == [breaks]:
+            return verdict
+        # The solution's answers may be another machine's: a GPU has other operators, for example.
+        # A second check gets what the first has measured, except for answers that `folder` changes.
         given, solution = load_answers(workspace), load_answers(lab.solution)
         text = (workspace / "diagnosis.toml").read_text(encoding="utf-8")
         for key, answer in measured.items():
             if given.get(key) == solution.get(key):
                 text = with_answer(text, key, answer)
         (workspace / "diagnosis.toml").write_text(text, encoding="utf-8")
-        return _check_there(lab, folder, workspace, device, sandbox_required)
+        return _check_once(lab, folder, workspace, device, show_progress, sandbox_required)
 
 
-def _check_there(
-    lab: Lab, folder: Path, workspace: Path, device: Device, sandbox_required: bool
+def _check_once(
+    lab: Lab,
+    folder: Path,
+    workspace: Path,
+    device: Device,
+    show_progress: ShowProgress,
+    sandbox_required: bool,
 ) -> Verdict:
-    answers = load_answers(lab.solution)
     questions = [
         question for question in lab.spec.questions if not (question.from_capture or question.shows)
     ]
+    solution = load_answers(lab.solution)
+    # A starter is handed out with its questions unanswered: it gets the right answers, unless it
+    # has to fail for its own.
     unanswered = folder == lab.path and lab.spec.starter_fails != "wrong diagnosis"
-    given = answers if unanswered else load_answers(workspace)
-    results, prediction = grade_diagnosis(questions, given, answers, None)
-    with progress() as show:
+    answers = solution if unanswered else load_answers(workspace)
+    results, prediction = grade_diagnosis(questions, answers, solution, None)
+    with show_progress() as show:
         return check_lab(
             lab,
             workspace,
@@ -259,7 +270,7 @@ def _check_there(
 
 
 def lay_out(lab: Lab, folder: Path, workspace: Path) -> None:
-    """Copies the editable files of `folder` and the matching diagnosis into `workspace`."""
+    """Copy the editable files of `folder` and the matching diagnosis into `workspace`."""
     for name in (*lab.spec.editable, "diagnosis.toml"):
         beside = lab.path if folder == lab.path else lab.solution
         source = next(

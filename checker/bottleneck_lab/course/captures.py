@@ -1,0 +1,166 @@
+"""The learner's captures as evidence: read once, for diagnosis, hints and reports."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.analysis.counters.roofline import Machine
+from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
+from bottleneck_lab.grading.verdict import Verdict
+from bottleneck_lab.measure.ceilings import stored_ceilings
+from bottleneck_lab.measure.machine import cpu_model
+from bottleneck_lab.report.words import format_moment
+from bottleneck_lab.trace import Timeline, load, merge_ranks
+from bottleneck_lab.workspace.folder import Workspace, numbered, read_json
+
+
+def read_timeline(folder: Path) -> Timeline:
+    """Return the timeline of one capture, all its ranks together.
+
+    Raises CaptureError when it cannot be read.
+    """
+    return merge_ranks([load(path) for path in trace_files(folder)])
+
+
+def read_capture(folder: Path) -> Summary:
+    """Return the summary of one capture. Raises CaptureError when it cannot be read."""
+    timeline = read_timeline(folder)
+    return summarise(timeline, ceilings_for(timeline, folder))
+
+
+def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:
+    """Return the ceilings that `lab doctor --measure` measured, if they hold for this capture.
+
+    They hold if it is from this GPU, or (by `capture.json`) this CPU.
+    """
+    if timeline.emulated:
+        return None
+    if len(timeline.device):
+        ceilings = stored_ceilings("cuda")
+        if ceilings and any(device.name == ceilings.name for device in timeline.devices):
+            return ceilings
+        return None
+    cpu = _description(folder).get("environment", {}).get("cpu") if folder else None
+    return stored_ceilings("cpu") if cpu == cpu_model() else None
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """Return the trace files that `capture.json` names. Raises CaptureError if none exists."""
+    names = _description(folder).get("files", [])
+    files = [folder / name for name in names if (folder / name).is_file()]
+    if not files:
+        raise CaptureError(
+            f"The capture {folder.name} holds no trace.", "Make another with `lab profile`."
+        )
+    return files
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "capture.json", dict[str, Any])
+
+
+def circumstances(folder: Path) -> dict[str, str]:
+    """Return when, with which tool and on which machine a capture was made."""
+    description = _description(folder)
+    facts = {}
+    for name, key in (("made", "made_at"), ("tool", "tool"), ("device", "device")):
+        if description.get(key):
+            facts[name] = format_moment(str(description[key]))
+    for name, value in description.get("environment", {}).items():
+        facts[name] = str(value)
+    return facts
+
+
+def mismatch(folder: Path, checked: Verdict | None) -> str | None:
+    """Return one sentence if a capture and the latest check are about different code.
+
+    None if they are about the same code, or one of them does not say which.
+    """
+    description = _description(folder)
+    code = description.get("code", "")
+    if checked is None or not code or not checked.submission_hash:
+        return None
+    if code == checked.submission_hash:
+        return None
+    if description["made_at"] > checked.started_at:
+        return f"{folder.name} shows newer code than the last check; `lab check` measures it."
+    return f"{folder.name} shows older code than the last check; `lab profile` makes a new capture."
+
+
+def readable(workspace: Workspace) -> list[Path]:
+    """Return the captures that hold a timeline, oldest first.
+
+    An ncu capture, of single kernels, holds none.
+    """
+    return [
+        path
+        for _, path in numbered(workspace.captures)
+        if not path.name.endswith(("-ncu", "-sanitizer"))
+    ]
+
+
+def evidence_capture(workspace: Workspace) -> Path | None:
+    """Return the capture that a diagnosis is about; None without a capture.
+
+    That is the latest of the shipped code, even after a fix has been captured; else the first.
+    """
+    lab = workspace.lab
+    shipped = lab.code_hash(lab.path)
+    captures, of_shipped = [], []
+    for path in readable(workspace):
+        description = _description(path)
+        if description.get("tool") == "nsys" and description.get("emulated"):
+            continue  # nsys cannot see an emulated device
+        captures.append(path)
+        if description.get("code") == shipped:
+            of_shipped.append(path)
+    chosen = of_shipped[-1:] or captures[:1]
+    return chosen[0] if chosen else None
+
+
+Known = tuple[Path | None, Analysis]
+"""A capture's folder and its analysis, so that nothing is read or computed twice."""
+
+
+def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
+    """Analyse a capture; its roofline uses the ceilings of the machine that made it."""
+    return analyse(timeline, ceilings_for(timeline, folder))
+
+
+def capture_figures(
+    workspace: Workspace, capture: str = "", known: Known | None = None
+) -> CaptureFigures | None:
+    """Return the figures to check answers against; None without a capture.
+
+    They are of the capture with that name, else of the one that a diagnosis is about.
+    """
+    folder = workspace.captures / capture if capture else None
+    if folder is None or not folder.is_dir():
+        folder = evidence_capture(workspace)
+    if folder is None:
+        return None
+    if known and known[0] == folder:
+        analysis = known[1]
+    else:
+        analysis = analyse_capture(read_timeline(folder), folder)
+    start, end = analysis.timeline.extent
+    within = partial(figures_within, analysis.timeline, analysis.times)
+    return CaptureFigures(figures_of(analysis.summary), end - start, within)
+
+
+def figures(workspace: Workspace) -> dict[str, float] | None:
+    """Return the figures of the capture that a diagnosis is about; None without one."""
+    folder = evidence_capture(workspace)
+    return figures_of(read_capture(folder)) if folder else None
+
+
+def evidence(workspace: Workspace, finding: str) -> str | None:
+    """Return the evidence for `finding` in the capture that a diagnosis is about, if any."""
+    folder = evidence_capture(workspace)
+    findings = read_capture(folder).findings if folder else []
+    return next((each.evidence for each in findings if each.id == finding), None)

@@ -1,0 +1,67 @@
+"""Committing a diagnosis: the answers in `diagnosis.toml`, once they can be graded."""
+
+from __future__ import annotations
+
+from bottleneck_lab.course.captures import capture_figures, evidence_capture
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture, problems
+from bottleneck_lab.workspace.commitments import Record, commit
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.progress import note_diagnosis
+from bottleneck_lab.workspace.standing import questions_of
+
+
+def commit_answers(workspace: Workspace, record: Record) -> Record:
+    """Commit the answers in diagnosis.toml, and return the record with them.
+
+    `record` is the workspace's, as just loaded. Raises UsageError if evidence is required and there
+    is no capture to check it against, or if a marked stretch of time shows nothing that a check
+    could grade.
+    """
+    questions = questions_of(workspace.lab, record)
+    stored = load_answers(workspace.root)
+    answers = {question.id: stored[question.id] for question in questions}
+    capture = evidence_capture(workspace)
+    if capture is None and needs_capture(questions):
+        raise UsageError(
+            "Your answers are saved, but you have no capture to measure them against.",
+            "Make one with `lab profile`, then run `lab diagnose` again.",
+        )
+    if record.commitments and record.commitments[-1].answers == answers:
+        return record
+    # The first diagnosis counts, so a slip in marking a stretch is refused before it is committed.
+    marked = [question.id for question in questions if question.shows]
+    figures = capture_figures(workspace) if marked else None
+    if figures is not None:
+        for id_ in marked:
+            wrong = misplaced_stretch(answers[id_], figures)
+            if wrong:
+                raise UsageError(
+                    f"{id_}: {wrong} Nothing is committed yet.",
+                    f"Mark another: `lab diagnose -a {id_}=START-END`.",
+                )
+    record = commit(workspace, answers, capture.name if capture else "")
+    note_diagnosis(workspace.lab.slug, str(workspace.root))
+    return record
+
+
+def require_diagnosis(workspace: Workspace, record: Record) -> Record:
+    """Commit the diagnosis that is to be checked, and return the record with it.
+
+    `record` is the workspace's, as just loaded. Raises UsageError if the diagnosis cannot be
+    graded.
+    """
+    questions = questions_of(workspace.lab, record)
+    answers = load_answers(workspace.root)
+    wrong = problems(questions, answers)
+    if wrong:
+        missing = [id_ for id_ in wrong if not is_given(answers.get(id_))]
+        sentences = [f"{id_}: {wrong[id_]}" for id_ in wrong if id_ not in missing]
+        if missing:
+            sentences.insert(0, f"Still to answer: {', '.join(missing)}.")
+        raise UsageError(
+            f"The diagnosis is incomplete. {' '.join(sentences)}",
+            "Answer the questions with `lab diagnose`; a check measures only after that.",
+        )
+    return commit_answers(workspace, record) if questions else record
