@@ -36,7 +36,7 @@ import msgspec
 
 import bottleneck_lab
 from bottleneck_lab.catalog import Device, Lab, load_labs
-from bottleneck_lab.commands.proving import machine, prove
+from bottleneck_lab.course.proving import machine, prove
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.margins import Part, Row
 from bottleneck_lab.measure.lab_rules import variants

@@ -505,7 +505,7 @@ def grade(slug: str, what: str) -> dict[str, Any]:
     """
     import msgspec
 
-    from bottleneck_lab.commands import proving
+    from bottleneck_lab.course import proving
     from bottleneck_lab.measure.rehearsal import REHEARSED, rehearsing
 
     lab = lab_called(slug)
@@ -533,7 +533,7 @@ def grade(slug: str, what: str) -> dict[str, Any]:
 def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
     """One capture of a lab's code on `cuda`, cut and freed of names, as a file below `into`."""
     from bottleneck_lab.capture import workload
-    from bottleneck_lab.commands import proving
+    from bottleneck_lab.course import proving
     from bottleneck_lab.workspace.dataset import data_folder
     from bottleneck_lab.workspace.home import home
     from bottleneck_lab.workspace.start import start_workspace

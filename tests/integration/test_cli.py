@@ -1,4 +1,4 @@
-"""The real `lab`, driven as a learner drives it, over a miniature course with one lab an outcome."""
+"""The real `lab`, driven as a learner drives it, over a miniature course: one lab per outcome."""
 
 from __future__ import annotations
 
@@ -223,15 +223,15 @@ class TestWhereAndList:
 
 
 class TestBadInput:
-    """Every mistake is answered by a sentence, a remedy and exit code 2; nothing is lost or made."""
+    """Every mistake gets a sentence, a remedy and exit code 2; nothing is lost or made."""
 
     @pytest.mark.parametrize(
         ("arguments", "message", "remedy"),
         [
             (["start", "slwo"], "no lab called 'slwo'", "Did you mean 'slow'?"),
             (["start", "slow", "--device", "cuda"], "not measured on 'cuda'", "measured on: cpu"),
-            (["check"], "no lab in this folder", "lab start"),
-            (["hint"], "no lab in this folder", "lab start"),
+            (["check"], "no lab in this folder", "lab list"),
+            (["hint"], "no lab in this folder", "lab list"),
             (["data", "nothing"], "no data set called 'nothing'", "lab data photos"),
             (["verify", "none.json", "--key", "none.pub"], "none.pub cannot be read", "→"),
             (["frobnicate"], "No such command", "--help|-h"),
@@ -354,7 +354,8 @@ class TestBadInput:
             {sys.executable} -m bottleneck_lab hint >/dev/null || exit 97
             head -c 1M /dev/zero > {small}/filler 2>/dev/null
             {sys.executable} -m bottleneck_lab reset; echo "status $?"
-            tail -1 work.py; cat .lab/hints.json; echo; {sys.executable} -m bottleneck_lab start slow {small}/other; ls {small}
+            tail -1 work.py; cat .lab/hints.json; echo
+            {sys.executable} -m bottleneck_lab start slow {small}/other; ls {small}
         """
         done = subprocess.run(
             ["unshare", "--mount", "--map-root-user", "bash", "-c", script],

@@ -20,7 +20,7 @@ import pytest
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.commands import proving
+from bottleneck_lab.course import proving
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.rehearsal import REHEARSED
 from bottleneck_lab.trace import load

@@ -53,7 +53,7 @@ WORDS = re.compile(r"-bound\b|starved|Findings|Amdahl\b.*\d|What to try|at most 
 
 
 class Learner:
-    """A learner in a lab, with a capture made already. `lab` runs the real program in this process."""
+    """A learner in a lab that was captured. `lab` runs the real program in this process."""
 
     def __init__(self, lab: Lab, folder: Path, monkeypatch) -> None:
         self.lab_spec, self.runner, self.measured, self.speed = lab, CliRunner(), 0, 2.0
@@ -69,7 +69,7 @@ class Learner:
         self.capture()
 
     def lab(self, *arguments: str, typed: str | None = None) -> SimpleNamespace:
-        """Exit code and all that was printed, the message of an error with it, as `main` prints it."""
+        """Exit code and everything printed, with the message of an error as `main` prints it."""
         done = self.runner.invoke(app, list(arguments), input=typed, prog_name="lab")
         error = done.exception
         if isinstance(error, LabError):
@@ -122,7 +122,7 @@ class Learner:
         return self.lab("diagnose", *given)
 
     def check(self):
-        """What `lab check` answers, and the verdict that it recorded; None where it recorded none."""
+        """The answer of `lab check`, and the verdict that it recorded, if any."""
         before = len(load_attempts(self.workspace))
         done = self.lab("check")
         attempts = load_attempts(self.workspace)
@@ -160,11 +160,21 @@ class Learner:
         ]
         said = conclude(results, specs=specs)
         return Verdict(
-            outcome=said.outcome, reason=said.reason, summary=said.summary, advice=said.advice, lab=lab.slug,
-            lab_hash=lab.content_hash(), submission_hash=lab.code_hash(folder), device=device, criteria=results,
-            environment={}, isolation={}, started_at="2026-01-02T00:00:00+00:00", duration_s=1.0,
+            outcome=said.outcome,
+            reason=said.reason,
+            summary=said.summary,
+            advice=said.advice,
+            lab=lab.slug,
+            lab_hash=lab.content_hash(),
+            submission_hash=lab.code_hash(folder),
+            device=device,
+            criteria=results,
+            environment={},
+            isolation={},
+            started_at="2026-01-02T00:00:00+00:00",
+            duration_s=1.0,
             prediction=Prediction(prediction, 2.0) if prediction else None,
-        )  # fmt: skip
+        )
 
     @property
     def passed(self) -> bool:
@@ -425,9 +435,15 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     def run(*words: str, status: int = 0) -> str:
         command = [sys.executable, "-m", "bottleneck_lab", *words]
         done = subprocess.run(
-            command, cwd=place if place.exists() else tmp_path, env=environment, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=280, check=False,
-        )  # fmt: skip
+            command,
+            cwd=place if place.exists() else tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=280,
+            check=False,
+        )
         assert done.returncode == status, f"{words}: {done.stdout}{done.stderr}"
         return " ".join((done.stdout + done.stderr).split())
 

@@ -61,6 +61,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _write_new(path: Path, data: bytes) -> None:
+    """Write a new file, and wait until it has reached the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_bytes(
     path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True
 ) -> None:
@@ -74,11 +83,7 @@ def write_bytes(
     with explained(path):
         try:
             temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_new(temporary, data)
             if replace:
                 temporary.replace(path)
             else:

@@ -306,7 +306,7 @@ def test_a_submission_is_graded_by_what_proves_labs(gpu, monkeypatch, what, outc
         started_at="",
         duration_s=1.0,
     )
-    monkeypatch.setattr("bottleneck_lab.commands.proving.check", lambda *_: verdict)
+    monkeypatch.setattr("bottleneck_lab.course.proving.check", lambda *_: verdict)
     record = gpu.grade("resnet-latency", what)
     assert (not record["problems"], record["outcome"]) == (right, outcome)
     json.dumps(record)

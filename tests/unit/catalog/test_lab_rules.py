@@ -47,30 +47,78 @@ def test_the_example_is_in_order(content):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("threads = 1", "threds = 1", r"lab.toml, line 30: there is no `threds` here\. Did you mean `threads`\?"),
+        (
+            "threads = 1",
+            "threds = 1",
+            r"lab.toml, line 30: there is no `threds` here\. Did you mean `threads`\?",
+        ),
         ("max_s = 60", 'max_s = "60"', r"line 31: `max_s`: expected a number, got text"),
-        ('measure = "speedup"', 'measure = "spedup"', r"line 5: There is no kind .* Known kinds: .*speedup"),
-        ('id = "speedup"', 'id = "speed"', r"line 40: `speedup` does not measure `speed`\. Did you mean `speedup`\?"),
+        (
+            'measure = "speedup"',
+            'measure = "spedup"',
+            r"line 5: There is no kind .* Known kinds: .*speedup",
+        ),
+        (
+            'id = "speedup"',
+            'id = "speed"',
+            r"line 40: `speedup` does not measure `speed`\. Did you mean `speedup`\?",
+        ),
         ('id = "right-answers"', 'id = "p50-ms"', r"cpu lacks the criterion `right-answers`"),
         ('kind = "target"', 'kind = "mechanism"', r"`speedup` is a criterion of kind `target`"),
         ("target = 3.0\n", "", r"the criterion speedup has no target"),
-        ("shipped code\"\ntarget", "shipped code, {targte}\"\ntarget", r"has `{targte}`.*Did you mean `target`\?"),
-        ('starter_fails = ', 'taught = "nonsense"\nstarter_fails = ', r"line 9: no detector reports `nonsense`"),
-        ("[[hints]]\ntext = \"How", "[[hints]]\nfinding = \"python-overhead\"\ntext = \"How", r"does not show it"),
-        ("[[hints]]\ntext = \"The", "[[hints]]\nfinding = \"pyton\"\ntext = \"{evidence} The", r"no detector .* `pyton`"),
+        (
+            'shipped code"\ntarget',
+            'shipped code, {targte}"\ntarget',
+            r"has `{targte}`.*Did you mean `target`\?",
+        ),
+        (
+            "starter_fails = ",
+            'taught = "nonsense"\nstarter_fails = ',
+            r"line 9: no detector reports `nonsense`",
+        ),
+        (
+            '[[hints]]\ntext = "How',
+            '[[hints]]\nfinding = "python-overhead"\ntext = "How',
+            r"does not show it",
+        ),
+        (
+            '[[hints]]\ntext = "The',
+            '[[hints]]\nfinding = "pyton"\ntext = "{evidence} The',
+            r"no detector .* `pyton`",
+        ),
         ("How many times does", "{evidence} How many times does", r"names no `finding`"),
         ("How many times does", "{n} How many times does", r"has `{n}`, which is not filled in"),
         ("judge = { samples", "judge = { sample = 1, samples", None),  # read: it is part of a name
-        ("judge = { samples", "judge = { width_of_all = 1, samples", r"does not read the setting `width_of_all`"),
-        ('choices = ["python-overhead", "memory-bound", "input-bound"]', "", r"cause offers no choice"),
+        (
+            "judge = { samples",
+            "judge = { width_of_all = 1, samples",
+            r"does not read the setting `width_of_all`",
+        ),
+        (
+            'choices = ["python-overhead", "memory-bound", "input-bound"]',
+            "",
+            r"cause offers no choice",
+        ),
         ("predicts_gain = true", 'ceiling_of = "share"', r"`ceiling_of` names no question"),
-        ("predicts_gain = true", 'from_capture = "bussy_share"', r"which no capture shows\. Did you mean `busy_share`"),
+        (
+            "predicts_gain = true",
+            'from_capture = "bussy_share"',
+            r"which no capture shows\. Did you mean `busy_share`",
+        ),
         ('type = "ratio"', 'type = "text"', r"predicted_gain takes any text"),
-        ('type = "ratio"', 'type = "text"\naccept = ["("]', r"accepts '\(', which is not a regular expression"),
-        ('title = "A running mean', 'title = "A python-overhead', r"line 1 names the cause: 'python-overhead'"),
+        (
+            'type = "ratio"',
+            'type = "text"\naccept = ["("]',
+            r"accepts '\(', which is not a regular expression",
+        ),
+        (
+            'title = "A running mean',
+            'title = "A python-overhead',
+            r"line 1 names the cause: 'python-overhead'",
+        ),
         ("How many times does", "Python overhead: how many times does", r"names the cause"),
     ],
-)  # fmt: skip
+)
 def test_a_slip_in_lab_toml_is_told(content, old, new, said):
     spoil(content, TOML, old, new)
     found = problems()
@@ -169,9 +217,13 @@ def test_an_unknown_device_is_told_with_those_that_there_are(content):
 COURSES = [
     ("", ["beginner"]),
     ('title = "T"\n\n[[stages]]\nname = "beginner"\nlabs = []\n', ["beginner"]),
-    ('title = "T"\n\n[[stages]]\nname = "beginner"\nlabs = ["a", "b"]\n\n[[stages]]\nname = "z"\nlabs = []\n', ["beginner", "z"]),
+    (
+        'title = "T"\n\n[[stages]]\nname = "beginner"\nlabs = ["a", "b"]\n\n'
+        '[[stages]]\nname = "z"\nlabs = []\n',
+        ["beginner", "z"],
+    ),
     ('title = "T"\n\n[[stages]]\nname = "z"\nlabs = ["a"]\n', ["z", "beginner"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("before", "stages"), COURSES)

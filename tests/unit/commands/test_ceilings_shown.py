@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.cli import app
-from bottleneck_lab.commands import doctor, evidence
-from bottleneck_lab.commands.evidence import read_capture
+from bottleneck_lab.commands import doctor
+from bottleneck_lab.course import captures
+from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.evidence_only import evidence_only
 
@@ -73,8 +74,8 @@ def capture_of(folder, cpu: str):
 
 @pytest.fixture
 def stored(monkeypatch):
-    monkeypatch.setattr(evidence, "stored_ceilings", {"cpu": CPU, "cuda": None}.get)
-    monkeypatch.setattr(evidence, "cpu_model", lambda: "Fast CPU")
+    monkeypatch.setattr(captures, "stored_ceilings", {"cpu": CPU, "cuda": None}.get)
+    monkeypatch.setattr(captures, "cpu_model", lambda: "Fast CPU")
 
 
 def test_a_capture_of_this_cpu_is_held_against_its_ceilings(stored, tmp_path):

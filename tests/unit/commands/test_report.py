@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.commands import evidence, report
+from bottleneck_lab.commands import report
+from bottleneck_lab.course import captures
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.start import start_workspace
@@ -19,7 +20,7 @@ CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """A lab with one capture of the shipped code and a committed answer that is compared with it."""
+    """A lab with one capture of the shipped code and a committed answer about it."""
     lab = find_lab("idle-gpu")
     workspace, _ = start_workspace(lab, tmp_path / "here", "virtual")
     folder = workspace.captures / "0001-torch"
@@ -41,7 +42,7 @@ def test_a_capture_is_read_once(workspace, monkeypatch, tmp_path):
         return load(path)
 
     monkeypatch.setattr(report, "load", counted)
-    monkeypatch.setattr(evidence, "load", counted)
+    monkeypatch.setattr(captures, "load", counted)
     page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
     assert len(read) == 1
     assert "Your diagnosis" in page
@@ -58,5 +59,5 @@ def test_a_diagnosis_does_not_go_by_a_capture_that_cannot_show_the_device(
         "emulated": emulated,
     }
     (later / "capture.json").write_text(json.dumps(described))
-    assert evidence.evidence_capture(workspace).name == taken
-    assert evidence.readable(workspace)[-1] == later, "it can be reported on all the same"
+    assert captures.evidence_capture(workspace).name == taken
+    assert captures.readable(workspace)[-1] == later, "it can be reported on all the same"

@@ -14,7 +14,7 @@ import pytest
 
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.commands.proving import sibling_problems
+from bottleneck_lab.course.proving import sibling_problems
 from bottleneck_lab.grading.siblings import CAUSES, grade_sibling, misdescribed, true_gain
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace import siblings

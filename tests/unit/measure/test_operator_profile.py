@@ -17,8 +17,8 @@ from PIL import Image
 
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.commands import proving
-from bottleneck_lab.commands.check import quote_own_figures
+from bottleneck_lab.course import proving
+from bottleneck_lab.course.checking import quote_own_figures
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.verdict import Outcome, Verdict
 from bottleneck_lab.measure.kinds.operator_profile import capture, check
@@ -53,7 +53,7 @@ from bottleneck_lab.measure.kinds.operator_profile.judging import (
     wrong_shares,
 )
 from bottleneck_lab.measure.verifier import check_lab
-from bottleneck_lab.workspace.commitments import note_solution_taken
+from bottleneck_lab.workspace.commitments import load_record, note_solution_taken
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.start import start_workspace, take_solution
 
@@ -157,15 +157,15 @@ def test_a_check_of_the_copied_solution_quotes_this_machine_since_another_has_ot
     workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
     note_solution_taken(workspace)
     take_solution(workspace)
-    quote_own_figures(workspace, a_failed_check(truth))
+    quote_own_figures(workspace, load_record(workspace), a_failed_check(truth))
     assert problems(load_answers(workspace.root), truth) == {}
 
 
 def test_a_check_never_tells_a_learner_the_figures_that_it_asks_for(truth, tmp_path):
     workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", "cpu")
-    quote_own_figures(workspace, a_failed_check(truth))
+    quote_own_figures(workspace, load_record(workspace), a_failed_check(truth))
     note_solution_taken(workspace)
-    quote_own_figures(workspace, a_failed_check(truth))
+    quote_own_figures(workspace, load_record(workspace), a_failed_check(truth))
     assert len(problems(load_answers(workspace.root), truth)) == 4
 
 
@@ -642,9 +642,7 @@ def checked(tmp_path, monkeypatch):
 def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(
     checked, tmp_path, monkeypatch, device
 ):
-    monkeypatch.setattr(
-        "bottleneck_lab.commands.proving.data_folder", lambda _: tmp_path / "photos"
-    )
+    monkeypatch.setattr("bottleneck_lab.course.proving.data_folder", lambda _: tmp_path / "photos")
     lab = find_lab("resnet-top-ops")
     assert checked(load_answers(lab.solution), device).reason == "wrong diagnosis"
     assert proving.check(lab, lab.solution, device).outcome == "PASS"
@@ -664,9 +662,9 @@ def test_a_mutant_that_fails_for_its_own_criterion_alone_is_checked_once(
         proving, "lay_out", lambda _lab, _folder, workspace: lay_out_answers(workspace, answers)
     )
     monkeypatch.setattr(Recorder, "writes", False)
-    made, check_there = [], proving._check_there
+    made, check_once = [], proving._check_once
     monkeypatch.setattr(
-        proving, "_check_there", lambda *arguments: made.append(1) or check_there(*arguments)
+        proving, "_check_once", lambda *arguments: made.append(1) or check_once(*arguments)
     )
     (tmp_path / "mutant").mkdir()
     verdict = proving.check(

@@ -1,4 +1,4 @@
-"""Answers go into the learner's own `diagnosis.toml` without disturbing what else is written there."""
+"""Answers go into the learner's own `diagnosis.toml` without disturbing the rest of it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class TestFind:
     def test_outside_says_how_to_begin(self, content, tmp_path):
         with pytest.raises(UsageError, match="no lab in this folder") as caught:
             find_workspace(tmp_path)
-        assert "lab start" in caught.value.remedy
+        assert "lab list" in caught.value.remedy
         assert caught.value.exit_code == ExitCode.USAGE
 
     def test_of_another_format_is_named(self, workspace):
@@ -529,10 +529,10 @@ class TestBlind:
 
     def test_hints_are_counted_and_all_of_them_tell(self, workspace):
         take_hint(workspace)
-        assert commit(workspace, {"cause": "a"}, "").hints == 1
+        assert commit(workspace, {"cause": "a"}, "").commitments[-1].hints == 1
         while take_hint(workspace) is not None:
             pass
-        assert commit(workspace, {"cause": "b"}, "").told == "hints"
+        assert commit(workspace, {"cause": "b"}, "").commitments[-1].told == "hints"
 
     @pytest.mark.parametrize(
         ("note", "told"), [(note_revealed, "revealed"), (note_solution_taken, "solution")]
@@ -541,7 +541,7 @@ class TestBlind:
         note(workspace)
         note(workspace)
         assert not is_blind(workspace)
-        assert commit(workspace, {"cause": "a"}, "").told == told
+        assert commit(workspace, {"cause": "a"}, "").commitments[-1].told == told
 
     def test_a_pass_after_the_solution_was_seen_is_not_passed(self, content):
         progress.note_solution("slow", "/here")
@@ -554,7 +554,13 @@ class TestBlind:
 
 class TestNextStep:
     def next(self, workspace):
-        return next_step.next_here(workspace, catalog.load_labs(), progress.load_progress()).command
+        return next_step.next_here(
+            workspace,
+            load_attempts(workspace),
+            load_record(workspace),
+            catalog.load_labs(),
+            progress.load_progress(),
+        ).command
 
     def test_look_explain_change_check_go_on(self, workspace):
         assert self.next(workspace) == "lab profile"
@@ -600,14 +606,14 @@ def test_captures_of_programs_that_run_at_the_same_time_do_not_meet(tmp_path):
 
 
 def test_a_number_that_was_taken_between_the_look_and_the_lock_is_not_used(tmp_path, monkeypatch):
-    hold = captures._hold
+    hold = captures._lock_folder
 
     def beaten(folder):
         if folder.name.endswith("0001"):
             (tmp_path / "0001-nsys").mkdir()
         return hold(folder)
 
-    monkeypatch.setattr(captures, "_hold", beaten)
+    monkeypatch.setattr(captures, "_lock_folder", beaten)
     with new_folder(tmp_path, "torch") as (final, _):
         assert final.name == "0002-torch"
 

@@ -42,8 +42,11 @@ from bottleneck_lab.workspace.start import reset_workspace, start_workspace
 
 root = Path(sys.argv[1])
 workspace, _ = start_workspace(find_lab("slow"), root, "cpu")
-verdict = Verdict(outcome=Outcome.FAIL, reason="correct but slow", summary="", lab="slow", lab_hash="", submission_hash="",
-    device="cpu", criteria=[], environment={}, isolation={}, started_at="2026-11-21T09:00:00Z", duration_s=1.0)
+verdict = Verdict(
+    outcome=Outcome.FAIL, reason="correct but slow", summary="", lab="slow", lab_hash="",
+    submission_hash="", device="cpu", criteria=[], environment={}, isolation={},
+    started_at="2026-11-21T09:00:00Z", duration_s=1.0,
+)
 print("started", flush=True)
 for turn in range(10_000):
     (root / "work.py").write_text(f"# {turn}\\n" * 100)

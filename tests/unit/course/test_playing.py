@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bottleneck_lab.catalog import find_lab, load_labs
-from bottleneck_lab.commands import playing
+from bottleneck_lab.course import playing
 
 MINI = Path(__file__).parents[2] / "integration" / "mini"
 
@@ -47,11 +47,16 @@ def typed(monkeypatch, lab):
     return seen
 
 
+def play(lab, *, measure, solve):
+    """The status of going through the lab, with nothing printed."""
+    return playing.play(lab, "cpu", measure=measure, solve=solve, announce=str, show=str)
+
+
 BEFORE = ["start", "profile", "hint", "hint", "diagnose", "diagnose", "report"]
 
 
 def test_a_check_of_the_shipped_files_is_followed_by_one_of_the_solutions(lab, typed):
-    assert playing.play(lab, "cpu", measure=True, solve=True) == 0
+    assert play(lab, measure=True, solve=True) == 0
     assert typed.commands == [*BEFORE, "check", "check"]
     assert typed.checked == [
         (folder / "work.py").read_bytes() for folder in (lab.path, lab.solution)
@@ -60,7 +65,7 @@ def test_a_check_of_the_shipped_files_is_followed_by_one_of_the_solutions(lab, t
 
 @pytest.mark.parametrize(("measure", "checks"), [(True, ["check"]), (False, [])])
 def test_the_solution_is_handed_in_only_when_it_is_asked_for(lab, typed, measure, checks):
-    assert playing.play(lab, "cpu", measure=measure, solve=False) == len(checks)
+    assert play(lab, measure=measure, solve=False) == len(checks)
     assert typed.commands == [*BEFORE, *checks]
 
 
@@ -69,5 +74,5 @@ def test_what_decides_nothing_does_not_stop_it_and_what_fails_to_run_does(
     lab, typed, status, checks
 ):
     typed.statuses = [status, 0]
-    assert playing.play(lab, "cpu", measure=True, solve=True) == (0 if checks == 2 else status)
+    assert play(lab, measure=True, solve=True) == (0 if checks == 2 else status)
     assert len(typed.checked) == checks
