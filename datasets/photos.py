@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Make the photograph-like JPEG data set that the labs train on, or check and repair it.
 
-    python datasets/photos.py --root DIR                # 1,000 small and 512 large photographs, about 200 MB
-    python datasets/photos.py --root DIR --large 2048   # more of them: a data set only grows
-    python datasets/photos.py --root DIR --verify       # read every file again, repair what is missing or damaged
+    python datasets/photos.py --root DIR                # 1,000 small and 512 large photographs,
+    about 200 MB python datasets/photos.py --root DIR --large 2048   # more of them: a data set only
+    grows python datasets/photos.py --root DIR --verify       # read every file again, repair what
+    is missing or damaged
 
-A photograph is a function of (seed, set, index): the same arguments give the same bytes with the same Pillow.
-Exit status: 0 done, 2 wrong arguments, 4 the machine cannot (no space, no permission), 130 interrupted.
-Needs only NumPy and Pillow, and runs without the package.
+A photograph is a function of (seed, set, index): the same arguments give the same bytes with the
+same Pillow. Exit status: 0 done, 2 wrong arguments, 4 the machine cannot (no space, no permission),
+130 interrupted. Needs only NumPy and Pillow, and runs without the package.
 """
 
 # ruff: noqa: T201 - a script talks to its terminal.
@@ -60,16 +61,21 @@ class PhotosError(Exception):
         self.status = status
 
 
-# ------------------------------------------------------------------------------------------ one photograph
+# ------------------------------------------------------------------------------------------ one
+# photograph
 
 
 def label_of(seed: int, kind: str, index: int) -> int:
-    """Class (0–19) of a photograph: a hash, so that neighbours in the data set are not neighbours in class."""
+    """Class (0–19) of a photograph: a hash, so that neighbours in the data set are not neighbours
+    in class.
+    """
     return hashlib.sha256(f"{seed}/{kind}/{index}".encode()).digest()[0] % CLASSES
 
 
 def draw_photo(seed: int, kind: str, index: int) -> Image.Image:
-    """An RGB picture with the statistics that decoders and resizers meet in photographs: 1/f detail, edges, grain."""
+    """An RGB picture with the statistics that decoders and resizers meet in photographs: 1/f
+    detail, edges, grain.
+    """
     rng = np.random.default_rng([seed, list(SIZES).index(kind), index])
     width, height = SIZES[kind][int(rng.integers(len(SIZES[kind])))]
     scene = _colour_field(rng, width, height)
@@ -100,9 +106,16 @@ def _draw_shapes(rng: np.random.Generator, scene: Image.Image, label: int) -> No
     for _ in range(int(rng.integers(8, 17))):
         x, y = rng.uniform(0, scene.width), rng.uniform(0, scene.height)
         radius, angle = rng.uniform(0.04, 0.28) * unit, rng.uniform(0, math.tau)
-        fill = _colour(hue / HUES + rng.normal(0, 0.03), rng.uniform(0.3, 0.9), rng.uniform(0.25, 0.95))
+        fill = _colour(
+            hue / HUES + rng.normal(0, 0.03), rng.uniform(0.3, 0.9), rng.uniform(0.25, 0.95)
+        )
         edge = _colour(rng.uniform(), 0.4, rng.uniform(0.1, 0.9))
-        draw.polygon(_outline(outline, x, y, radius, angle), fill=fill, outline=edge, width=max(1, unit // 300))
+        draw.polygon(
+            _outline(outline, x, y, radius, angle),
+            fill=fill,
+            outline=edge,
+            width=max(1, unit // 300),
+        )
 
 
 def _colour(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
@@ -110,7 +123,9 @@ def _colour(hue: float, saturation: float, value: float) -> tuple[int, int, int]
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
-def _outline(kind: int, x: float, y: float, radius: float, angle: float) -> list[tuple[float, float]]:
+def _outline(
+    kind: int, x: float, y: float, radius: float, angle: float
+) -> list[tuple[float, float]]:
     """Corners of a triangle, a bar, a star or a disc around (x, y)."""
     corners = (3, 4, 10, 40)[kind]
     radii = {1: (1.0, 1.0), 2: (1.0, 0.45)}.get(kind, (1.0, 1.0))
@@ -124,16 +139,20 @@ def _outline(kind: int, x: float, y: float, radius: float, angle: float) -> list
 
 
 def _detail(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Noise of equal strength in every octave (amplitude 1/f, as in nature) and sensor grain: 8 bits around 128.
+    """Noise of equal strength in every octave (amplitude 1/f, as in nature) and sensor grain: 8
+    bits around 128.
 
-    Octaves are summed from coarse to fine, doubling a small field each time: the whole costs little more than the last.
+    Octaves are summed from coarse to fine, doubling a small field each time: the whole costs little
+    more than the last.
     """
     field = Image.new("F", (max(2, width >> 7), max(2, height >> 7)))
     for octave in range(6, 0, -1):
         size = (width >> octave, height >> octave)
         strength = 10.0 if octave > 1 else 3.0
         coarse = np.asarray(field.resize(size, Image.Resampling.BILINEAR))
-        field = Image.fromarray(coarse + strength * rng.standard_normal(coarse.shape, dtype=np.float32))
+        field = Image.fromarray(
+            coarse + strength * rng.standard_normal(coarse.shape, dtype=np.float32)
+        )
     plane = Image.fromarray(np.clip(np.asarray(field) + 128, 0, 255).astype(np.uint8))
     fine = np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC))
     grain = np.frombuffer(rng.bytes(width * height), dtype=np.uint8).reshape(height, width) // 43
@@ -144,7 +163,9 @@ def _detail(rng: np.random.Generator, width: int, height: int) -> Image.Image:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put `data` at `path` at once: whoever looks sees the old file or the whole new one, also after a power cut."""
+    """Put `data` at `path` at once: whoever looks sees the old file or the whole new one, also
+    after a power cut.
+    """
     partial = path.with_name(path.name + PARTIAL)
     with partial.open("wb") as file:
         file.write(data)
@@ -159,7 +180,9 @@ def file_name(kind: str, index: int) -> str:
 
 
 def make_photo(root: Path, seed: int, kind: str, index: int) -> Photo:
-    """Write one photograph and return its manifest entry. A whole file left by an interrupted run is taken as it is."""
+    """Write one photograph and return its manifest entry. A whole file left by an interrupted run
+    is taken as it is.
+    """
     path = root / file_name(kind, index)
     data = path.read_bytes() if path.is_file() else b""
     if not data.endswith(b"\xff\xd9"):
@@ -179,13 +202,17 @@ def make_photo(root: Path, seed: int, kind: str, index: int) -> Photo:
 
 
 def load_manifest(root: Path) -> dict[str, Any] | None:
-    """The manifest of an existing data set, or None where there is none. Raises PhotosError when it is damaged."""
+    """The manifest of an existing data set, or None where there is none. Raises PhotosError when it
+    is damaged.
+    """
     path = root / "manifest.json"
     if not path.is_file():
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        sound = isinstance(manifest["seed"], int) and all(_is_entry(photo) for photo in manifest["photos"])
+        sound = isinstance(manifest["seed"], int) and all(
+            _is_entry(photo) for photo in manifest["photos"]
+        )
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
@@ -194,12 +221,16 @@ def load_manifest(root: Path) -> dict[str, Any] | None:
 
 
 def _is_entry(photo: Photo) -> bool:
-    """Whether a manifest entry names a file of this data set: nothing outside the folder is ever touched."""
+    """Whether a manifest entry names a file of this data set: nothing outside the folder is ever
+    touched.
+    """
     return photo["set"] in SIZES and photo["name"] == file_name(photo["set"], photo["index"])
 
 
 def save_manifest(root: Path, seed: int, photos: list[Photo], *, complete: bool) -> None:
-    """Write manifest.json. An incomplete one says whose the files beside it are, before the first of them is made."""
+    """Write manifest.json. An incomplete one says whose the files beside it are, before the first
+    of them is made.
+    """
     manifest = {
         "schema": SCHEMA,
         "generator": GENERATOR,
@@ -248,27 +279,38 @@ class Progress:
             print(json.dumps({"done": self.done, "total": self.total}), flush=True)
         elif sys.stderr.isatty():
             end = "\n" if self.done == self.total else ""
-            print(f"\rphotographs: {self.done} of {self.total} ({hundredth}%)", end=end, file=sys.stderr, flush=True)
+            print(
+                f"\rphotographs: {self.done} of {self.total} ({hundredth}%)",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
         elif hundredth % 10 == 0:
             print(f"photographs: {self.done} of {self.total}", file=sys.stderr, flush=True)
 
 
 def worker(tasks: Connection, root: Path, seed: int) -> None:
-    """Make photographs as they are asked for, until the asking process closes its end or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means.
+    """Make photographs on request until the other process closes its end or is gone."""
+    # Ctrl-C reaches the whole group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         while True:
             kind, index = tasks.recv()
             try:
                 answer: Photo | str = make_photo(root, seed, kind, index)
             except OSError as error:
-                answer = f"{root / file_name(kind, index)} cannot be written: {error.strerror or error}."
+                answer = (
+                    f"{root / file_name(kind, index)} cannot be written: {error.strerror or error}."
+                )
             tasks.send(answer)
 
 
 def make_photos(root: Path, seed: int, todo: list[tuple[str, int]], jobs: int) -> Iterator[Photo]:
-    """Make `todo` in `jobs` processes, in any order. Raises PhotosError at the first failure; leaves none."""
-    # "spawn": a worker then holds no end of another's pipe, so each sees its own close when the parent is killed.
+    """Make `todo` in `jobs` processes, in any order. Raises PhotosError at the first failure;
+    leaves none.
+    """
+    # "spawn": a worker then holds no end of another's pipe, so each sees its own close when the
+    # parent is killed.
     context = multiprocessing.get_context("spawn")
     workers: dict[Connection, Any] = {}
     try:
@@ -295,7 +337,9 @@ def _hand_out(connections: list[Connection], todo: list[tuple[str, int]]) -> Ite
         try:
             answer = connection.recv()
         except (EOFError, ConnectionError) as error:
-            raise PhotosError("A worker process was killed (out of memory?). Run again with fewer --jobs.") from error
+            raise PhotosError(
+                "A worker process was killed (out of memory?). Run again with fewer --jobs."
+            ) from error
         if isinstance(answer, str):
             raise PhotosError(f"{answer} What is done is kept: free some space and run again.")
         following = next(remaining, None)
@@ -310,13 +354,16 @@ def require_space(root: Path, todo: list[tuple[str, int]]) -> None:
     free = shutil.disk_usage(root).free
     if needed > free:
         raise PhotosError(
-            f"{root} has {free / 1e6:.0f} MB free; {len(todo)} photographs need about {needed / 1e6:.0f} MB. "
-            "Free some space, choose another --root, or ask for fewer with --small and --large."
+            f"{root} has {free / 1e6:.0f} MB free; {len(todo)} photographs need about"
+            f" {needed / 1e6:.0f} MB. Free some space, choose another --root, or ask for fewer with"
+            " --small and --large."
         )
 
 
 def known_photos(root: Path, seed: int, *, verify: bool) -> dict[str, Photo]:
-    """The photographs already there and whole, by name. Raises PhotosError where the folder is another data set's."""
+    """The photographs already there and whole, by name. Raises PhotosError where the folder is
+    another data set's.
+    """
     try:
         manifest = load_manifest(root)
     except PhotosError:
@@ -325,13 +372,21 @@ def known_photos(root: Path, seed: int, *, verify: bool) -> dict[str, Photo]:
         return _forget(root)
     if manifest is None:
         if any((root / kind).is_dir() and any((root / kind).iterdir()) for kind in SIZES):
-            raise PhotosError(f"{root} holds files that no manifest names. Choose an empty folder for --root.", 2)
+            raise PhotosError(
+                f"{root} holds files that no manifest names. Choose an empty folder for --root.", 2
+            )
         return {}
     if manifest["seed"] != seed:
-        raise PhotosError(f"{root} holds the data set of seed {manifest['seed']}. Choose another folder for --root.", 2)
+        raise PhotosError(
+            f"{root} holds the data set of seed {manifest['seed']}. Choose another folder for"
+            " --root.",
+            2,
+        )
     if manifest.get("generator") != GENERATOR:
         return _forget(root)
-    return {photo["name"]: photo for photo in manifest["photos"] if _keep(root, photo, verify=verify)}
+    return {
+        photo["name"]: photo for photo in manifest["photos"] if _keep(root, photo, verify=verify)
+    }
 
 
 def _keep(root: Path, photo: Photo, *, verify: bool) -> bool:
@@ -352,7 +407,9 @@ def _forget(root: Path) -> dict[str, Photo]:
 
 @contextmanager
 def sole_user(root: Path) -> Iterator[None]:
-    """Hold the data set's lock and leave no partial file behind. A second run waits, and then finds its work done."""
+    """Hold the data set's lock and leave no partial file behind. A second run waits, and then finds
+    its work done.
+    """
     with (root / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -371,10 +428,16 @@ def _remove_partials(root: Path) -> None:
 def make_data_set(
     root: Path, counts: dict[str, int], seed: int, *, jobs: int, progress: str, verify: bool
 ) -> list[Photo]:
-    """Bring the data set at `root` to at least `counts` photographs a set, and return its manifest's entries."""
+    """Bring the data set at `root` to at least `counts` photographs a set, and return its
+    manifest's entries.
+    """
     known = known_photos(root, seed, verify=verify)
     counts = {kind: max(count, _recorded(root, kind)) for kind, count in counts.items()}
-    names = {file_name(kind, index): (kind, index) for kind, count in counts.items() for index in range(count)}
+    names = {
+        file_name(kind, index): (kind, index)
+        for kind, count in counts.items()
+        for index in range(count)
+    }
     todo = [task for name, task in names.items() if name not in known]
     bar = Progress(progress, len(names) - len(todo), len(names))
     if todo:
@@ -398,7 +461,10 @@ def _recorded(root: Path, kind: str) -> int:
     except PhotosError:
         return 0
     return (
-        1 + max((photo["index"] for photo in manifest["photos"] if photo["set"] == kind), default=-1) if manifest else 0
+        1
+        + max((photo["index"] for photo in manifest["photos"] if photo["set"] == kind), default=-1)
+        if manifest
+        else 0
     )
 
 
@@ -406,7 +472,8 @@ def _in_order(names: dict[str, tuple[str, int]], known: dict[str, Photo]) -> lis
     return [known[name] for name in names if name in known]
 
 
-# ------------------------------------------------------------------------------------------ command line
+# ------------------------------------------------------------------------------------------ command
+# line
 
 
 def _count(text: str) -> int:
@@ -429,15 +496,34 @@ def _cores() -> int:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The command line. Exits with status 2 when it is wrong."""
-    parser = argparse.ArgumentParser(description="Make, check or repair the photograph-like data set of the labs.")
-    parser.add_argument("--root", type=Path, required=True, help="the data set's folder; made where there is none")
-    parser.add_argument("--small", type=_count, default=1000, help="photographs of about 500×375 (default 1000)")
-    parser.add_argument("--large", type=_count, default=512, help="photographs of 2–2.5 megapixels (default 512)")
-    parser.add_argument("--seed", type=_count, default=1, help="another seed gives other photographs (default 1)")
-    parser.add_argument("--jobs", type=_positive, default=_cores(), help="processes (default: one a core)")
-    parser.add_argument("--progress", choices=["text", "json", "none"], default="text", help="how to say how far it is")
+    parser = argparse.ArgumentParser(
+        description="Make, check or repair the photograph-like data set of the labs."
+    )
     parser.add_argument(
-        "--verify", action="store_true", help="read every file again; repair what is missing or damaged"
+        "--root", type=Path, required=True, help="the data set's folder; made where there is none"
+    )
+    parser.add_argument(
+        "--small", type=_count, default=1000, help="photographs of about 500×375 (default 1000)"
+    )
+    parser.add_argument(
+        "--large", type=_count, default=512, help="photographs of 2–2.5 megapixels (default 512)"
+    )
+    parser.add_argument(
+        "--seed", type=_count, default=1, help="another seed gives other photographs (default 1)"
+    )
+    parser.add_argument(
+        "--jobs", type=_positive, default=_cores(), help="processes (default: one a core)"
+    )
+    parser.add_argument(
+        "--progress",
+        choices=["text", "json", "none"],
+        default="text",
+        help="how to say how far it is",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every file again; repair what is missing or damaged",
     )
     return parser.parse_args(arguments)
 
@@ -456,16 +542,27 @@ def main(arguments: list[str] | None = None) -> int:
         counts = {"small": options.small, "large": options.large}
         with sole_user(root):
             photos = make_data_set(
-                root, counts, options.seed, jobs=options.jobs, progress=options.progress, verify=options.verify
+                root,
+                counts,
+                options.seed,
+                jobs=options.jobs,
+                progress=options.progress,
+                verify=options.verify,
             )
     except KeyboardInterrupt:
-        print("\nInterrupted. What is done is kept; the same command goes on from there.", file=sys.stderr)
+        print(
+            "\nInterrupted. What is done is kept; the same command goes on from there.",
+            file=sys.stderr,
+        )
         return 130
     except PhotosError as error:
         print(error, file=sys.stderr)
         return error.status
     except OSError as error:
-        print(f"{options.root} cannot be used: {error.strerror or error}. Choose another --root.", file=sys.stderr)
+        print(
+            f"{options.root} cannot be used: {error.strerror or error}. Choose another --root.",
+            file=sys.stderr,
+        )
         return 4
     size = sum(photo["bytes"] for photo in photos)
     if options.progress == "text":

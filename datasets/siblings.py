@@ -1,9 +1,10 @@
-"""Captures of programs that nobody has seen, for the end of a lab: each with one cause, drawn anew for every learner.
+"""Captures of programs that nobody has seen, for the end of a lab: each with one cause, drawn anew
+for every learner.
 
     python datasets/siblings.py --program NAME --seed N --out DIR
 
-They are generated, on the host clock and stream queues of captures/make.py, and say so; what was put into them they do not say.
-One trace a rank. The same seed gives the same traces.
+They are generated, on the host clock and stream queues of captures/make.py, and say so; what was
+put into them they do not say. One trace a rank. The same seed gives the same traces.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Shape:
-    """A training or serving loop. Times are microseconds a step, sizes bytes; what is zero does not happen."""
+    """A training or serving loop. Times are microseconds a step, sizes bytes; what is zero does not
+    happen.
+    """
 
     parts: tuple[str, str, str, str] = ("data", "h2d", "forward", "backward")
     operators: tuple[str, ...] = ("aten::addmm", "aten::layer_norm", "aten::gelu")
@@ -65,7 +68,12 @@ _SERVICE = Shape(parts=("receive", "upload", "model", "answer"), layers=14, kern
 _RANKS = replace(_VISION, ranks=4, layers=16)
 _HOST = Shape(
     parts=("", "", "model", ""),
-    operators=("aten::mkldnn_convolution", "aten::native_batch_norm", "aten::relu_", "aten::max_pool2d_with_indices"),
+    operators=(
+        "aten::mkldnn_convolution",
+        "aten::native_batch_norm",
+        "aten::relu_",
+        "aten::max_pool2d_with_indices",
+    ),
     kernels=("", "", "", ""),
     weights=(1.0, 0.12, 0.05, 0.04),
     on_cpu=True,
@@ -89,14 +97,23 @@ PROGRAMS: dict[str, Shape] = {
     "video": replace(_VISION, slow_fetch_us=42_000.0, slow_every=3),
     "weather": replace(Shape(), weights_bytes=180_000_000, activations=90_000_000, kept=30_000_000),
     "ledger": replace(
-        _VISION, weights_bytes=60_000_000, activations=700_000_000, copied=26_000_000, pinned=False, kernel_us=140.0
+        _VISION,
+        weights_bytes=60_000_000,
+        activations=700_000_000,
+        copied=26_000_000,
+        pinned=False,
+        kernel_us=140.0,
     ),
     # Services, one request a step.
     "quotes": replace(_SERVICE, weights_bytes=120_000_000, activations=12_000_000, kept=17_000_000),
-    "detector": replace(_SERVICE, reads=24, read_python_us=110.0, kernel_us=120.0, copied=1_500_000),
+    "detector": replace(
+        _SERVICE, reads=24, read_python_us=110.0, kernel_us=120.0, copied=1_500_000
+    ),
     "embedder": replace(_SERVICE, layers=70, kernel_us=21.0, python_us=9.0, copied=200_000),
     "scans": replace(_SERVICE, copied=30_000_000, pinned=False, kernel_us=110.0),
-    "gallery": replace(_SERVICE, parts=("preprocess", "upload", "model", "answer"), slow_fetch_us=9_000.0),
+    "gallery": replace(
+        _SERVICE, parts=("preprocess", "upload", "model", "answer"), slow_fetch_us=9_000.0
+    ),
     # Distributed jobs.
     "late-sum": replace(_RANKS, reduce_us=4_500.0, overlapped=False),
     "odd-one": replace(_RANKS, reduce_us=1_500.0, slow_rank=0.6),
@@ -105,7 +122,9 @@ PROGRAMS: dict[str, Shape] = {
     # Kernels.
     "chain": replace(_ATTENTION, weights=(1.0, 0.9, 0.8, 0.9), kernel_us=120.0),
     "wide": replace(_ATTENTION, kernels=("ampere_sgemm_128x64_tn", *_ATTENTION.kernels[1:])),
-    "crumbs": replace(_ATTENTION, layers=50, kernel_us=8.0, weights=(1.0, 0.9, 0.9, 0.9), python_us=8.0),
+    "crumbs": replace(
+        _ATTENTION, layers=50, kernel_us=8.0, weights=(1.0, 0.9, 0.9, 0.9), python_us=8.0
+    ),
     # Operators by what they could reach.
     "moments": replace(
         _ATTENTION,
@@ -113,20 +132,31 @@ PROGRAMS: dict[str, Shape] = {
         weights=(1.0, 0.8, 0.9, 0.9),
         kernel_us=130.0,
     ),
-    "planes": replace(_SERVICE, kernels=("ampere_sgemm_128x64_tn", *_SERVICE.kernels[1:]), copied=150_000),
-    "beads": replace(_SERVICE, layers=80, kernel_us=7.0, weights=(1.0, 0.8, 0.8), python_us=9.0, copied=100_000),
+    "planes": replace(
+        _SERVICE, kernels=("ampere_sgemm_128x64_tn", *_SERVICE.kernels[1:]), copied=150_000
+    ),
+    "beads": replace(
+        _SERVICE, layers=80, kernel_us=7.0, weights=(1.0, 0.8, 0.8), python_us=9.0, copied=100_000
+    ),
     # Inference on the CPU.
-    "lookup": replace(_HOST, operators=("aten::index_select", *_HOST.operators[1:]), kernel_us=500.0),
+    "lookup": replace(
+        _HOST, operators=("aten::index_select", *_HOST.operators[1:]), kernel_us=500.0
+    ),
     "loop": replace(_HOST, kernel_us=120.0, python_us=130.0),
     "plain": replace(_HOST, kernel_us=600.0),
 }
 
 
 def generate(name: str, seed: int) -> list[Program]:
-    """The ranks of one program. A seed changes how much there is of everything, by up to a fifth, never what holds it up."""
+    """The ranks of one program. A seed changes how much there is of everything, by up to a fifth,
+    never what holds it up.
+    """
     draw = random.Random(f"{name}/{seed}")
     shape = PROGRAMS[name]
-    vary = {key: getattr(shape, key) * draw.uniform(0.85, 1.15) for key in ("kernel_us", "slow_fetch_us", "reduce_us")}
+    vary = {
+        key: getattr(shape, key) * draw.uniform(0.85, 1.15)
+        for key in ("kernel_us", "slow_fetch_us", "reduce_us")
+    }
     vary["kept"] = int(shape.kept * draw.uniform(0.85, 1.15))
     shape = replace(shape, layers=shape.layers + draw.randrange(5), **vary)
     ranks = [Program(seed * 100 + rank, rank, jitter=0.05) for rank in range(shape.ranks)]
@@ -177,7 +207,9 @@ def _compute(shape: Shape, run: Program, factor: float, part: str, *, reads: int
     start = run.host
     every = shape.layers // reads if reads else 0
     for layer in range(shape.layers):
-        for operator, kernel, weight in zip(shape.operators, shape.kernels, shape.weights, strict=True):
+        for operator, kernel, weight in zip(
+            shape.operators, shape.kernels, shape.weights, strict=True
+        ):
             run.operator(operator, kernel, shape.kernel_us * weight * factor, host_us=8.0)
             run.python(shape.python_us)
         if every and layer % every == 0:
@@ -198,14 +230,17 @@ def _compute_on_host(shape: Shape, run: Program) -> None:
 
 
 def _reduce(shape: Shape, ranks: list[Program]) -> None:
-    """The collective of a step ends on all ranks when the slowest rank's gradients have been sent."""
+    """End a step's collective on all ranks when the slowest one's gradients have been sent."""
     ready = [max(run.tail.values()) for run in ranks]
     lead = 0.8 * shape.reduce_us if shape.overlapped else 0.0
     done = max(ready) - lead + shape.reduce_us
     for run, gradients in zip(ranks, ready, strict=True):
         early = max(gradients - lead, run.host)
         run.launch(
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL", max(done - early, 20.0), stream=COMMUNICATION_STREAM, after=early
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            max(done - early, 20.0),
+            stream=COMMUNICATION_STREAM,
+            after=early,
         )
         end = max(done, *run.tail.values())
         run.tail = dict.fromkeys(run.tail, end)

@@ -1,10 +1,13 @@
 """Made-up memory snapshots, exactly in the form that `torch.cuda.memory._dump_snapshot` writes.
 
-    python datasets/snapshots.py --out snapshot.pickle [--events 3000] [--depth 12] [--layers 12] [--kept 1] [--seed 0]
+    python datasets/snapshots.py --out snapshot.pickle [--events 3000] [--depth 12] [--layers 12]
+    [--kept 1] [--seed 0]
 
-A training loop whose every step allocates activations, frees them in the backward pass, and keeps `--kept` tensors of the forward pass. Events, segments,
-blocks and frames share their parts as PyTorch's do (torch/csrc/cuda/Module.cpp): a list of frames of its own for every event but free_completed, which has
-free_requested's; a live block has the list of its allocation; frames and the words of the format occur once.
+A training loop whose every step allocates activations, frees them in the backward pass, and keeps
+`--kept` tensors of the forward pass. Events, segments, blocks and frames share their parts as
+PyTorch's do (torch/csrc/cuda/Module.cpp): a list of frames of its own for every event but
+free_completed, which has free_requested's; a live block has the list of its allocation; frames and
+the words of the format occur once.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ class Program:
 
     def __init__(self, depth: int) -> None:
         self._frames: dict[tuple[str, int, str], dict[str, Any]] = {}
-        self._library = [self.frame(f"{TORCH}/nn/modules/module.py", 1500 + at, "_call_impl") for at in range(depth)]
+        self._library = [
+            self.frame(f"{TORCH}/nn/modules/module.py", 1500 + at, "_call_impl")
+            for at in range(depth)
+        ]
 
     def frame(self, file: str, line: int, function: str) -> dict[str, Any]:
         """One line."""
@@ -37,7 +43,9 @@ class Program:
         return known
 
     def stack(self, *own: tuple[str, int, str]) -> list[dict[str, Any]]:
-        """A stack, the innermost line first: lines of PyTorch's, between `own` lines of the program."""
+        """A stack, the innermost line first: lines of PyTorch's, between `own` lines of the
+        program.
+        """
         inner, *outer = own
         library = self._library[1 : len(self._library) - len(own)]
         functional = self.frame(f"{TORCH}/nn/functional.py", 2000 + inner[1], "linear")
@@ -45,7 +53,9 @@ class Program:
 
 
 class Allocator:
-    """A caching allocator: blocks are cut from segments and used again by size. It writes down what PyTorch's would."""
+    """A caching allocator: blocks are cut from segments and used again by size. It writes down what
+    PyTorch's would.
+    """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -55,7 +65,15 @@ class Allocator:
         self._next, self._room = 0x7F12_0000_0000, {"small": (0, 0), "large": (0, 0)}
         self._blocks: dict[int, dict[str, Any]] = {}
         self._words = {
-            word: word for word in ("alloc", "free_requested", "free_completed", "segment_alloc", "oom", "snapshot")
+            word: word
+            for word in (
+                "alloc",
+                "free_requested",
+                "free_completed",
+                "segment_alloc",
+                "oom",
+                "snapshot",
+            )
         }
 
     def _say(self, action: str, address: int, size: int, frames: list[dict[str, Any]]) -> None:
@@ -67,7 +85,9 @@ class Allocator:
                 "size": size,
                 "stream": 0,
                 "time_us": self.now_us,
-                "compile_context": "".join(("N", "/A")),  # a new text each time, as PyTorch makes one
+                "compile_context": "".join(
+                    ("N", "/A")
+                ),  # a new text each time, as PyTorch makes one
                 "user_metadata": "",
                 "frames": frames,
             }
@@ -89,15 +109,31 @@ class Allocator:
         kind = "small" if size <= MIB else "large"
         at, end = self._room[kind]
         if end - at < size:
-            whole = 2 * MIB if kind == "small" else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+            whole = (
+                2 * MIB
+                if kind == "small"
+                else 20 * MIB
+                if size < 10 * MIB
+                else -(-size // (2 * MIB)) * 2 * MIB
+            )
             at, end = self._next, self._next + whole
             self._next += whole + 64 * MIB
             self._segments.append(
-                {"address": at, "total_size": whole, "segment_type": kind, "frames": frames, "blocks": []}
+                {
+                    "address": at,
+                    "total_size": whole,
+                    "segment_type": kind,
+                    "frames": frames,
+                    "blocks": [],
+                }
             )
             self._say("segment_alloc", at, whole, frames)
         block = {"address": at, "size": size}
-        segment = next(s for s in reversed(self._segments) if s["address"] <= at < s["address"] + s["total_size"])
+        segment = next(
+            s
+            for s in reversed(self._segments)
+            if s["address"] <= at < s["address"] + s["total_size"]
+        )
         segment["blocks"].append(block)
         self._room[kind] = (at + size, end)
         return at, block
@@ -142,11 +178,22 @@ class Allocator:
 
 
 def snapshot(
-    *, events: int = 3000, depth: int = 12, layers: int = 12, kept: int = 1, seed: int = 0, fails: bool = False
+    *,
+    events: int = 3000,
+    depth: int = 12,
+    layers: int = 12,
+    kept: int = 1,
+    seed: int = 0,
+    fails: bool = False,
 ) -> dict[str, Any]:
-    """The snapshot as PyTorch would hand it over, of at least so many events. `fails`: it ends out of memory."""
+    """The snapshot as PyTorch would hand it over, of at least so many events. `fails`: it ends out
+    of memory.
+    """
     rng, program, allocator = random.Random(seed), Program(depth), Allocator()
-    sizes = [rng.choice((4096, 70_000, 300_000, MIB, 3 * MIB)) + 4 * rng.randrange(100) for _ in range(layers)]
+    sizes = [
+        rng.choice((4096, 70_000, 300_000, MIB, 3 * MIB)) + 4 * rng.randrange(100)
+        for _ in range(layers)
+    ]
     loop, main = ("/home/me/train.py", 40, "train"), ("/home/me/train.py", 80, "<module>")
     for layer in range(layers):
         allocator.alloc(64_000, program.stack(("/home/me/model.py", 10 + layer, "__init__"), main))
@@ -164,7 +211,9 @@ def snapshot(
         annotations += [_annotation(f"ProfilerStep#{step}", "END", allocator.now_us)]
         step += 1
     if fails:
-        allocator.out_of_memory(64 * MIB, 3 * MIB, program.stack(("/home/me/model.py", 61, "forward"), loop, main))
+        allocator.out_of_memory(
+            64 * MIB, 3 * MIB, program.stack(("/home/me/model.py", 61, "forward"), loop, main)
+        )
     return {
         "segments": allocator.segments(),
         "device_traces": [allocator.events, []],
@@ -193,7 +242,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     made = snapshot(
-        events=options.events, depth=options.depth, layers=options.layers, kept=options.kept, seed=options.seed
+        events=options.events,
+        depth=options.depth,
+        layers=options.layers,
+        kept=options.kept,
+        seed=options.seed,
     )
     with options.out.open("wb") as file:
         pickle.dump(made, file)  # as torch.cuda.memory._dump_snapshot does

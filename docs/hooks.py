@@ -1,4 +1,5 @@
-"""What the documentation site is built with besides Markdown: parts of pages that are read off the program, so that they cannot fall behind it.
+"""What the documentation site is built with besides Markdown: parts of pages that are read off the
+program, so that they cannot fall behind it.
 
 A page holds `<!-- built: NAME -->` where the output of a function below is to stand.
 """
@@ -33,10 +34,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """Draws the reports that gallery.md links to: from the captures in its folder, and from three that are made up."""
-    made_up = [CAPTURES / f"synthetic-{cause}.json.gz" for cause in ("input", "launch", "communication")]
+    """Draws the reports that gallery.md links to: from the captures in its folder, and from three
+    that are made up.
+    """
+    made_up = [
+        CAPTURES / f"synthetic-{cause}.json.gz" for cause in ("input", "launch", "communication")
+    ]
     for capture in [*sorted(GALLERY.iterdir()), *made_up]:
-        page = Path(config["site_dir"]) / "gallery" / f"{capture.name.removesuffix('.json.gz')}.html"
+        page = (
+            Path(config["site_dir"]) / "gallery" / f"{capture.name.removesuffix('.json.gz')}.html"
+        )
         page.parent.mkdir(parents=True, exist_ok=True)
         _lab("report", str(capture), "--html", str(page))
 
@@ -46,7 +53,9 @@ def _lab(*arguments: str) -> str:
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "BOTTLENECK_LAB_HOME": home}
         command = [sys.executable, "-m", "bottleneck_lab", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout
 
 
 def _commands() -> str:
@@ -56,7 +65,10 @@ def _commands() -> str:
     for name in _listed(overview):
         inner = _listed(_lab(name, "--help").partition("Commands:")[2])
         calls = [[name], *([name, one] for one in inner)]
-        parts += [f"## lab {' '.join(words)}\n\n```text\n{_lab(*words, '--help').rstrip()}\n```" for words in calls]
+        parts += [
+            f"## lab {' '.join(words)}\n\n```text\n{_lab(*words, '--help').rstrip()}\n```"
+            for words in calls
+        ]
     return "\n\n".join(parts)
 
 
@@ -73,13 +85,16 @@ def _labs() -> str:
         for slug in stage["labs"]:
             lab = tomllib.loads((ROOT / "labs" / slug / "lab.toml").read_text(encoding="utf-8"))
             rows.append(
-                f"| `{lab.get('name', slug)}` | {stage['name']} | {lab['symptom']} | {lab['minutes']} min | {', '.join(lab['devices'])} |"
+                f"| `{lab.get('name', slug)}` | {stage['name']} | {lab['symptom']} |"
+                f" {lab['minutes']} min | {', '.join(lab['devices'])} |"
             )
     return "\n".join(rows)
 
 
 def _judges() -> str:
-    """For every lab, in the order in which they are taken: each property of its brief, what judges it, and the mutants and variants that show it."""
+    """For every lab, in the order in which they are taken: each property of its brief, what judges
+    it, and the mutants and variants that show it.
+    """
     course = _toml("labs/course.toml")
     return "\n\n".join(_judge(slug) for stage in course["stages"] for slug in stage["labs"])
 
@@ -91,22 +106,34 @@ def _judge(slug: str) -> str:
     for mutant in _toml(declared)["mutant"] if (ROOT / declared).is_file() else []:
         rows.setdefault((mutant["breaks"], _judged_by(mutant, lab)), []).append(f"`{mutant['id']}`")
     table = [f"| {breaks} | {by} | {', '.join(ids)} |" for (breaks, by), ids in rows.items()]
-    variants = sorted(path.name for path in (ROOT / "tests" / "variants" / slug).glob("*") if path.is_dir())
+    variants = sorted(
+        path.name for path in (ROOT / "tests" / "variants" / slug).glob("*") if path.is_dir()
+    )
     right = f"Right answers that pass: {', '.join(f'`{name}`' for name in variants)}."
-    head = [f"## {lab.get('name', slug)}", "", "| property | judged by | mutants |", "| --- | --- | --- |"]
+    head = [
+        f"## {lab.get('name', slug)}",
+        "",
+        "| property | judged by | mutants |",
+        "| --- | --- | --- |",
+    ]
     return "\n".join([*head, *table, "", right])
 
 
 def _judged_by(mutant: dict[str, Any], lab: dict[str, Any]) -> str:
     """The mutant's own words for it, or the criterion's text; and the reason of the FAIL."""
-    texts = {one["id"]: one["text"] for device in lab["devices"].values() for one in device["criteria"]}
-    criterion = texts.get(mutant.get("criterion", ""), "the check ends").replace("{target}", "the target")
+    texts = {
+        one["id"]: one["text"] for device in lab["devices"].values() for one in device["criteria"]
+    }
+    criterion = texts.get(mutant.get("criterion", ""), "the check ends").replace(
+        "{target}", "the target"
+    )
     return f"{mutant.get('judged_by', criterion)}: *{mutant['fails_with']}*"
 
 
 def _exports() -> str:
     """The exports of a cohort's grades, as the program declares them."""
-    from bottleneck_lab.cohort.grading.exports import render_exports_table  # noqa: PLC0415 - an extra that the other parts do not need
+    # An extra that the other parts do not need.
+    from bottleneck_lab.cohort.grading.exports import render_exports_table  # noqa: PLC0415
 
     return render_exports_table()
 

@@ -1,4 +1,6 @@
-"""What is trained and on what: an ensemble of small regressors, one set of weights a member. Not to be edited."""
+"""What is trained and on what: an ensemble of small regressors, one set of weights a member. Not to
+be edited.
+"""
 
 import torch
 from torch import nn
@@ -21,14 +23,18 @@ class Ensemble(nn.Module):
 
 
 class Data:
-    """Noisy samples of a smooth function, and for every member the share of each sample that it is trained on; `seed` decides which."""
+    """Noisy samples of a smooth function, and for every member the share of each sample that it is
+    trained on; `seed` decides which.
+    """
 
     def __init__(self, seed, steps=STEPS):
         rng = torch.Generator().manual_seed(seed)
         count = steps * BATCH
         self.features = torch.randn(count, FEATURES, generator=rng)
         direction = torch.randn(FEATURES, generator=rng) / FEATURES**0.5
-        self.wanted = torch.sin(2 * self.features @ direction) + 0.1 * torch.randn(count, generator=rng)
+        self.wanted = torch.sin(2 * self.features @ direction) + 0.1 * torch.randn(
+            count, generator=rng
+        )
         self.shares = torch.rand(count, MEMBERS, generator=rng)
 
     def batches(self, pin_memory=False):

@@ -19,7 +19,9 @@ STEPS = 30
 
 
 class Bottleneck(nn.Module):
-    """1x1 down, 3x3, 1x1 up, added to the input: N x C x H x W -> N x 4*width x H/stride x W/stride."""
+    """1x1 down, 3x3, 1x1 up, added to the input: N x C x H x W -> N x 4*width x H/stride x
+    W/stride.
+    """
 
     def __init__(self, channels, width, stride):
         super().__init__()
@@ -29,7 +31,8 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * width)
-        nn.init.zeros_(self.bn3.weight)  # a block starts as the identity: the usual recipe for large batches
+        # A block starts as the identity: the usual recipe for large batches
+        nn.init.zeros_(self.bn3.weight)
         self.shortcut = None
         if stride != 1 or channels != 4 * width:
             self.shortcut = nn.Sequential(
@@ -45,12 +48,15 @@ class Bottleneck(nn.Module):
 
 def stage(blocks, channels, width, stride):
     return nn.Sequential(
-        Bottleneck(channels, width, stride), *(Bottleneck(4 * width, width, 1) for _ in range(blocks - 1))
+        Bottleneck(channels, width, stride),
+        *(Bottleneck(4 * width, width, 1) for _ in range(blocks - 1)),
     )
 
 
 class Classifier(nn.Module):
-    """ResNet-50, 25.6 million parameters. The parts are listed as in our configuration files: what is predicted first, pixels last."""
+    """ResNet-50, 25.6 million parameters. The parts are listed as in our configuration files: what
+    is predicted first, pixels last.
+    """
 
     def __init__(self):
         super().__init__()
@@ -60,7 +66,10 @@ class Classifier(nn.Module):
         self.stage2 = stage(4, 256, 128, 2)
         self.stage1 = stage(3, 64, 64, 1)
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+            nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, padding=1),
         )
 
     def forward(self, images):
@@ -84,14 +93,21 @@ def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
     pixels = torch.randn(images, 3, size, size, generator=generator).to(device)
     for _ in range(steps):
         yield [
-            (pixels, torch.randint(CLASSES, (images,), generator=generator).to(device)) for _ in range(MICRO_BATCHES)
+            (pixels, torch.randint(CLASSES, (images,), generator=generator).to(device))
+            for _ in range(MICRO_BATCHES)
         ]
 
 
 def main(wrap, train):
-    """Runs a training script under torchrun, or alone as one rank: on GPUs with NCCL, else on the CPU with gloo and stamp-sized pictures."""
+    """Runs a training script under torchrun, or alone as one rank: on GPUs with NCCL, else on the
+    CPU with gloo and stamp-sized pictures.
+    """
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if cuda
+        else torch.device("cpu")
+    )
     if cuda:
         torch.cuda.set_device(device)
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}

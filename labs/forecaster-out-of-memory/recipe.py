@@ -9,7 +9,9 @@ BATCH, STEPS, LOG_EVERY = 64, 60, 10
 
 
 class Cell(nn.Module):
-    """One tick: readings (batch, SENSORS) and a hidden state (batch, WIDTH) to the next hidden state."""
+    """One tick: readings (batch, SENSORS) and a hidden state (batch, WIDTH) to the next hidden
+    state.
+    """
 
     def __init__(self):
         super().__init__()
@@ -22,7 +24,9 @@ class Cell(nn.Module):
 
 
 class Data:
-    """Waves of different pitch and phase, with noise; `seed` decides which. The sensors wear: what they read grows noisier towards the end."""
+    """Waves of different pitch and phase, with noise; `seed` decides which. The sensors wear: what
+    they read grows noisier towards the end.
+    """
 
     def __init__(self, seed, steps=STEPS):
         rng = torch.Generator().manual_seed(seed)

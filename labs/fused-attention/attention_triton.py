@@ -1,4 +1,6 @@
-"""The attention kernel in Triton. Set ENABLED to True to be measured with it instead of `attention.cu`."""
+"""The attention kernel in Triton. Set ENABLED to True to be measured with it instead of
+`attention.cu`.
+"""
 
 import torch
 import triton
@@ -27,14 +29,18 @@ def attention_kernel(
     head = tl.program_id(1) * seq * dim
     rows = tl.program_id(0) * tile_queries + tl.arange(0, tile_queries)
     columns = tl.arange(0, dim)
-    q_block = tl.load(q + head + rows[:, None] * dim + columns[None, :], mask=rows[:, None] < seq, other=0.0)
+    q_block = tl.load(
+        q + head + rows[:, None] * dim + columns[None, :], mask=rows[:, None] < seq, other=0.0
+    )
 
     top = tl.full([tile_queries], -1e30, tl.float32)
     total = tl.zeros([tile_queries], tl.float32)
     acc = tl.zeros([tile_queries, dim], tl.float32)
     for first in range(0, seq, tile_keys):
         keys = first + tl.arange(0, tile_keys)
-        k_block = tl.load(k + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0)
+        k_block = tl.load(
+            k + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0
+        )
         scores = tl.dot(q_block, tl.trans(k_block)) * scale
         visible = keys[None, :] < seq
         if causal:
@@ -45,16 +51,23 @@ def attention_kernel(
         decay = tl.exp(top - new_top)
         total = total * decay + tl.sum(weights, 1)
         top = new_top
-        v_block = tl.load(v + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0)
+        v_block = tl.load(
+            v + head + keys[:, None] * dim + columns[None, :], mask=keys[:, None] < seq, other=0.0
+        )
         acc = acc * decay[:, None] + tl.dot(weights.to(v_block.dtype), v_block)
 
-    result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc  # a query that sees no key answers 0
+    # A query that sees no key answers 0
+    result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc
     tl.store(
-        out + head + rows[:, None] * dim + columns[None, :], result.to(out.dtype.element_ty), mask=rows[:, None] < seq
+        out + head + rows[:, None] * dim + columns[None, :],
+        result.to(out.dtype.element_ty),
+        mask=rows[:, None] < seq,
     )
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: int) -> None:
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: int
+) -> None:
     """Fills `out`. All are heads x seq x dim, float16 or bfloat16, on the GPU."""
     heads, seq, dim = q.shape
     grid = (triton.cdiv(seq, QUERIES), heads)

@@ -1,9 +1,11 @@
-"""Launches the CUDA kernel without PyTorch, its arrays allocated to the byte, so that compute-sanitizer sees every stray access:
+"""Launches the CUDA kernel without PyTorch, its arrays allocated to the byte, so that
+compute-sanitizer sees every stray access:
 
     compute-sanitizer --tool memcheck python bare.py        # and --tool racecheck
 
-A check runs it too. Awkward lengths, both head dimensions, masks and formats; answers are compared with float64. Triton cannot launch without
-PyTorch: its kernel is given PyTorch's arrays, each allocated on its own.
+A check runs it too. Awkward lengths, both head dimensions, masks and formats; answers are compared
+with float64. Triton cannot launch without PyTorch: its kernel is given PyTorch's arrays, each
+allocated on its own.
 """
 
 import ctypes
@@ -48,13 +50,23 @@ class Driver:
         """The array in memory of exactly its size."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(array.nbytes))
-        self.call("cuMemcpyHtoD_v2", address, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
+        self.call(
+            "cuMemcpyHtoD_v2",
+            address,
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_size_t(array.nbytes),
+        )
         return address
 
     def get(self, array: np.ndarray, address: ctypes.c_uint64) -> None:
         """Waits for the GPU, then copies back."""
         self.call("cuCtxSynchronize")
-        self.call("cuMemcpyDtoH_v2", ctypes.c_void_p(array.ctypes.data), address, ctypes.c_size_t(array.nbytes))
+        self.call(
+            "cuMemcpyDtoH_v2",
+            ctypes.c_void_p(array.ctypes.data),
+            address,
+            ctypes.c_size_t(array.nbytes),
+        )
 
     def free(self, address: ctypes.c_uint64) -> None:
         """Gives memory back: what touches it later is found."""
@@ -62,7 +74,9 @@ class Driver:
 
 
 Launch = Callable[[list, tuple, int, int], np.ndarray]
-"""Takes q, k and v as 16-bit patterns, their shape, mask and whether they are bfloat16; returns the answer's bits."""
+"""Takes q, k and v as 16-bit patterns, their shape, mask and whether they are bfloat16; returns the
+answer's bits.
+"""
 
 
 def with_driver(driver: Driver, forward) -> Launch:
@@ -71,7 +85,9 @@ def with_driver(driver: Driver, forward) -> Launch:
     def launch(inputs: list, shape: tuple, causal: int, bf16: int) -> np.ndarray:
         out = np.full(shape, 0x7FFF, np.uint16)
         places = [driver.put(array) for array in (*inputs, out)]
-        attention.launch_cuda(forward, *(place.value for place in places), shape, causal, bf16, None)
+        attention.launch_cuda(
+            forward, *(place.value for place in places), shape, causal, bf16, None
+        )
         driver.get(out, places[3])
         for place in places:
             driver.free(place)
@@ -103,7 +119,10 @@ def check(launch: Launch) -> float:
 
 def _distance(launch: Launch, heads: int, seq: int, dim: int, causal: int, bf16: int) -> float:
     generator = np.random.default_rng(seq)
-    inputs = [_bits(generator.standard_normal((heads, seq, dim), dtype=np.float32), bf16) for _ in range(3)]
+    inputs = [
+        _bits(generator.standard_normal((heads, seq, dim), dtype=np.float32), bf16)
+        for _ in range(3)
+    ]
     got = _values(launch(inputs, (heads, seq, dim), causal, bf16), bf16)
     q, k, v = (_values(array, bf16) for array in inputs)
     scores = q @ k.swapaxes(1, 2) / np.sqrt(dim)
@@ -114,7 +133,11 @@ def _distance(launch: Launch, heads: int, seq: int, dim: int, causal: int, bf16:
 
 
 def _bits(array: np.ndarray, bf16: int) -> np.ndarray:
-    return (array.view(np.uint32) >> 16).astype(np.uint16) if bf16 else array.astype(np.float16).view(np.uint16)
+    return (
+        (array.view(np.uint32) >> 16).astype(np.uint16)
+        if bf16
+        else array.astype(np.float16).view(np.uint16)
+    )
 
 
 def _values(bits: np.ndarray, bf16: int) -> np.ndarray:
@@ -125,7 +148,9 @@ def _values(bits: np.ndarray, bf16: int) -> np.ndarray:
 def main() -> int:
     """Exit status 0 when all answers are right."""
     if re.search(
-        r"^ENABLED\s*=\s*True", (attention.HERE / "attention_triton.py").read_text(encoding="utf-8"), re.MULTILINE
+        r"^ENABLED\s*=\s*True",
+        (attention.HERE / "attention_triton.py").read_text(encoding="utf-8"),
+        re.MULTILINE,
     ):
         launch = with_torch()
     else:

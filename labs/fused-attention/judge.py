@@ -1,7 +1,9 @@
-"""What is asked of an attention kernel and what is right. Trusted: runs in the verifier, never in a workspace.
+"""What is asked of an attention kernel and what is right. Trusted: runs in the verifier, never in a
+workspace.
 
-The truth is softmax(q kᵀ / sqrt(dim)) v in float64. An answer may be as wrong as PyTorch's own, times a factor: both round in float32 (or in
-half precision on a GPU), in different orders. A query that sees no key, all its scores being -inf, answers 0, as PyTorch does on the CPU.
+The truth is softmax(q kᵀ / sqrt(dim)) v in float64. An answer may be as wrong as PyTorch's own,
+times a factor: both round in float32 (or in half precision on a GPU), in different orders. A query
+that sees no key, all its scores being -inf, answers 0, as PyTorch does on the CPU.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ Array = np.ndarray[Any, Any]
 ERROR_FACTOR = 8.0
 """An answer's largest error may be this many times the reference's."""
 ERROR_FLOOR = {"fp32": 2e-6, "fp16": 2e-3, "bf16": 1.6e-2}
-"""Error always allowed of one launch, relative to `_scale`: a few roundings of the format (2^-24, 2^-11, 2^-8)."""
+"""Error always allowed of one launch, relative to `_scale`: a few roundings of the format (2^-24,
+2^-11, 2^-8).
+"""
 SCORE_ROUNDING = 2.0**-24
-"""The same for a score that is summed in float32, relative to |q| |k| / sqrt(dim): it is an error of its weight, and where scores are large PyTorch's own is
-small only by luck."""
+"""The same for a score that is summed in float32, relative to |q| |k| / sqrt(dim): it is an error
+of its weight, and where scores are large PyTorch's own is small only by luck.
+"""
 
 
 TILE = 64
@@ -47,11 +52,15 @@ class Shape(NamedTuple):
             else f"{self.dtype}, {self.launches} launches"
         )
         mask = "causal" if self.causal else "full"
-        return f"batch {self.batch}, heads {self.heads}, length {self.seq}, dim {self.dim}, {mask}, {work}"
+        return (
+            f"batch {self.batch}, heads {self.heads}, length {self.seq}, dim {self.dim}, {mask},"
+            f" {work}"
+        )
 
 
 _NAME = re.compile(
-    r"batch (\d+), heads (\d+), length (\d+), dim (\d+), (causal|full), (?:(\d+) threads?|(fp16|bf16), (\d+) launches)"
+    r"batch (\d+), heads (\d+), length (\d+), dim (\d+), (causal|full), (?:(\d+)"
+    r" threads?|(fp16|bf16), (\d+) launches)"
 )
 
 
@@ -80,7 +89,8 @@ def threads(case: str) -> int | None:
 
 
 def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
-    """One case for each entry of `settings.bands`, its batch and heads drawn, and its length: the band's `tail` beyond a multiple of 64, if it has one.
+    """One case for each entry of `settings.bands`, its batch and heads drawn, and its length: the
+    band's `tail` beyond a multiple of 64, if it has one.
 
     As many heads as come to `work_gflop` of arithmetic in a call, the band's own where it has one.
 
@@ -108,7 +118,9 @@ def _draw(rng: np.random.Generator, band: dict[str, Any], work_gflop: float) -> 
     )
 
 
-def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
+def make_inputs(
+    rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
+) -> list[Any]:
     """Fresh normal q, k and v, and how to call."""
     shape = parse(case)
     size = (shape.batch, shape.heads, shape.seq, shape.dim)
@@ -122,16 +134,22 @@ _drawn: dict[str, list[Array]] = {}
 
 
 def _pools(rng: np.random.Generator, case: str) -> list[Array]:
-    """Normal numbers for the q, k and v of a case, in its format, _SLACK more than a call takes: drawn once, which takes as long as ten calls."""
+    """Normal numbers for the q, k and v of a case, in its format, _SLACK more than a call takes:
+    drawn once, which takes as long as ten calls.
+    """
     if case not in _drawn:
         shape = parse(case)
         count = shape.batch * shape.heads * shape.seq * shape.dim + _SLACK
-        _drawn[case] = [_coded(rng.standard_normal(count, dtype=np.float32), shape.dtype) for _ in range(3)]
+        _drawn[case] = [
+            _coded(rng.standard_normal(count, dtype=np.float32), shape.dtype) for _ in range(3)
+        ]
     return _drawn[case]
 
 
 def _window(rng: np.random.Generator, pool: Array, size: tuple[int, ...]) -> Array:
-    """So many numbers of a pool from a secret place on: rows begin elsewhere in each call, so that no answer is of use in another."""
+    """So many numbers of a pool from a secret place on: rows begin elsewhere in each call, so that
+    no answer is of use in another.
+    """
     begin = int(rng.integers(_SLACK + 1))
     return pool[begin : begin + int(np.prod(size))].reshape(size)
 
@@ -154,7 +172,9 @@ def idle(inputs: list[Any]) -> list[Any]:
 
 
 def _coded(array: Array, dtype: str) -> Array:
-    """As it travels: float16, or the bits of bfloat16, which NumPy does not know, rounded to nearest even."""
+    """As it travels: float16, or the bits of bfloat16, which NumPy does not know, rounded to
+    nearest even.
+    """
     if dtype == "fp16":
         return array.astype(np.float16)
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
@@ -180,11 +200,15 @@ _KINDS = (
     "hidden keys",
     "hidden rows",
 )
-"""There is no mask but the causal one, so scores of -inf come from keys that hold -inf: a key that every query is hidden from, as padding is."""
+"""There is no mask but the causal one, so scores of -inf come from keys that hold -inf: a key that
+every query is hidden from, as padding is.
+"""
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Untimed calls: every kind of input at awkward lengths; one call asked twice, whose answers must be equal to the bit; and that call with a row changed."""
+    """Untimed calls: every kind of input at awkward lengths; one call asked twice, whose answers
+    must be equal to the bit; and that call with a row changed.
+    """
     hard = []
     dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
     for number, kind in enumerate(_KINDS):
@@ -206,7 +230,10 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
         *hard,
         (f"{shape}, asked twice", inputs),
         (f"{shape}, asked twice", _copied(inputs)),
-        *((f"{shape}, {one} changed", _with_a_row_changed(rng, shape, inputs, i)) for i, one in enumerate(_ROWS)),
+        *(
+            (f"{shape}, {one} changed", _with_a_row_changed(rng, shape, inputs, i))
+            for i, one in enumerate(_ROWS)
+        ),
     ]
 
 
@@ -217,8 +244,12 @@ def _copied(inputs: list[Any]) -> list[Any]:
     return [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
 
 
-def _with_a_row_changed(rng: np.random.Generator, shape: Shape, inputs: list[Any], which: int) -> list[Any]:
-    """The same call, but for one row of q, k or v, which is not the first of its head: what was prepared for the call before may look right."""
+def _with_a_row_changed(
+    rng: np.random.Generator, shape: Shape, inputs: list[Any], which: int
+) -> list[Any]:
+    """The same call, but for one row of q, k or v, which is not the first of its head: what was
+    prepared for the call before may look right.
+    """
     inputs, row = _copied(inputs), rng.standard_normal(shape.dim, dtype=np.float32)
     inputs[which][0, rng.integers(shape.heads), rng.integers(1, shape.seq)] = (
         row if shape.dtype == "fp32" else _coded(row, shape.dtype)
@@ -237,7 +268,8 @@ def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, 
     elif kind == "one-hot":  # every query looks at one key only
         k = np.zeros(size, np.float32)
         k[..., np.arange(shape.seq), np.arange(shape.seq) % shape.dim] = 60.0
-    elif kind == "huge negative":  # every logit near -1e4: a maximum that starts at 0 would underflow
+    # Every logit near -1e4: a maximum that starts at 0 would underflow.
+    elif kind == "huge negative":
         q = np.abs(q) + 1
         k = 0.01 * k - np.float32(1e4 / (1.8 * shape.dim**0.5))
     elif kind == "one loud key":  # the maximum changes late, and by much
@@ -245,20 +277,25 @@ def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, 
     elif kind == "large values":
         v *= 1e3
     elif kind in ("hidden keys", "hidden rows"):
-        q[..., 0] = np.abs(q[..., 0]) + 0.5  # positive: their product with -inf is -inf for every query
+        # positive: their product with -inf is -inf for every query
+        q[..., 0] = np.abs(q[..., 0]) + 0.5
         k[..., _hidden(rng, kind, shape), 0] = -np.inf
     return q, k, v.astype(np.float32)
 
 
 def _hidden(rng: np.random.Generator, kind: str, shape: Shape) -> Array:
-    """Which keys hold -inf: some but the first, so that every query sees one; or the first third (all, without a mask), so that some see none."""
+    """Which keys hold -inf: some but the first, so that every query sees one; or the first third
+    (all, without a mask), so that some see none.
+    """
     if kind == "hidden keys":
         return np.asarray(1 + rng.permutation(shape.seq - 1)[: shape.seq // 2])
     return np.arange(-(-shape.seq // 3) if shape.causal else shape.seq)
 
 
 def exact(q: Array, k: Array, v: Array, causal: bool, rows: Array | None = None) -> Array:
-    """softmax(q kᵀ / sqrt(dim)) v in float64, for these rows of q (all, unless given). Arrays of heads x seq x dim."""
+    """softmax(q kᵀ / sqrt(dim)) v in float64, for these rows of q (all, unless given). Arrays of
+    heads x seq x dim.
+    """
     rows = np.arange(q.shape[-2]) if rows is None else rows
     return _attend(q[:, rows], k, v, causal, rows)
 
@@ -278,7 +315,9 @@ def _attend(q: Array, k: Array, v: Array, causal: bool, rows: Array) -> Array:
 
 
 class Sample(NamedTuple):
-    """Which heads and rows of an answer are compared with the float64 result; all of it is compared with the reference's."""
+    """Which heads and rows of an answer are compared with the float64 result; all of it is compared
+    with the reference's.
+    """
 
     heads: Array
     rows: Array
@@ -289,7 +328,9 @@ _AT_ONCE = 4_000_000
 _BLOCK = 1 << 20
 """Numbers that are compared at a time: they stay in the cache."""
 _SCORES = 500_000
-"""Scores a call that are computed in float64, small calls wholly: they show how wrong the reference is, with which every element is compared."""
+"""Scores a call that are computed in float64, small calls wholly: they show how wrong the reference
+is, with which every element is compared.
+"""
 
 
 def _sample(shape: Shape) -> Sample:
@@ -298,7 +339,9 @@ def _sample(shape: Shape) -> Sample:
     budget = _SCORES // shape.launches
     heads = min(count, max(2, budget // shape.seq**2))
     rows = min(shape.seq, max(8, budget // (heads * shape.seq)))
-    return Sample(rng.choice(count, heads, replace=False), np.sort(rng.choice(shape.seq, rows, replace=False)))
+    return Sample(
+        rng.choice(count, heads, replace=False), np.sort(rng.choice(shape.seq, rows, replace=False))
+    )
 
 
 def _truth(shape: Shape, inputs: list[Any], sample: Sample) -> Array:
@@ -306,19 +349,28 @@ def _truth(shape: Shape, inputs: list[Any], sample: Sample) -> Array:
     heads = sample.heads
     if shape.dtype == "fp32":
         return exact(q[heads], k[heads], v[heads], shape.causal, sample.rows)
-    total, weights = np.zeros((len(heads), len(sample.rows), shape.dim)), np.asarray(inputs[4], np.float64)
+    total, weights = (
+        np.zeros((len(heads), len(sample.rows), shape.dim)),
+        np.asarray(inputs[4], np.float64),
+    )
     at_once = max(1, _AT_ONCE // (len(heads) * len(sample.rows) * shape.seq))
     for first in range(0, len(weights), at_once):
         shifts = np.arange(first, min(first + at_once, len(weights)))
         queries = [_queries(q, sample, int(shift)) for shift in shifts]
         rows = np.tile(sample.rows, len(shifts))
-        answers = _attend(np.concatenate(queries, 1), values(k[heads]), values(v[heads]), shape.causal, rows)
-        total += np.einsum("s,hsrd->hrd", weights[shifts], answers.reshape(len(heads), len(shifts), -1, shape.dim))
+        answers = _attend(
+            np.concatenate(queries, 1), values(k[heads]), values(v[heads]), shape.causal, rows
+        )
+        total += np.einsum(
+            "s,hsrd->hrd", weights[shifts], answers.reshape(len(heads), len(shifts), -1, shape.dim)
+        )
     return total
 
 
 def _queries(q: Array, sample: Sample, shift: int) -> Array:
-    """The sample's queries of one launch: heads rolled by the launch's number and, when all have been by, every query by a place."""
+    """The sample's queries of one launch: heads rolled by the launch's number and, when all have
+    been by, every query by a place.
+    """
     heads = (sample.heads - shift) % len(q)
     return np.roll(values(q[np.ix_(heads, sample.rows)]), shift // len(q), -1)
 
@@ -328,7 +380,11 @@ _answers: dict[bytes, bytes] = {}
 
 
 def judge(
-    case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]
+    case: str,
+    inputs: list[Any],
+    answer: list[Array],
+    reference: list[Array],
+    settings: dict[str, Any],
 ) -> str | None:
     """None when the answer is right, else one sentence why not."""
     shape = parse(case)
@@ -336,21 +392,29 @@ def judge(
         return "The answer must be one array."
     got, wanted = answer[0], (shape.batch * shape.heads, shape.seq, shape.dim)
     if got.size != np.prod(wanted) or got.dtype != np.float32:
-        return f"The answer must be float32 of shape {wanted}, not {got.dtype} of {got.shape} ({case})."
-    return _wrong(case, shape, inputs, got.reshape(wanted), np.asarray(reference[0]).reshape(wanted)) or _differs(
-        case, inputs, got
-    )
+        return (
+            f"The answer must be float32 of shape {wanted}, not {got.dtype} of {got.shape}"
+            f" ({case})."
+        )
+    return _wrong(
+        case, shape, inputs, got.reshape(wanted), np.asarray(reference[0]).reshape(wanted)
+    ) or _differs(case, inputs, got)
 
 
 def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Array) -> str | None:
     if not np.isfinite(got).all():
         missing = np.argwhere(~np.isfinite(got))[0]
-        return f"Element {missing.tolist()} (head, row, column) of the answer was never written, or is not a number ({case})."
+        return (
+            f"Element {missing.tolist()} (head, row, column) of the answer was never written, or is"
+            f" not a number ({case})."
+        )
     sample = _sample(shape)
     part, truth = np.ix_(sample.heads, sample.rows), _truth(shape, inputs, sample)
     q, k, v = inputs[:3]
     largest, floor = _largest(v), floor_of(shape)
-    scores = SCORE_ROUNDING * _longest(q) * _longest(k) / shape.dim**0.5 * largest * shape.launches**0.5
+    scores = (
+        SCORE_ROUNDING * _longest(q) * _longest(k) / shape.dim**0.5 * largest * shape.launches**0.5
+    )
     defined, scale = _seen(shape, reference[part], largest)
     theirs = float((np.abs(reference[part] - truth) / scale).max(where=defined, initial=0.0))
     share = ERROR_FACTOR * theirs + floor
@@ -359,28 +423,35 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
     heads = max(1, _BLOCK // got[0].size)
     for block in (slice(first, first + heads) for first in range(0, len(got), heads)):
         defined, scale = _seen(shape, reference[block], largest)
-        apart = np.subtract(got[block], reference[block], where=defined, out=np.zeros_like(got[block]))
+        apart = np.subtract(
+            got[block], reference[block], where=defined, out=np.zeros_like(got[block])
+        )
         if wrong := _too_far(case, apart, (share + theirs + floor) * scale + 2 * scores):
             return wrong
     return None
 
 
 def _seen(shape: Shape, reference: Array, largest: float) -> tuple[Array, Array]:
-    """Where the reference's answer is a number (queries that see no key have none on some GPUs: there float64 alone tells), and what errors are relative to."""
+    """Where the reference's answer is a number (queries that see no key have none on some GPUs:
+    there float64 alone tells), and what errors are relative to.
+    """
     defined = np.isfinite(reference)
     return defined, _scale(shape, np.where(defined, reference, 0.0), largest)
 
 
 def floor_of(shape: Shape) -> float:
-    """Error always allowed, relative to `_scale`. Launches round independently, so their errors add up as roots do, while their answers add up in full.
+    """Error always allowed, relative to `_scale`. Launches round independently, so their errors add
+    up as roots do, while their answers add up in full.
 
-    A floor that did not shrink so let products of Q and K in eight bits pass: they are 7e-3 off over 640 launches, right kernels in bfloat16 5e-4.
+    A floor that did not shrink so let products of Q and K in eight bits pass: they are 7e-3 off
+    over 640 launches, right kernels in bfloat16 5e-4.
     """
     return ERROR_FLOOR[shape.dtype] / float(shape.launches**0.5)
 
 
 def _scale(shape: Shape, reference: Array, largest: float) -> Array:
-    """What an error is relative to, of heads x seq x 1: the largest |v|, or in half precision the largest of each row of the answer.
+    """What an error is relative to, of heads x seq x 1: the largest |v|, or in half precision the
+    largest of each row of the answer.
 
     Half precision is so coarse that, relative to |v|, a mean over many keys could be anything.
     """
@@ -390,7 +461,9 @@ def _scale(shape: Shape, reference: Array, largest: float) -> Array:
 
 
 def _largest(numbers: Array) -> float:
-    """The largest without its sign. In 16 bits it is found by the bits, which are in the same order and compare faster."""
+    """The largest without its sign. In 16 bits it is found by the bits, which are in the same order
+    and compare faster.
+    """
     if numbers.dtype == np.float32:
         return float(np.abs(numbers).max())
     bits = (numbers.view(np.uint16) & 0x7FFF).max()
@@ -425,5 +498,8 @@ def _differs(case: str, inputs: list[Any], got: Array) -> str | None:
     if first is None:
         _answers[asked] = digest
     elif first != digest:
-        return "The same inputs gave two different answers: a race, or something left over from another call."
+        return (
+            "The same inputs gave two different answers: a race, or something left over from"
+            " another call."
+        )
     return None

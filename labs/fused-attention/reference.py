@@ -1,13 +1,15 @@
-"""What the kernel is compared with: PyTorch's scaled_dot_product_attention, its fused backend pinned."""
+"""What the kernel is compared with: PyTorch's scaled_dot_product_attention, its fused backend
+pinned.
+"""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-BACKEND = (
-    SDPBackend.FLASH_ATTENTION
-)  # without a pin, PyTorch chooses by shape, and the comparison would mean something else from case to case
+# Without a pin, PyTorch chooses by shape, and the comparison would mean something else from case to
+# case
+BACKEND = SDPBackend.FLASH_ATTENTION
 
 
 def load(device: str):
@@ -42,5 +44,7 @@ def _cuda(q, k, v, causal, weights, bf16=0):
         for shift, weight in enumerate(np.asarray(weights).tolist()):
             q = q.roll(1, 2) if shift and shift % len(q) == 0 else q
             rolled = (x.view(shape) for x in (q.roll(shift, 0), k, v))
-            total.add_(F.scaled_dot_product_attention(*rolled, is_causal=bool(causal)), alpha=weight)
+            total.add_(
+                F.scaled_dot_product_attention(*rolled, is_causal=bool(causal)), alpha=weight
+            )
     return total.flatten(0, 1).cpu().numpy()

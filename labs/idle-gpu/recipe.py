@@ -1,4 +1,6 @@
-"""What is trained, on which samples, and how a script talks to the device. The same for everyone: a check uses its own copy."""
+"""What is trained, on which samples, and how a script talks to the device. The same for everyone: a
+check uses its own copy.
+"""
 
 import argparse
 import json
@@ -29,7 +31,9 @@ class Sample(NamedTuple):
 
 
 class Augmentation(NamedTuple):
-    """What is drawn for one sample. `x` and `y` (0-1) place the crop; the three factors are applied in this order, after the flip."""
+    """What is drawn for one sample. `x` and `y` (0-1) place the crop; the three factors are applied
+    in this order, after the flip.
+    """
 
     x: float
     y: float
@@ -50,11 +54,17 @@ class Epoch(NamedTuple):
 def photographs(photos: Path) -> list[tuple[Path, int]]:
     """File and class of every training photograph; a sample's index is its place in this list."""
     manifest = json.loads((photos / "manifest.json").read_text())
-    return [(photos / photo["name"], photo["label"]) for photo in manifest["photos"] if photo["set"] == "large"]
+    return [
+        (photos / photo["name"], photo["label"])
+        for photo in manifest["photos"]
+        if photo["set"] == "large"
+    ]
 
 
 def augmentation(seed: int, epoch: int, index: int) -> Augmentation:
-    """The augmentation of one sample in one epoch: a function of its arguments, so that any process may compute it."""
+    """The augmentation of one sample in one epoch: a function of its arguments, so that any process
+    may compute it.
+    """
     rng = random.Random(f"{seed}/{epoch}/{index}")
     jitter = [rng.choice((rng.uniform(0.6, 0.75), rng.uniform(1.3, 1.5))) for _ in range(3)]
     return Augmentation(rng.random(), rng.random(), rng.random() < 0.5, *jitter)
@@ -72,7 +82,9 @@ def crop_corner(width: int, height: int, draw: Augmentation) -> tuple[int, int]:
 
 
 class EpochSampler(Sampler[Sample]):
-    """The samples of the current epoch. Each carries its seed and epoch, so a worker process may outlive an epoch."""
+    """The samples of the current epoch. Each carries its seed and epoch, so a worker process may
+    outlive an epoch.
+    """
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
@@ -100,13 +112,17 @@ def batches(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 class TorchAccelerator:
-    """A real ResNet-50 on this machine's GPU, or on its CPU. `lab run` and `lab check` put their own device in its place."""
+    """A real ResNet-50 on this machine's GPU, or on its CPU. `lab run` and `lab check` put their
+    own device in its place.
+    """
 
     def __init__(self, count: int, steps: int) -> None:
         import torchvision
 
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = torchvision.models.resnet50().to(self.device, memory_format=torch.channels_last)
+        self.model = torchvision.models.resnet50().to(
+            self.device, memory_format=torch.channels_last
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.mean = torch.tensor(MEAN, device=self.device).view(3, 1, 1)
         self.std = torch.tensor(STD, device=self.device).view(3, 1, 1)
@@ -117,7 +133,9 @@ class TorchAccelerator:
         yield Epoch(0, 0, self.order)
 
     def step(self, images: Any, labels: Any) -> None:
-        """One step of SGD. `images`: N×3×224×224, uint8 RGB or float32 already normalised. `labels`: N integers."""
+        """One step of SGD. `images`: N×3×224×224, uint8 RGB or float32 already normalised.
+        `labels`: N integers.
+        """
         with record_function("h2d"):
             images = torch.as_tensor(images).to(self.device, non_blocking=True)
             labels = torch.as_tensor(labels).to(self.device, non_blocking=True)
@@ -142,9 +160,15 @@ def main(train: Callable[..., None], prepare: Callable[..., None] | None = None)
     parser = argparse.ArgumentParser()
     photos = os.environ.get("LAB_PHOTOS")
     parser.add_argument(
-        "--photos", type=Path, default=photos, required=not photos, help="the folder that datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=photos,
+        required=not photos,
+        help="the folder that datasets/photos.py made",
     )
-    parser.add_argument("--cache", type=Path, default=Path("cache"), help="where prepare() may keep files")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("cache"), help="where prepare() may keep files"
+    )
     parser.add_argument("--steps", type=int, default=8)
     options = parser.parse_args()
     if prepare:
@@ -155,4 +179,7 @@ def main(train: Callable[..., None], prepare: Callable[..., None] | None = None)
     train(accelerator, options.photos, options.cache)
     seconds = time.perf_counter() - start
     images = len(accelerator.order)
-    print(f"{images} images in {seconds:.1f} s on {accelerator.device}: {images / seconds:.1f} images/s")
+    print(
+        f"{images} images in {seconds:.1f} s on {accelerator.device}: {images / seconds:.1f}"
+        " images/s"
+    )

@@ -16,7 +16,9 @@ def read(path):
 
 
 class Photographs(Dataset):
-    """Training samples: a random crop of the photograph, perhaps mirrored, with brightness, contrast and saturation jittered."""
+    """Training samples: a random crop of the photograph, perhaps mirrored, with brightness,
+    contrast and saturation jittered.
+    """
 
     def __init__(self, photos):
         self.files = recipe.photographs(photos)
@@ -42,7 +44,9 @@ class Photographs(Dataset):
 
 def train(accelerator, photos, cache):
     sampler = recipe.EpochSampler()
-    loader = DataLoader(Photographs(photos), batch_size=recipe.BATCH_SIZE, sampler=sampler, num_workers=1)
+    loader = DataLoader(
+        Photographs(photos), batch_size=recipe.BATCH_SIZE, sampler=sampler, num_workers=1
+    )
     for epoch in accelerator.epochs():
         sampler.set_epoch(epoch)
         for images, labels in recipe.batches(loader):

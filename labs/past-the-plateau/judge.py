@@ -1,4 +1,6 @@
-"""What is right for this lab: the pixels that the model must get. For calibration also the shipped server's work, and the model itself on a GPU."""
+"""What is right for this lab: the pixels that the model must get. For calibration also the shipped
+server's work, and the model itself on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -22,41 +24,55 @@ CLASSES = 10
 
 
 def reference_pixels(jpeg: bytes) -> np.ndarray[Any, Any]:
-    """The right pixels of a picture, uint8 3×224×224: full decode, antialiased resize, the middle."""
+    """Return the right pixels of a picture, uint8 3x224x224.
+
+    They come from a full decode, an antialiased resize and a crop of the middle.
+    """
     with Image.open(io.BytesIO(jpeg)) as file:
         image = file.convert("RGB").resize(RESIZE, Image.Resampling.BILINEAR).crop(CROP)
     return np.asarray(image).transpose(2, 0, 1)
 
 
-# Limits between what honest ways reach and what cheats do; solutions/past-the-plateau/README.md has the table.
+# Limits between what honest ways reach and what cheats do; solutions/past-the-plateau/README.md has
+# the table.
 LIGHT_AT_MOST = 3.0
 LIKENESS_AT_LEAST = 0.75
 SHARPNESS_BETWEEN = (0.65, 2.1)
 LEVELS_AT_LEAST = 0.5
 BLOCK = 16
-# Cycles a pixel, along the rows: across them, the seams between a picture's strips outweigh what the photographs show.
+# Cycles a pixel, along the rows: across them, the seams between a picture's strips outweigh what
+# the photographs show.
 FINE = (0.38, 0.5)
 
 
 def compare(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None:
-    """None when `got` shows what `want` shows (both uint8 3×224×224), else one sentence on the difference."""
+    """None when `got` shows what `want` shows (both uint8 3×224×224), else one sentence on the
+    difference.
+    """
     seen = distances(got, want)
     if seen["light"] > LIGHT_AT_MOST:
         return f"its light or colour differs by {seen['light']:.1f} levels of 255"
     if seen["levels"] < LEVELS_AT_LEAST:
         return f"it has {seen['levels']:.2f} times the distinct levels: it was stored in fewer bits"
     if not SHARPNESS_BETWEEN[0] <= seen["sharpness"] <= SHARPNESS_BETWEEN[1]:
-        return f"it has {seen['sharpness']:.2f} times the fine detail: it was enlarged from fewer pixels, or shrunk without antialiasing"
+        return (
+            f"it has {seen['sharpness']:.2f} times the fine detail: it was enlarged from fewer"
+            " pixels, or shrunk without antialiasing"
+        )
     if seen["likeness"] < LIKENESS_AT_LEAST:
-        return f"its fine detail differs (correlation {seen['likeness']:.2f}): the crop is off by a pixel, or it was enlarged from fewer pixels"
+        return (
+            f"its fine detail differs (correlation {seen['likeness']:.2f}): the crop is off by a"
+            " pixel, or it was enlarged from fewer pixels"
+        )
     return None
 
 
 def distances(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> dict[str, float]:
     """How far two pictures (uint8 3×224×224) are apart.
 
-    `light`: mean absolute difference of 16×16 block means, in levels of 255. `likeness`: correlation of the finest detail along the rows.
-    `sharpness`: the strength of that detail, got over want. `levels`: the number of distinct values, got over want.
+    `light`: mean absolute difference of 16×16 block means, in levels of 255. `likeness`:
+    correlation of the finest detail along the rows. `sharpness`: the strength of that detail, got
+    over want. `levels`: the number of distinct values, got over want.
     """
     ours, theirs = _detail(got), _detail(want)
     power, right_power = (float((abs(detail) ** 2).sum()) + 1e-9 for detail in (ours, theirs))
@@ -75,7 +91,9 @@ def _blocks(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _detail(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The spectrum of each row in the band FINE, complex; faded out at the ends, whose jump would fill every band."""
+    """The spectrum of each row in the band FINE, complex; faded out at the ends, whose jump would
+    fill every band.
+    """
     width = pixels.shape[-1]
     frequency = np.fft.rfftfreq(width)
     band: np.ndarray[Any, Any] = np.fft.rfft(pixels * np.hanning(width))[
@@ -85,14 +103,17 @@ def _detail(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def load(device: str) -> Any:
-    """Entry point of the reference worker, which calibrates: CPU seconds that a server's shipped pre-processing ("python", "triton") needs for a picture."""
+    """Entry point of the reference worker, which calibrates: CPU seconds that a server's shipped
+    pre-processing ("python", "triton") needs for a picture.
+    """
     preprocess = {
         "python": _shipped("serve.py").preprocess,
         "triton": _shipped("models/decode/1/pictures.py").preprocess,
     }
 
     def timed(server: str, *jpegs: bytes) -> float:
-        # of this thread alone: the others of PyTorch's spin between its operators, the more so on a quiet machine
+        # of this thread alone: the others of PyTorch's spin between its operators, the more so on a
+        # quiet machine
         began_s = time.thread_time()
         for jpeg in jpegs:
             preprocess[server](jpeg)
@@ -114,16 +135,19 @@ def _shipped(name: str) -> ModuleType:
 
 
 SEEN = 16
-# Sides of the coarse noise that a made-up picture is the sum of, and the weight of each: photographs too have less contrast the finer the detail.
+# Sides of the coarse noise that a made-up picture is the sum of, and the weight of each:
+# photographs too have less contrast the finer the detail.
 NOISE = {side: 1.4 / side**0.5 for side in (2, 4, 8, 16, 32, 64, 128)}
 
 
 def member() -> Callable[[Any], Any]:
-    """One network of the ensemble that is the model on a GPU: a ResNet-50 with random weights, drawn with torch's generator.
+    """One network of the ensemble that is the model on a GPU: a ResNet-50 with random weights,
+    drawn with torch's generator.
 
-    Called with images, N×3×224×224, float32 normalised, it returns N×10 scores with a spread of about 1 over pictures. Untrained weights alone would give
-    all pictures similar scores, so the statistics of batch normalisation and the last layer's scale are set on made-up pictures. A rehearsal gets a network
-    that a host runs in milliseconds.
+    Called with images, N×3×224×224, float32 normalised, it returns N×10 scores with a spread of
+    about 1 over pictures. Untrained weights alone would give all pictures similar scores, so the
+    statistics of batch normalisation and the last layer's scale are set on made-up pictures. A
+    rehearsal gets a network that a host runs in milliseconds.
     """
     import torch
     import torchvision
@@ -146,7 +170,9 @@ def member() -> Callable[[Any], Any]:
 def _small() -> Any:
     import torch
 
-    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES))
+    return torch.nn.Sequential(
+        torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES)
+    )
 
 
 def made_up_pictures() -> Any:
@@ -154,5 +180,7 @@ def made_up_pictures() -> Any:
     import torch
     from torch.nn.functional import interpolate
 
-    drawn = (weight * torch.randn(SEEN, 3, side, side, device="cuda") for side, weight in NOISE.items())
+    drawn = (
+        weight * torch.randn(SEEN, 3, side, side, device="cuda") for side, weight in NOISE.items()
+    )
     return sum(interpolate(noise, size=(224, 224), mode="bilinear") for noise in drawn)

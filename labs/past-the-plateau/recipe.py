@@ -1,4 +1,6 @@
-"""The picture size, how to run the server, and a model for running it alone. The same for everyone: a check uses its own copy."""
+"""The picture size, how to run the server, and a model for running it alone. The same for everyone:
+a check uses its own copy.
+"""
 
 import argparse
 import socket
@@ -19,12 +21,16 @@ CLASSES = 10
 
 def run(app: Any, listener: socket.socket) -> None:
     """Serve an ASGI application on a listening socket until the process ends."""
-    config = uvicorn.Config(app, loop="asyncio", http="httptools", log_level="warning", timeout_keep_alive=600)
+    config = uvicorn.Config(
+        app, loop="asyncio", http="httptools", log_level="warning", timeout_keep_alive=600
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
 class TorchModel:
-    """A real ResNet-50 on this machine's GPU or CPU. `lab run` and `lab check` use their own model instead."""
+    """A real ResNet-50 on this machine's GPU or CPU. `lab run` and `lab check` use their own model
+    instead.
+    """
 
     def __init__(self) -> None:
         import torchvision
@@ -36,7 +42,9 @@ class TorchModel:
 
     @torch.inference_mode()
     def __call__(self, images: Any) -> np.ndarray[Any, Any]:
-        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 already normalised. Returns when they are ready."""
+        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 already normalised.
+        Returns when they are ready.
+        """
         images = torch.as_tensor(images).to(self.device)
         if images.dtype == torch.uint8:
             images = (images.float() / 255 - self.mean) / self.std
@@ -52,7 +60,9 @@ def main(serve: Callable[[socket.socket, Any], None]) -> None:
     try:
         listener = socket.create_server(("127.0.0.1", options.port))
     except OSError as error:
-        sys.exit(f"Cannot listen on port {options.port}: {error.strerror}. Choose another with --port.")
+        sys.exit(
+            f"Cannot listen on port {options.port}: {error.strerror}. Choose another with --port."
+        )
     with listener:
         print(f"curl --data-binary @photo.jpg http://127.0.0.1:{options.port}/classify")
         serve(listener, TorchModel())

@@ -61,7 +61,9 @@ class Batcher:
         threading.Thread(target=self.work, name="batcher", daemon=True).start()
 
     def collect(self):
-        """The next batch: up to MAX_BATCH requests, or those that arrive within MAX_WAIT_S of the first."""
+        """The next batch: up to MAX_BATCH requests, or those that arrive within MAX_WAIT_S of the
+        first.
+        """
         batch = [self.waiting.get()]
         deadline = time.monotonic() + MAX_WAIT_S
         while len(batch) < MAX_BATCH:
@@ -109,7 +111,9 @@ def make_app(model):
 
 
 def serve(listener, model):
-    """Serve requests on `listener`, a socket, with `model`: given N×3×224×224 it returns N×10 scores."""
+    """Serve requests on `listener`, a socket, with `model`: given N×3×224×224 it returns N×10
+    scores.
+    """
     recipe.run(make_app(model), listener)
 
 

@@ -1,6 +1,7 @@
 """The CI job: gates one commit of a git repository. Exit status 0 lets it pass, 1 stops it.
 
-python ci.py HEAD --baseline baseline.json --benchmark "sort=python bench_sort.py" --benchmark "parse=python bench_parse.py"
+python ci.py HEAD --baseline baseline.json --benchmark "sort=python bench_sort.py" --benchmark
+"parse=python bench_parse.py"
 """
 
 import argparse
@@ -13,7 +14,9 @@ from runner import Here
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("commit")
     parser.add_argument("--repository", default=".")
     parser.add_argument("--baseline", type=Path, default=Path("baseline.json"))

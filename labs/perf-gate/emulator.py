@@ -1,4 +1,6 @@
-"""Emulated CI machines, and commit histories whose every change is known. Time is virtual: nothing waits. Only the verifier runs this file."""
+"""Emulated CI machines, and commit histories whose every change is known. Time is virtual: nothing
+waits. Only the verifier runs this file.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ SECONDS = (0.25, 2.5)
 MACHINE = (0.8, 1.25)
 """The range of machine speeds, as a factor on every time."""
 WANDERS, WANDERS_S = 0.04, 60.0
-"""A machine's speed drifts: by how much (the standard deviation of its logarithm), and with what correlation time."""
+"""A machine's speed drifts: by how much (the standard deviation of its logarithm), and with what
+correlation time.
+"""
 NEIGHBOUR_COMES_S, NEIGHBOUR_STAYS_S, NEIGHBOUR = 150.0, 40.0, (1.15, 1.4)
-"""Other people's jobs: mean time until one comes, mean time it stays, and the factor by which it slows everything down."""
+"""Other people's jobs: mean time until one comes, mean time it stays, and the factor by which it
+slows everything down.
+"""
 NOISE = (0.01, 0.03)
 STALLED, STALL = 0.03, (1.3, 3.0)
 HASTY, HASTE = 0.02, (0.7, 0.9)
@@ -25,7 +31,9 @@ HASTY, HASTE = 0.02, (0.7, 0.9)
 NOBODY_CARES = 0.01
 """How much a clean commit may change a time, either way."""
 EVERYWHERE = 0.25
-"""The share of new regressions that make every benchmark slower, as a compiler flag or an allocator can."""
+"""The share of new regressions that make every benchmark slower, as a compiler flag or an allocator
+can.
+"""
 
 
 @dataclass
@@ -46,21 +54,27 @@ class History:
         return self.passed
 
     def clean(self) -> str:
-        """A commit on top of the last that passed: nothing noticeably slower, perhaps something faster."""
+        """A commit on top of the last that passed: nothing noticeably slower, perhaps something
+        faster.
+        """
         changes = 1 + self.rng.uniform(-NOBODY_CARES, NOBODY_CARES, len(BENCHMARKS))
         if self.rng.random() < 0.25:
             changes[self.rng.integers(len(BENCHMARKS))] = self.rng.uniform(0.7, 0.92)
         return self._commit(changes)
 
     def regression(self) -> tuple[str, set[str]]:
-        """A commit that makes one, two or all benchmarks slower by 10% or more, half the time only just; and their names. It may make another faster."""
+        """A commit that makes one, two or all benchmarks slower by 10% or more, half the time only
+        just; and their names. It may make another faster.
+        """
         changes = 1 + self.rng.uniform(-NOBODY_CARES, NOBODY_CARES, len(BENCHMARKS))
         again = [BENCHMARKS.index(name) for name in self.spoiled[:1]]
         count = len(BENCHMARKS) if self.rng.random() < EVERYWHERE else int(self.rng.integers(1, 3))
         chosen = again or self.rng.choice(len(BENCHMARKS), count, replace=False).tolist()
         for which in chosen:
             small = again or self.rng.random() < 0.5
-            changes[which] = 1 + (self.rng.uniform(0.10, 0.13) if small else self.rng.uniform(0.13, 0.4))
+            changes[which] = 1 + (
+                self.rng.uniform(0.10, 0.13) if small else self.rng.uniform(0.13, 0.4)
+            )
         spared = [which for which in range(len(BENCHMARKS)) if which not in chosen]
         if spared and self.rng.random() < 0.5:
             changes[self.rng.choice(spared)] = self.rng.uniform(0.6, 0.92)
@@ -70,7 +84,10 @@ class History:
     def _commit(self, changes: np.ndarray) -> str:
         before = self.seconds[self.passed]
         return self._add(
-            {name: before[name] * change for name, change in zip(BENCHMARKS, changes.tolist(), strict=True)}
+            {
+                name: before[name] * change
+                for name, change in zip(BENCHMARKS, changes.tolist(), strict=True)
+            }
         )
 
     def _add(self, seconds: dict[str, float]) -> str:
@@ -80,7 +97,9 @@ class History:
 
 
 class Job:
-    """One CI job on a randomly drawn machine, whose speed drifts, whose neighbours come and go, and whose runs stall."""
+    """One CI job on a randomly drawn machine, whose speed drifts, whose neighbours come and go, and
+    whose runs stall.
+    """
 
     disturbed = ""
     """Where runs are real work: why this job cannot be judged. Nothing disturbs an emulated one."""
@@ -111,12 +130,16 @@ class Job:
     def _slowdown(self) -> float:
         """The machine's slowdown at this moment."""
         keep = math.exp((self._level_at_s - self.used_s) / WANDERS_S)
-        self._level = keep * self._level + math.sqrt(1 - keep**2) * float(self.rng.normal(0, WANDERS))
+        self._level = keep * self._level + math.sqrt(1 - keep**2) * float(
+            self.rng.normal(0, WANDERS)
+        )
         self._level_at_s = self.used_s
         while self._until_s < self.used_s:
             there = self._neighbour > 1
             self._neighbour = 1.0 if there else float(self.rng.uniform(*NEIGHBOUR))
-            self._until_s += float(self.rng.exponential(NEIGHBOUR_COMES_S if there else NEIGHBOUR_STAYS_S))
+            self._until_s += float(
+                self.rng.exponential(NEIGHBOUR_COMES_S if there else NEIGHBOUR_STAYS_S)
+            )
         return self._machine * self._neighbour * math.exp(self._level)
 
     def _luck(self, benchmark: str) -> float:

@@ -1,4 +1,6 @@
-"""What is right in this lab: hidden histories of commits whose every change is known, and what a gate must say about each."""
+"""What is right in this lab: hidden histories of commits whose every change is known, and what a
+gate must say about each.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_qu
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 
 SURE = 0.01
-"""How often, at most, a gate that keeps to the allowed share of false alarms is refused early. Below that, more jobs decide."""
+"""How often, at most, a gate that keeps to the allowed share of false alarms is refused early.
+Below that, more jobs decide.
+"""
 LONGEST_BASELINE = 1 << 16
 
 
 @cache
 def beside(name: str) -> ModuleType:
     """A file of this folder that only the verifier loads."""
-    spec = importlib.util.spec_from_file_location(f"gate_{name}", Path(__file__).with_name(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(
+        f"gate_{name}", Path(__file__).with_name(f"{name}.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -48,7 +54,9 @@ def real_job() -> Any:
 
 @dataclass
 class Trial:
-    """One commit at the gate. `slower` holds the benchmarks that it makes slower, `answer` those that the gate names."""
+    """One commit at the gate. `slower` holds the benchmarks that it makes slower, `answer` those
+    that the gate names.
+    """
 
     name: str
     history: Any
@@ -85,7 +93,8 @@ class Trial:
             self.problem = f"{self.name} left no baseline file, or an empty one."
         if len(texts[0]) > LONGEST_BASELINE:
             self.problem = (
-                f"{self.name} left a baseline file of {len(texts[0])} characters; {LONGEST_BASELINE} are allowed."
+                f"{self.name} left a baseline file of {len(texts[0])} characters;"
+                f" {LONGEST_BASELINE} are allowed."
             )
         self.history.baseline = texts[0][:LONGEST_BASELINE]
         if not self.answer:
@@ -108,7 +117,9 @@ class Trial:
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """Histories in pairs, so that keeping things in memory from job to job is useless; more of them while the false alarms leave the answer open."""
+    """Histories in pairs, so that keeping things in memory from job to job is useless; more of them
+    while the false alarms leave the answer open.
+    """
     done: list[Trial] = []
     while len(clean(done)) < settings["most_clean"]:
         for trial in _stage(rng, settings):
@@ -125,26 +136,42 @@ def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
 
 
 def _stage(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """`histories` pairs of histories, each pair with `commits` commits, of which a quarter make something slower."""
+    """`histories` pairs of histories, each pair with `commits` commits, of which a quarter make
+    something slower.
+    """
     for pair in range(settings["histories"]):
         histories = [emulator().History(rng), emulator().History(rng)]
         for history in histories:
-            yield _trial("the first job of a history", history, history.first(), set(), rng, settings)
+            yield _trial(
+                "the first job of a history", history, history.first(), set(), rng, settings
+            )
         for _ in range(settings["commits"]):
             history = histories[int(rng.integers(2))]
             bad = rng.random() < (0.5 if history.spoiled else 0.2)
             commit, slower = history.regression() if bad else (history.clean(), set())
             yield _trial(
-                f"a job of history {2 * pair + histories.index(history) + 1}", history, commit, slower, rng, settings
+                f"a job of history {2 * pair + histories.index(history) + 1}",
+                history,
+                commit,
+                slower,
+                rng,
+                settings,
             )
 
 
 def _trial(
-    name: str, history: Any, commit: str, slower: set[str], rng: np.random.Generator, settings: dict[str, Any]
+    name: str,
+    history: Any,
+    commit: str,
+    slower: set[str],
+    rng: np.random.Generator,
+    settings: dict[str, Any],
 ) -> Trial:
     before = dict(history.seconds.get(history.passed, {}))
     if "bench" in settings:
-        job = real_job()(history, rng, settings["budget_s"], settings["bench"], settings["second_s"])
+        job = real_job()(
+            history, rng, settings["budget_s"], settings["bench"], settings["second_s"]
+        )
     else:
         job = emulator().Job(history, rng, settings["budget_s"])
     return Trial(name, history, job, commit, slower, before)
@@ -156,7 +183,9 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
     history = emulator().History(rng)
     yield _trial("commit 0", history, history.first(), set(), rng, settings)
     for number in range(1, 25):
-        commit, slower = history.regression() if number in (7, 8, 15, 21) else (history.clean(), set())
+        commit, slower = (
+            history.regression() if number in (7, 8, 15, 21) else (history.clean(), set())
+        )
         yield _trial(f"commit {number}", history, commit, slower, rng, settings)
 
 
@@ -167,7 +196,10 @@ def practice_line(trial: Trial) -> str:
     true = ", ".join(sorted(trial.slower)) or "-"
     marks = ["caught"] if trial.slower and not trial.missed else ["MISSED"] if trial.missed else []
     marks += ["false alarm"] if trial.alarm else []
-    return f"{trial.name:10} {trial.job.used_s:4.0f} s   gate: {said:32} truly slower: {true:12} {', '.join(marks)}".rstrip()
+    return (
+        f"{trial.name:10} {trial.job.used_s:4.0f} s   gate: {said:32} truly slower: {true:12}"
+        f" {', '.join(marks)}".rstrip()
+    )
 
 
 def clean(done: list[Trial]) -> list[Trial]:
@@ -181,14 +213,20 @@ def false_alarms(done: list[Trial]) -> int:
 
 
 def too_many(done: list[Trial], settings: dict[str, Any]) -> bool:
-    """Whether a gate that keeps to the allowed share would almost never raise this many false alarms."""
+    """Whether a gate that keeps to the allowed share would almost never raise this many false
+    alarms.
+    """
     n, k, share = len(clean(done)), false_alarms(done), settings["alarms"]
     fewer = sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(min(k, n + 1)))
     return 1 - fewer < SURE
 
 
-def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
-    """For each criterion: what is wrong (None if nothing), how many jobs were judged, and its figure."""
+def judge(
+    done: list[Trial], settings: dict[str, Any]
+) -> dict[str, tuple[str | None, int, float | None]]:
+    """For each criterion: what is wrong (None if nothing), how many jobs were judged, and its
+    figure.
+    """
     done = _undisturbed(done)
     late = next((trial for trial in done if trial.late), None)
     used_s = max((trial.job.used_s for trial in done), default=0.0)
@@ -205,7 +243,10 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
-    """The jobs that can be judged. Raises BusyMachineError where a real machine disturbed too many."""
+    """Return the jobs that can be judged.
+
+    Raises BusyMachineError where a real machine disturbed too many.
+    """
     require_quiet([trial.job for trial in done if not (trial.late or trial.problem)], "jobs")
     return [trial for trial in done if trial.late or trial.problem or not trial.job.disturbed]
 
@@ -227,10 +268,12 @@ def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, in
     if not n or k <= settings["alarms"] * n:
         return None, n, k / n if n else None
     alarmed = sum(trial.alarm for trial in clean(done))
-    words = Open if "bench" in settings and not too_many(done, settings) else str  # no time for more jobs
+    # No time for more jobs.
+    words = Open if "bench" in settings and not too_many(done, settings) else str
     return (
         words(
-            f"{k} jobs named a benchmark that was not slower: {alarmed} of {n} clean jobs, and {k - alarmed} others."
+            f"{k} jobs named a benchmark that was not slower: {alarmed} of {n} clean jobs, and"
+            f" {k - alarmed} others."
         ),
         n,
         alarmed / n,

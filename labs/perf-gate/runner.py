@@ -1,7 +1,8 @@
 """What a gate can ask for: runs of a commit's benchmarks.
 
-`lab run` and `lab check` connect `Runner` to an emulated machine, or to a core or GPU that does timed work. `python ci.py` uses `Here`, which
-checks the commits out side by side and runs real commands.
+`lab run` and `lab check` connect `Runner` to an emulated machine, or to a core or GPU that does
+timed work. `python ci.py` uses `Here`, which checks the commits out side by side and runs real
+commands.
 """
 
 import json
@@ -25,7 +26,8 @@ class Runner:
     def run(self, commit, benchmark):
         """Runs one benchmark of one commit once, in its own process, and returns its seconds.
 
-        Starting the process takes a little of the job's time as well, and the first run of a commit builds it.
+        Starting the process takes a little of the job's time as well, and the first run of a commit
+        builds it.
         """
         return self._get("run", commit, benchmark)
 
@@ -43,7 +45,9 @@ class Runner:
 
 
 class Here:
-    """This machine and a git repository: each commit is checked out once, and a benchmark is a command that runs there."""
+    """This machine and a git repository: each commit is checked out once, and a benchmark is a
+    command that runs there.
+    """
 
     def __init__(self, repository, commands, seconds):
         self.commands, self.benchmarks = commands, list(commands)
@@ -54,7 +58,9 @@ class Here:
     def run(self, commit, benchmark):
         folder = self._folders.get(commit) or self._check_out(commit)
         begin = time.perf_counter()
-        subprocess.run(self.commands[benchmark], shell=True, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            self.commands[benchmark], shell=True, cwd=folder, check=True, stdout=subprocess.DEVNULL
+        )
         return time.perf_counter() - begin
 
     def seconds_left(self):
@@ -62,18 +68,25 @@ class Here:
 
     def _check_out(self, commit):
         folder = Path(self._scratch.name, str(len(self._folders)))
-        subprocess.run(["git", "-C", self._repository, "worktree", "add", "-q", "--detach", folder, commit], check=True)
+        subprocess.run(
+            ["git", "-C", self._repository, "worktree", "add", "-q", "--detach", folder, commit],
+            check=True,
+        )
         self._folders[commit] = folder
         return folder
 
     def close(self):
         for folder in self._folders.values():
-            subprocess.run(["git", "-C", self._repository, "worktree", "remove", "--force", folder], check=True)
+            subprocess.run(
+                ["git", "-C", self._repository, "worktree", "remove", "--force", folder], check=True
+            )
         self._scratch.cleanup()
 
 
 def run(entry, ask, commit, benchmarks, baseline):
-    """Called by `lab run` and `lab check`: one job. The baseline file comes from the previous job and goes on to the next."""
+    """Called by `lab run` and `lab check`: one job. The baseline file comes from the previous job
+    and goes on to the next.
+    """
     with tempfile.TemporaryDirectory(prefix="job-") as folder:
         file = Path(folder, "baseline.json")
         if baseline:

@@ -1,4 +1,6 @@
-"""What is right for this lab: a new picture for every call, and how far an answer may be from the reference's."""
+"""What is right for this lab: a new picture for every call, and how far an answer may be from the
+reference's.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
 @cache
 def traffic() -> ModuleType:
     """This folder's traffic.py: the package's own, never the learner's."""
-    spec = importlib.util.spec_from_file_location("resnet_latency_traffic", Path(__file__).with_name("traffic.py"))
+    spec = importlib.util.spec_from_file_location(
+        "resnet_latency_traffic", Path(__file__).with_name("traffic.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -44,7 +48,9 @@ def _photograph(path: Path) -> Image.Image:
     return Image.open(path).convert("RGB")
 
 
-def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[bytes]:
+def make_inputs(
+    rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
+) -> list[bytes]:
     """A JPEG that nobody has seen: drawn from the traffic with a secret seed."""
     draw = random.Random(int(rng.integers(1 << 62)))
     photo = _photograph(draw.choice(_files(data / traffic().PHOTOS)))
@@ -52,35 +58,55 @@ def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[
 
 
 def judge(
-    case: str, inputs: list[bytes], answer: list[Array], reference: list[Array], settings: dict[str, Any]
+    case: str,
+    inputs: list[bytes],
+    answer: list[Array],
+    reference: list[Array],
+    settings: dict[str, Any],
 ) -> str | None:
-    """None when `answer` is right, else why not: its form, its five best classes, then its probabilities."""
+    """None when `answer` is right, else why not: its form, its five best classes, then its
+    probabilities.
+    """
     if len(answer) != 1 or np.shape(answer[0]) != (1000,):
-        return f"The answer has the shape {[np.shape(part) for part in answer]}, not one array of 1,000 probabilities."
+        return (
+            f"The answer has the shape {[np.shape(part) for part in answer]}, not one array of"
+            " 1,000 probabilities."
+        )
     got, want = (np.asarray(array, dtype=np.float64) for array in (answer[0], reference[0]))
-    return _not_probabilities(got) or _other_classes(got, want, settings) or _too_far(got, want, settings)
+    return (
+        _not_probabilities(got)
+        or _other_classes(got, want, settings)
+        or _too_far(got, want, settings)
+    )
 
 
 def _not_probabilities(got: Array) -> str | None:
     if not np.isfinite(got).all() or got.min() < 0 or abs(got.sum() - 1) > 0.01:
-        return "The answer is not 1,000 probabilities: each must be finite and at least 0, and they must add up to 1."
+        return (
+            "The answer is not 1,000 probabilities: each must be finite and at least 0, and they"
+            " must add up to 1."
+        )
     return None
 
 
 def _other_classes(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
-    """Classes whose reference probability is within `near_tie` of the fifth best may stand for it."""
+    """Accept any class whose reference probability is within `near_tie` of the fifth best."""
     best = np.argsort(got)[::-1][:5]
     least = np.sort(want)[-5] * (1 - settings["near_tie"])
     strangers = [int(index) for index in best if want[index] < least]
     if strangers:
-        return f"Class {strangers[0]} is among the answer's five best classes, but not among the reference's, not even nearly."
+        return (
+            f"Class {strangers[0]} is among the answer's five best classes, but not among the"
+            " reference's, not even nearly."
+        )
     return None
 
 
 def disagreement(got: Array, want: Array) -> float:
     """How far two answers are apart, as a share of how much the reference tells the classes apart.
 
-    Both as log-probabilities with their mean taken off, which gives back the logits; the distance over the reference's length.
+    Both as log-probabilities with their mean taken off, which gives back the logits; the distance
+    over the reference's length.
     """
     ours, theirs = (np.log(np.maximum(array, FLOOR)) for array in (got, want))
     ours, theirs = ours - ours.mean(), theirs - theirs.mean()
@@ -88,7 +114,9 @@ def disagreement(got: Array, want: Array) -> float:
 
 
 def _too_far(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
-    """Of one answer: no way that the brief allows is so far off. How far answers may be on the whole, `overall` says."""
+    """Of one answer: no way that the brief allows is so far off. How far answers may be on the
+    whole, `overall` says.
+    """
     found, allowed = disagreement(got, want), settings["disagreement"]
     if found <= allowed:
         return None
@@ -99,7 +127,9 @@ def _too_far(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
 
 
 class Compared(NamedTuple):
-    """One answer's distances: from the reference's, from each of those with too few pixels, and that of an answer all in bfloat16."""
+    """One answer's distances: from the reference's, from each of those with too few pixels, and
+    that of an answer all in bfloat16.
+    """
 
     apart: float
     from_enlarged: list[float]
@@ -109,12 +139,16 @@ class Compared(NamedTuple):
 _compared: list[Compared] = []
 """What `compare` was given in this check."""
 WORSE_THAN_BFLOAT16 = 1.3
-"""How much further than bfloat16 throughout, in the mean over pictures, answers may be from the reference's: another filter or decoder comes on top of it.
+"""How much further than bfloat16 throughout, in the mean over pictures, answers may be from the
+reference's: another filter or decoder comes on top of it.
 
-Seen over bfloat16 throughout: bfloat16 in other ways 0.75 to 1.0, a bicubic filter 1.05, weights in int8 1.8, no antialiasing 2.5.
+Seen over bfloat16 throughout: bfloat16 in other ways 0.75 to 1.0, a bicubic filter 1.05, weights in
+int8 1.8, no antialiasing 2.5.
 """
 NEAR_ENLARGED = 0.45
-"""Answers this near to those made from too few pixels, as a share of their distance from the reference's, are made so. Honest ones: 0.6 or more."""
+"""Answers this near to those made from too few pixels, as a share of their distance from the
+reference's, are made so. Honest ones: 0.6 or more.
+"""
 
 
 def compare(answer: list[Array], reference: list[Array], standards: list[Array]) -> None:
@@ -122,24 +156,37 @@ def compare(answer: list[Array], reference: list[Array], standards: list[Array])
     bfloat16, *enlarged = standards[0]
     got, want = answer[0], reference[0]
     _compared.append(
-        Compared(disagreement(got, want), [disagreement(got, one) for one in enlarged], disagreement(bfloat16, want))
+        Compared(
+            disagreement(got, want),
+            [disagreement(got, one) for one in enlarged],
+            disagreement(bfloat16, want),
+        )
     )
 
 
 def overall(settings: dict[str, Any]) -> str | None:
-    """Why all the compared answers together are not those of a way that the brief allows; None when they are."""
+    """Why all the compared answers together are not those of a way that the brief allows; None when
+    they are.
+    """
     if not _compared:
         return None
-    apart, bfloat16 = (_mean([getattr(one, name) for one in _compared]) for name in ("apart", "bfloat16"))
-    enlarged = min(_mean(list(distances)) for distances in zip(*(one.from_enlarged for one in _compared), strict=True))
+    apart, bfloat16 = (
+        _mean([getattr(one, name) for one in _compared]) for name in ("apart", "bfloat16")
+    )
+    enlarged = min(
+        _mean(list(distances))
+        for distances in zip(*(one.from_enlarged for one in _compared), strict=True)
+    )
     if apart > WORSE_THAN_BFLOAT16 * bfloat16:
         return (
-            f"Over {len(_compared)} pictures the probabilities are {apart:.1%} away from the reference's, where bfloat16 throughout is {bfloat16:.1%} away: "
-            "the precision is lower than that, or the picture was resized otherwise."
+            f"Over {len(_compared)} pictures the probabilities are {apart:.1%} away from the"
+            f" reference's, where bfloat16 throughout is {bfloat16:.1%} away: the precision is"
+            " lower than that, or the picture was resized otherwise."
         )
     if enlarged < NEAR_ENLARGED * apart:
         return (
-            "The answers are those for pictures that were decoded to fewer pixels than the resize needs, and enlarged."
+            "The answers are those for pictures that were decoded to fewer pixels than the resize"
+            " needs, and enlarged."
         )
     return None
 

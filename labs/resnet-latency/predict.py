@@ -59,7 +59,10 @@ def load(device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)

@@ -1,4 +1,6 @@
-"""What the brief allows and what it does not, run on every picture that answers are held against. Trusted; never handed out."""
+"""What the brief allows and what it does not, run on every picture that answers are held against.
+Trusted; never handed out.
+"""
 
 import io
 
@@ -16,7 +18,9 @@ FILTERS = (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC, InterpolationM
 
 
 def load(device):
-    """A function from a JPEG to the probabilities of four ways, 4×1000: all in bfloat16, then enlarged from too few pixels by each of FILTERS."""
+    """A function from a JPEG to the probabilities of four ways, 4×1000: all in bfloat16, then
+    enlarged from too few pixels by each of FILTERS.
+    """
     exact = load_resnet50().to(device)
     coarse = load_resnet50().to(device, torch.bfloat16, memory_format=torch.channels_last)
 
@@ -24,14 +28,19 @@ def load(device):
         with torch.inference_mode():
             small = decoded(jpeg, enough=False)
             enlarged = torch.cat([normalised(prepared(small, filter_)) for filter_ in FILTERS])
-            every = [coarse(in_bfloat16(decoded(jpeg, enough=True)).to(device)).float(), exact(enlarged.to(device))]
+            every = [
+                coarse(in_bfloat16(decoded(jpeg, enough=True)).to(device)).float(),
+                exact(enlarged.to(device)),
+            ]
             return torch.softmax(torch.cat(every), dim=1).cpu().numpy().astype(np.float32)
 
     return answers
 
 
 def decoded(jpeg, *, enough):
-    """The photograph decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 that has as many pixels as the resize needs, or at the next smaller one."""
+    """The photograph decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 that has as many pixels as
+    the resize needs, or at the next smaller one.
+    """
     image = Image.open(io.BytesIO(jpeg))
     least = min(image.size)
     scales = [scale for scale in (1, 2, 4, 8) if least >= scale * RESIZE]
@@ -42,7 +51,9 @@ def decoded(jpeg, *, enough):
 
 def prepared(image, filter_):
     """1×3×224×224, uint8."""
-    return F.pil_to_tensor(F.center_crop(F.resize(image, [RESIZE], filter_), [CROP, CROP])).unsqueeze(0)
+    return F.pil_to_tensor(
+        F.center_crop(F.resize(image, [RESIZE], filter_), [CROP, CROP])
+    ).unsqueeze(0)
 
 
 def normalised(pixels):

@@ -9,7 +9,9 @@ from profile_resnet import record
 
 
 def mark(_model, _images, scores):
-    """Leaves in a recording which class each picture got, as the length of a vector: a capture has to be of this run."""
+    """Leaves in a recording which class each picture got, as the length of a vector: a capture has
+    to be of this run.
+    """
     for index in scores.argmax(1).tolist():
         torch.zeros(index + 1).neg()
 

@@ -1,4 +1,6 @@
-"""What is captured for this lab, and how much work each operator does, from the shapes that a capture records."""
+"""What is captured for this lab, and how much work each operator does, from the shapes that a
+capture records.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ BYTES = 4
 """Of one number: the network runs in float32."""
 
 KNOWN_BALANCE = {"H200": 495e12 / 4800e9, "H100": 495e12 / 3350e9, "A100": 156e12 / 2039e9}
-"""FLOP per byte at which memory and tensor cores are equally busy: dense TF32 over HBM bandwidth, from NVIDIA's data sheets (SXM)."""
+"""FLOP per byte at which memory and tensor cores are equally busy: dense TF32 over HBM bandwidth,
+from NVIDIA's data sheets (SXM).
+"""
 
 CONVOLUTIONS = {
     "aten::mkldnn_convolution": (3, 4),
@@ -35,7 +39,9 @@ ELEMENTWISE = {
     "aten::copy_": (0, 2),
     "aten::mean": (1, 1),
 }
-"""Floating-point operations, and numbers moved to or from memory, for each number of the first input."""
+"""Floating-point operations, and numbers moved to or from memory, for each number of the first
+input.
+"""
 
 
 @cache
@@ -43,7 +49,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jpg"))
 
 
-def make_inputs(rng: np.random.Generator, data: Path, settings: dict[str, Any]) -> np.ndarray[Any, Any]:
+def make_inputs(
+    rng: np.random.Generator, data: Path, settings: dict[str, Any]
+) -> np.ndarray[Any, Any]:
     """A batch of photographs cut at secret places: uint8, batch×3×224×224."""
     pixels = []
     for index in rng.integers(len(_files(data / "small")), size=int(settings["batch"])):
@@ -54,7 +62,8 @@ def make_inputs(rng: np.random.Generator, data: Path, settings: dict[str, Any]) 
 
 
 def work(name: str, dims: Sequence[Any], concrete: Sequence[str]) -> tuple[float, float] | None:
-    """Floating-point operations of one call and bytes it must move at least; None for an operator that is not known here.
+    """Floating-point operations of one call and bytes it must move at least; None for an operator
+    that is not known here.
 
     `dims`: the shapes of its inputs; `concrete`: the values of those that are no tensors, as text.
     """
@@ -62,7 +71,9 @@ def work(name: str, dims: Sequence[Any], concrete: Sequence[str]) -> tuple[float
         return _convolution(dims, *(_numbers(concrete[place]) for place in CONVOLUTIONS[name]))
     if name in ("aten::addmm", "aten::mm"):
         (rows, inner), (_, columns) = dims[-5:][1:3] if name == "aten::addmm" else dims[:2]
-        return 2.0 * rows * inner * columns, BYTES * float(rows * inner + inner * columns + rows * columns)
+        return 2.0 * rows * inner * columns, BYTES * float(
+            rows * inner + inner * columns + rows * columns
+        )
     if name == "aten::max_pool2d_with_indices":
         return _pooling(dims[0], *(_numbers(concrete[place]) for place in (1, 2, 3)))
     if name in ELEMENTWISE:
@@ -80,13 +91,17 @@ def _out(side: int, kernel: int, padding: int, stride: int) -> int:
 
 
 def _convolution(dims: Sequence[Any], padding: list[int], stride: list[int]) -> tuple[float, float]:
-    """Each output is a sum over a window of all channels; input, weights and output pass through memory once."""
+    """Each output is a sum over a window of all channels; input, weights and output pass through
+    memory once.
+    """
     (batch, _, *sides), (outputs, channels, *kernel) = dims[0], dims[1]
     out = batch * outputs * prod(map(_out, sides, kernel, padding, stride))
     return 2.0 * out * channels * prod(kernel), BYTES * float(prod(dims[0]) + prod(dims[1]) + out)
 
 
-def _pooling(image: Sequence[int], kernel: list[int], stride: list[int], padding: list[int]) -> tuple[float, float]:
+def _pooling(
+    image: Sequence[int], kernel: list[int], stride: list[int], padding: list[int]
+) -> tuple[float, float]:
     """One comparison an input of a window; the output is a number and its place, an int64."""
     out = image[0] * image[1] * prod(map(_out, image[2:], kernel, padding, stride))
     return float(out * prod(kernel)), float(BYTES * prod(image) + (BYTES + 8) * out)

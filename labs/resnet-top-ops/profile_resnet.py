@@ -8,7 +8,9 @@ import workload
 
 
 def record(model, images, passes, trace):
-    """Run `passes` forward passes and write what the profiler saw of them, and of nothing else, to the file `trace`."""
+    """Run `passes` forward passes and write what the profiler saw of them, and of nothing else, to
+    the file `trace`.
+    """
     with torch.inference_mode():
         for _ in range(passes):
             model(images)

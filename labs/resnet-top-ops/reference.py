@@ -13,7 +13,9 @@ WARM_UP = 1  # the cold capture came first: what is left to warm up is what froz
 
 
 def load(device):
-    """A function for five jobs: 'cold', 'warm' and 'marked' captures, the 'classes' of pictures, and 'probe'."""
+    """A function for five jobs: 'cold', 'warm' and 'marked' captures, the 'classes' of pictures,
+    and 'probe'.
+    """
     model = workload.network(device)
 
     def answer(job, pixels, passes):
@@ -70,7 +72,9 @@ def fastest_s(run, device, repeats=5):
 
 
 def bandwidth(device):
-    """Bytes a second to and from memory: a copy of 128 MiB, far beyond the caches, reads and writes each byte once."""
+    """Bytes a second to and from memory: a copy of 128 MiB, far beyond the caches, reads and writes
+    each byte once.
+    """
     source = torch.zeros(32 << 20, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
@@ -78,7 +82,9 @@ def bandwidth(device):
 
 
 def matrix_rate(device):
-    """Floating-point operations a second of a large matrix product, in the precision that convolutions have by default."""
+    """Floating-point operations a second of a large matrix product, in the precision that
+    convolutions have by default.
+    """
     side = 8192 if device.startswith("cuda") else 1024
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     left, right = torch.ones(2, side, side, device=device).unbind()

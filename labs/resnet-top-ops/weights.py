@@ -1,8 +1,9 @@
-"""ResNet-50 with its ImageNet weights where they are on this machine, and with stand-in weights where they are not.
+"""ResNet-50 with its ImageNet weights where they are on this machine, and with stand-in weights
+where they are not.
 
-The real ones are `ResNet50_Weights.IMAGENET1K_V2`, read from torch's hub cache (`TORCH_HOME`); `python weights.py` fetches them.
-Without them a stand-in is built from a seed: same layers, same work, same speed, and answers that depend on the picture, but its
-classes mean nothing.
+The real ones are `ResNet50_Weights.IMAGENET1K_V2`, read from torch's hub cache (`TORCH_HOME`);
+`python weights.py` fetches them. Without them a stand-in is built from a seed: same layers, same
+work, same speed, and answers that depend on the picture, but its classes mean nothing.
 """
 
 from pathlib import Path
@@ -16,7 +17,8 @@ REAL = ResNet50_Weights.IMAGENET1K_V2
 SEED = 50
 # How far the stand-in's logits spread over pictures: about as far as the real network's.
 LOGIT_SPREAD = 3.0
-# What a block adds to its shortcut: with much more, a seeded network turns rounding errors into other answers.
+# What a block adds to its shortcut: with much more, a seeded network turns rounding errors into
+# other answers.
 RESIDUAL = 0.2
 
 
@@ -33,7 +35,9 @@ def load_resnet50() -> ResNet:
 
 
 def stand_in():
-    """A seeded network that behaves like a trained one: a smooth stem, small residual steps, logits spread over pictures."""
+    """A seeded network that behaves like a trained one: a smooth stem, small residual steps, logits
+    spread over pictures.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(SEED)
         model = resnet50(weights=None)
@@ -56,7 +60,9 @@ def stand_in():
 
 
 def noise_pictures(count: int, side: int) -> torch.Tensor:
-    """`count` normalised pictures, N×3×side×side, of soft and of fine coloured noise in different strengths."""
+    """`count` normalised pictures, N×3×side×side, of soft and of fine coloured noise in different
+    strengths.
+    """
     total = torch.randn(count, 3, 1, 1)
     for cells in (2, 4, 8, 16, 32, 64):
         grain = torch.randn(count, 3, cells, cells) * torch.rand(count, 1, 1, 1)

@@ -1,4 +1,6 @@
-"""The network, the photographs and how many passes are looked at. The same for everyone: a check uses its own copy."""
+"""The network, the photographs and how many passes are looked at. The same for everyone: a check
+uses its own copy.
+"""
 
 import argparse
 import os
@@ -27,8 +29,10 @@ def photographs(folder, count):
 
 
 def network(device):
-    """ResNet-50 in float32 as torchvision has it, on `device`. One CPU thread: machines of any size compare, and a thread that waits
-    for another, which a busy core holds up, is no part of an operator's time."""
+    """ResNet-50 in float32 as torchvision has it, on `device`. One CPU thread: machines of any size
+    compare, and a thread that waits for another, which a busy core holds up, is no part of an
+    operator's time.
+    """
     torch.set_num_threads(1)
     return load_resnet50().to(device)
 
@@ -42,7 +46,10 @@ def main(record):
     """Record the trace of PASSES forward passes on photographs of the data set."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     options = parser.parse_args()
@@ -51,5 +58,6 @@ def main(record):
     trace.unlink(missing_ok=True)
     record(network(options.device), images, PASSES, trace)
     print(
-        f"{PASSES} passes of {len(images)} photographs on {options.device}: {TRACE if trace.exists() else 'no trace'}"
+        f"{PASSES} passes of {len(images)} photographs on {options.device}:"
+        f" {TRACE if trace.exists() else 'no trace'}"
     )

@@ -1,7 +1,9 @@
-"""What this machine can do, on one core or on its GPU: `python ceilings.py`. A check compares your code with `load` in this file.
+"""What this machine can do, on one core or on its GPU: `python ceilings.py`. A check compares your
+code with `load` in this file.
 
-Bandwidth is measured with `a += b`, which reads two numbers and writes one per element. A copy would show too little: on a CPU, writing to an
-array first fetches what it overwrites, so a copy moves three bytes for every two that you count.
+Bandwidth is measured with `a += b`, which reads two numbers and writes one per element. A copy
+would show too little: on a CPU, writing to an array first fetches what it overwrites, so a copy
+moves three bytes for every two that you count.
 """
 
 import argparse
@@ -12,11 +14,15 @@ import numpy as np
 import torch
 
 ARRAYS_MOVED = 9
-"""The least that one step of `apply_gradients` must move: five arrays read (p, m, v, ema, g), four written (p, m, v, ema)."""
+"""The least that one step of `apply_gradients` must move: five arrays read (p, m, v, ema, g), four
+written (p, m, v, ema).
+"""
 
 
 def load(device):
-    """Additions in place that move as many bytes as `apply_gradients` must, on arrays of the same size. Nobody looks at the answer."""
+    """Additions in place that move as many bytes as `apply_gradients` must, on arrays of the same
+    size. Nobody looks at the answer.
+    """
 
     @torch.inference_mode()
     def add(p, m, v, ema, gradients, rates, first):
@@ -53,10 +59,15 @@ def main():
         target = torch.ones_like(source)
         calls = max(1, 2**25 // working_set)
         seconds = best_s(lambda: [target.add_(source) for _ in range(calls)], device)
-        rate = 1.5 * calls * working_set / seconds  # moves three numbers for every two that the arrays hold
-        print(f"a += b, both arrays together {working_set / 2**20:8.3f} MiB: {rate / 1e9:8.1f} GB/s")
+        # Moves three numbers for every two that the arrays hold.
+        rate = 1.5 * calls * working_set / seconds
+        print(
+            f"a += b, both arrays together {working_set / 2**20:8.3f} MiB: {rate / 1e9:8.1f} GB/s"
+        )
     a, b = torch.rand(2048, 2048, device=device), torch.rand(2048, 2048, device=device)
-    print(f"product of fp32 matrices: {2 * 2048**3 / best_s(lambda: a @ b, device) / 1e9:.0f} GFLOP/s")
+    print(
+        f"product of fp32 matrices: {2 * 2048**3 / best_s(lambda: a @ b, device) / 1e9:.0f} GFLOP/s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The inputs of the update, and what is right. Trusted: runs in the verifier, never in a workspace.
 
-The truth is the shipped update in float64, computed at secret places of the arrays and at both ends, since it is elementwise. An answer may be
-off by what float32 arithmetic in any order allows; half precision is off by a thousand times more.
+The truth is the shipped update in float64, computed at secret places of the arrays and at both
+ends, since it is elementwise. An answer may be off by what float32 arithmetic in any order allows;
+half precision is off by a thousand times more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ NAMES = ("p", "m", "v", "ema")
 PLACES, ENDS = 20_000, 4_096
 """How many secret places are computed, and how many at either end of the arrays."""
 ROUNDING = 2.0**-21
-"""The error allowed per step, for values near 1: a few roundings of float32. It adds up like a random walk."""
+"""The error allowed per step, for values near 1: a few roundings of float32. It adds up like a
+random walk.
+"""
 
 
 def cases(rng: np.random.Generator, settings: dict[str, Any]) -> list[str]:
@@ -31,8 +34,12 @@ def threads(case: str) -> int | None:
     return 1
 
 
-def make_inputs(rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]) -> list[Any]:
-    """Fresh state and gradients. Their number, their length and the number of the first step are drawn in secret."""
+def make_inputs(
+    rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
+) -> list[Any]:
+    """Fresh state and gradients. Their number, their length and the number of the first step are
+    drawn in secret.
+    """
     size = int(rng.integers(*settings["parameters"]))
     pushed = int(rng.integers(*settings["pushed"]))
     return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
@@ -47,7 +54,9 @@ def _call(rng: np.random.Generator, size: int, pushed: int, steps: int) -> list[
 
 
 def _centred(rng: np.random.Generator, *shape: int) -> Array:
-    """Uniform numbers between -2 and 2, which take a third of the time of normal ones: a call has a quarter of a gigabyte of them."""
+    """Uniform numbers between -2 and 2, which take a third of the time of normal ones: a call has a
+    quarter of a gigabyte of them.
+    """
     numbers = rng.random(shape, dtype=np.float32)
     numbers -= np.float32(0.5)
     numbers *= np.float32(4)
@@ -55,7 +64,9 @@ def _centred(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Untimed calls: lengths that no block size divides, the first step, where the corrections are largest, gradients of zero, and parameters hardly used."""
+    """Untimed calls: lengths that no block size divides, the first step, where the corrections are
+    largest, gradients of zero, and parameters hardly used.
+    """
     hard = []
     for size in (1, 31, 4_097, 100_003):
         inputs = _call(rng, size, int(rng.integers(1, 6)), int(rng.integers(6, 12)))
@@ -63,11 +74,17 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
         hard.append((f"update of {size}", inputs))
     zero = _call(rng, 5_000, 3, 6)
     zero[4][1] = 0.0
-    return [*hard, ("update with gradients of zero", zero), ("update of unused parameters", _hardly_used(rng))]
+    return [
+        *hard,
+        ("update with gradients of zero", zero),
+        ("update of unused parameters", _hardly_used(rng)),
+    ]
 
 
 def _hardly_used(rng: np.random.Generator) -> list[Any]:
-    """A call in which a third of the parameters never had a gradient, and a third has its first, as small as EPS: there the update depends on it."""
+    """A call in which a third of the parameters never had a gradient, and a third has its first, as
+    small as EPS: there the update depends on it.
+    """
     inputs = _call(rng, 5_000, 3, 6)
     _, m, v, _, gradients, _, _ = inputs
     for array in (m, v):
@@ -78,12 +95,19 @@ def _hardly_used(rng: np.random.Generator) -> list[Any]:
 
 
 def judge(
-    case: str, inputs: list[Any], answer: list[Array], reference: list[Array], settings: dict[str, Any]
+    case: str,
+    inputs: list[Any],
+    answer: list[Array],
+    reference: list[Array],
+    settings: dict[str, Any],
 ) -> str | None:
     """None if all four arrays are right, else one sentence about the first that is not."""
     size = len(inputs[0])
     if len(answer) != len(NAMES) or any(np.shape(part) != (size,) for part in answer):
-        return f"The answer has the shapes {[np.shape(part) for part in answer]}, not p, m, v and ema of {size} numbers each."
+        return (
+            f"The answer has the shapes {[np.shape(part) for part in answer]}, not p, m, v and ema"
+            f" of {size} numbers each."
+        )
     places = _places(size)
     wanted = exact(*(np.asarray(array)[..., places] for array in inputs[:5]), inputs[5], inputs[6])
     allowed = ROUNDING * (4 + len(inputs[5]) ** 0.5)
@@ -93,8 +117,9 @@ def judge(
         if not finite or error.max() > allowed:
             how = f"is off by {error.max():.2g}" if finite else "is not finite everywhere"
             return (
-                f"`{name}` {how} after {len(inputs[5])} steps; float32 arithmetic may be off by {allowed:.2g}. "
-                "Apply every gradient in order, with its own learning rate and step number, in single precision."
+                f"`{name}` {how} after {len(inputs[5])} steps; float32 arithmetic may be off by"
+                f" {allowed:.2g}. Apply every gradient in order, with its own learning rate and"
+                " step number, in single precision."
             )
     return None
 
@@ -109,8 +134,12 @@ def _places(size: int) -> Array:
 def exact(
     p: Array, m: Array, v: Array, ema: Array, gradients: Array, rates: Array, first: int
 ) -> tuple[Array, Array, Array, Array]:
-    """The update in float64: AdamW's (Loshchilov, Hutter 2019) and the running mean of its parameters."""
-    p, m, v, ema, gradients = (np.asarray(array, dtype=np.float64) for array in (p, m, v, ema, gradients))
+    """The update in float64: AdamW's (Loshchilov, Hutter 2019) and the running mean of its
+    parameters.
+    """
+    p, m, v, ema, gradients = (
+        np.asarray(array, dtype=np.float64) for array in (p, m, v, ema, gradients)
+    )
     for step, rate in enumerate(np.asarray(rates).tolist()):
         g, t = gradients[step % len(gradients)], first + step
         m = BETA1 * m + (1 - BETA1) * g

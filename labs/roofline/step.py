@@ -1,4 +1,6 @@
-"""`apply_gradients`, one of the five operators that `tick.py` times: `python step.py` prints all five, `--trace FILE` records them."""
+"""`apply_gradients`, one of the five operators that `tick.py` times: `python step.py` prints all
+five, `--trace FILE` records them.
+"""
 
 import numpy as np
 import torch
@@ -7,9 +9,11 @@ BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 
 
 def apply_gradients(p, m, v, ema, gradients, rates, first):
-    """Applies the gradients [K, N] that the workers pushed, one after another, to the parameters [N], and updates their running mean.
+    """Applies the gradients [K, N] that the workers pushed, one after another, to the parameters
+    [N], and updates their running mean.
 
-    `rates` [R] are the learning rates of the steps; if R > K, the gradients repeat. `first` is the number of the first step.
+    `rates` [R] are the learning rates of the steps; if R > K, the gradients repeat. `first` is the
+    number of the first step.
     """
     for step, rate in enumerate(rates):
         g, t = gradients[step % len(gradients)], first + step
@@ -23,7 +27,9 @@ def apply_gradients(p, m, v, ema, gradients, rates, first):
 
 
 def load(device):
-    """The function that a check calls: `apply_gradients` on NumPy arrays; the answer is p, m, v and ema."""
+    """The function that a check calls: `apply_gradients` on NumPy arrays; the answer is p, m, v and
+    ema.
+    """
 
     @torch.inference_mode()
     def answer(p, m, v, ema, gradients, rates, first):

@@ -1,4 +1,6 @@
-"""One tick of a parameter server: its five operators, timed one by one. `apply_gradients` comes from `step.py`."""
+"""One tick of a parameter server: its five operators, timed one by one. `apply_gradients` comes
+from `step.py`.
+"""
 
 import argparse
 import json
@@ -42,11 +44,19 @@ def age(counters):
 
 def operators(device, apply_gradients):
     """The five operators by name, each ready to be called on its own data."""
-    x, weight = torch.randn(FEATURES, FEATURES, device=device), torch.randn(FEATURES, FEATURES, device=device)
+    x, weight = (
+        torch.randn(FEATURES, FEATURES, device=device),
+        torch.randn(FEATURES, FEATURES, device=device),
+    )
     table, query = torch.randn(*TABLE, device=device), torch.randn(TABLE[1], device=device)
     p, m, ema = (torch.randn(PARAMETERS, device=device) for _ in range(3))
-    v, gradients = torch.rand(PARAMETERS, device=device), torch.randn(PUSHED, PARAMETERS, device=device)
-    requests, scale, shift = (torch.randn(*size, device=device) for size in ((REQUESTS, WIDTH), (WIDTH,), (WIDTH,)))
+    v, gradients = (
+        torch.rand(PARAMETERS, device=device),
+        torch.randn(PUSHED, PARAMETERS, device=device),
+    )
+    requests, scale, shift = (
+        torch.randn(*size, device=device) for size in ((REQUESTS, WIDTH), (WIDTH,), (WIDTH,))
+    )
     counters = torch.ones(COUNTERS[device], device=device)
     return {
         "project": lambda: project(x, weight),
@@ -88,7 +98,13 @@ def main(apply_gradients):
     with torch.inference_mode():
         found = operators(options.device, apply_gradients)
         print(
-            json.dumps({name: round(milliseconds(call, options.device), 3) for name, call in found.items()}, indent=1)
+            json.dumps(
+                {
+                    name: round(milliseconds(call, options.device), 3)
+                    for name, call in found.items()
+                },
+                indent=1,
+            )
         )
         if options.trace:
             record(found, options.trace)

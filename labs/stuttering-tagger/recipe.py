@@ -1,4 +1,4 @@
-"""What is trained and on what: a tagger of token sequences of different lengths. Not to be edited."""
+"""The model and its data: a tagger of token sequences of different lengths. Not to be edited."""
 
 import torch
 from torch import nn
@@ -11,7 +11,9 @@ BATCH, STEPS, LOG_EVERY = 32, 40, 10
 
 
 class Block(nn.Module):
-    """LayerNorm, two layers and a residual: (batch, tokens, width) to the same. GELU has no kink, so rounding stays rounding."""
+    """LayerNorm, two layers and a residual: (batch, tokens, width) to the same. GELU has no kink,
+    so rounding stays rounding.
+    """
 
     def __init__(self):
         super().__init__()
@@ -48,7 +50,8 @@ class Data:
         self.lengths = torch.randint(LONGEST // 2, LONGEST, (count,), generator=rng)
 
     def batches(self, pin_memory=False):
-        """Batches of (tokens, tags, lengths) in the host's memory: (BATCH, LONGEST) twice, and (BATCH,).
+        """Batches of (tokens, tags, lengths) in the host's memory: (BATCH, LONGEST) twice, and
+        (BATCH,).
 
         With `pin_memory`, a thread of the loader pins them ahead.
         """

@@ -1,6 +1,8 @@
-"""An emulated accelerator whose every cost is known: host, queue, caches, clocks. Time is virtual: nothing waits, and no machine's speed matters.
+"""An emulated accelerator whose every cost is known: host, queue, caches, clocks. Time is virtual:
+nothing waits, and no machine's speed matters.
 
-Costs are of the order of a data-centre GPU's; they are set here and not published anywhere. Only the verifier runs this file.
+Costs are of the order of a data-centre GPU's; they are set here and not published anywhere. Only
+the verifier runs this file.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ READ_CLOCK_S, RECORD_S, SYNCHRONIZE_S, MAKE_S = 1e-7, 1e-6, 8e-6, 2e-5
 COPY_BYTES_S = 12e9
 TICK_S, EVENT_TICK_S = 4e-3, 5e-7
 AWAKE_S, ASLEEP_S, SLOWEST = 15e-3, 50e-3, 0.6
-"""Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall after ASLEEP_S of idling."""
+"""Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall
+after ASLEEP_S of idling.
+"""
 STALLS_A_SECOND, STALL_S = 4.0, (5e-3, 15e-3)
 """Someone else uses the device: how often per second of work, and for how long."""
 STEPS_A_SECOND, STEP_S = 2.0, 0.03
@@ -30,7 +34,9 @@ STEPS_A_SECOND, STEP_S = 2.0, 0.03
 
 @dataclass(frozen=True)
 class Function:
-    """A function of known cost. Shares and factors are of `cost_s`: the middle of what calls take in steady state on data that is in no cache."""
+    """A function of known cost. Shares and factors are of `cost_s`: the middle of what calls take
+    in steady state on data that is in no cache.
+    """
 
     cost_s: float
     jitter: float
@@ -45,7 +51,9 @@ class Function:
 
 @dataclass(frozen=True)
 class Scale:
-    """How long things take on a device, in seconds. `quiet`, `noisy` and `launch` are ranges; `practice` holds the costs of the four practice functions."""
+    """How long things take on a device, in seconds. `quiet`, `noisy` and `launch` are ranges;
+    `practice` holds the costs of the four practice functions.
+    """
 
     quiet_s: tuple[float, float]
     noisy_s: tuple[float, float]
@@ -58,8 +66,12 @@ GPU = Scale((15e-6, 4e-3), (20e-3, 30e-3), (3e-6, 6e-6), 32e-6, (4e-5, 2e-3, 3e-
 
 
 def draw(rng: np.random.Generator, *, noisy: bool = False, scale: Scale = GPU) -> Function:
-    """A function with secret figures. `noisy`: its calls are long and vary by half, and there is time for only a few."""
-    cost_s = float(rng.uniform(*scale.noisy_s) if noisy else np.exp(rng.uniform(*np.log(scale.quiet_s))))
+    """A function with secret figures. `noisy`: its calls are long and vary by half, and there is
+    time for only a few.
+    """
+    cost_s = float(
+        rng.uniform(*scale.noisy_s) if noisy else np.exp(rng.uniform(*np.log(scale.quiet_s)))
+    )
     most = min(32 << 20, cost_s * 2e12)  # no faster than a memory of 2 TB/s
     return Function(
         cost_s=cost_s,
@@ -76,7 +88,8 @@ def draw(rng: np.random.Generator, *, noisy: bool = False, scale: Scale = GPU) -
 
 @dataclass
 class Device:
-    """The machine while one benchmark uses it. `host_s` is the host's time; at `tail_s` all queued work will have run.
+    """The machine while one benchmark uses it. `host_s` is the host's time; at `tail_s` all queued
+    work will have run.
 
     A device that does real work overrides `_until`, `_wait`, `_run`, `_mark` and `_reached`.
     """
@@ -92,9 +105,12 @@ class Device:
     calls: int = 0
     runs: int = 0
     disturbed = ""
-    """On a device that does real work: why this benchmark cannot be judged. Nothing disturbs the emulated one."""
+    """On a device that does real work: why this benchmark cannot be judged. Nothing disturbs the
+    emulated one.
+    """
     rows: list[tuple[str, float, float]] | None = None
-    """If this is a list, what host and device do is appended to it: name, begin and end in seconds."""
+    """If this is a list, what host and device do is appended to it: name, begin and end in seconds.
+    """
     inputs: dict[int, bool] = field(default_factory=dict)
     events: dict[int, float] = field(default_factory=dict)
     unused: dict[int, int] = field(default_factory=dict)
@@ -177,7 +193,9 @@ class Device:
         self._queue(cost_s, "function")
 
     def _queue(self, cost_s: float, name: str = "") -> float:
-        """Queues work that costs this much at full speed; returns when it will have run. A full queue makes the host wait."""
+        """Queues work that costs this much at full speed; returns when it will have run. A full
+        queue makes the host wait.
+        """
         while self.queued and self.queued[0] <= self.host_s:
             self.queued.popleft()
         if len(self.queued) >= QUEUE_LENGTH:
@@ -276,4 +294,10 @@ class Device:
             self.rows.append((f"host {HOST_ROWS[code]}", began_s, self.host_s))
 
 
-HOST_ROWS = {CALL: "call", MAKE: "make_input", SYNCHRONIZE: "synchronize", TIME: "time", PERF_COUNTER: "perf_counter"}
+HOST_ROWS = {
+    CALL: "call",
+    MAKE: "make_input",
+    SYNCHRONIZE: "synchronize",
+    TIME: "time",
+    PERF_COUNTER: "perf_counter",
+}

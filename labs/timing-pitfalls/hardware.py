@@ -1,7 +1,8 @@
-"""A device that does real work: its calls keep a core or the GPU of this machine busy, and host and events read real clocks.
+"""A device that does real work: its calls keep a core or the GPU of this machine busy, and host and
+events read real clocks.
 
-How long a call should take follows from the emulator's caches, clocks and stalls and a secret seed. This machine's own disturbances come on top.
-Only the verifier runs this file.
+How long a call should take follows from the emulator's caches, clocks and stalls and a secret seed.
+This machine's own disturbances come on top. Only the verifier runs this file.
 """
 
 from __future__ import annotations
@@ -15,28 +16,39 @@ import numpy as np
 from bottleneck_lab.measure.kinds.benchmark.bench import Bench, disturbance
 
 STEADY, SHARE = 0.05, 0.05
-"""By how much work may miss the time it should take, and the share of a function's work that may miss it by more."""
+"""By how much work may miss the time it should take, and the share of a function's work that may
+miss it by more.
+"""
 LONGER_S, LONGER = 2e-4, 0.01
-"""How much longer a wait for the device may take than it should: seconds, or a share of the work, if that is longer. An interval that misses the cost by
-more is wrong (`nearly` in lab.toml), and pauses that are too rare to disturb SHARE of short calls can lengthen every batch of them.
+"""How much longer a wait for the device may take than it should: seconds, or a share of the work,
+if that is longer. An interval that misses the cost by more is wrong (`nearly` in lab.toml), and
+pauses that are too rare to disturb SHARE of short calls can lengthen every batch of them.
 """
 LAUNCH_S = {"cpu": (1e-5, 2e-5), "cuda": (5e-6, 1e-5)}
-"""From and to, as of `Scale`. On a GPU a real launch in the device's process follows, of another 10 µs or so."""
+"""From and to, as of `Scale`. On a GPU a real launch in the device's process follows, of another 10
+µs or so.
+"""
 
 
 def real_scale(emulator: Any, device: str) -> Any:
-    """How long things take on a real device: longer than on the emulated GPU, so that handing work to another process is as small a part as a launch there."""
-    return emulator.Scale((1e-4, 2e-3), (5e-3, 8e-3), LAUNCH_S[device], 2e-4, (1.5e-4, 1e-3, 3e-4, 6e-3))
+    """How long things take on a real device: longer than on the emulated GPU, so that handing work
+    to another process is as small a part as a launch there.
+    """
+    return emulator.Scale(
+        (1e-4, 2e-3), (5e-3, 8e-3), LAUNCH_S[device], 2e-4, (1.5e-4, 1e-3, 3e-4, 6e-3)
+    )
 
 
 def device_class(emulator: Any) -> type:
     """The emulator's Device, with its work done on a bench."""
 
     class Device(emulator.Device):  # type: ignore[misc]  # the emulator is loaded by its path
-        """`bench` works, `clock` tells the time, and `computed` how much of it this thread has had a core, in seconds.
+        """`bench` works, `clock` tells the time, and `computed` how much of it this thread has had
+        a core, in seconds.
 
-        The host's time stands still while the learner's process computes and the device has nothing to do, and while the device's notes are taken:
-        every window would otherwise include messages between processes, and what the judge writes down.
+        The host's time stands still while the learner's process computes and the device has nothing
+        to do, and while the device's notes are taken: every window would otherwise include messages
+        between processes, and what the judge writes down.
         """
 
         def __init__(
@@ -67,7 +79,9 @@ def device_class(emulator: Any) -> type:
 
         @property
         def disturbed(self) -> str:
-            """What kept too much of the work from taking the time it should; empty if nothing did, or nothing is measured."""
+            """What kept too much of the work from taking the time it should; empty if nothing did,
+            or nothing is measured.
+            """
             if self.bench.rehearsed:
                 return ""
             rows = np.concatenate(self._reports) if self._reports else np.empty((0, 3))
@@ -96,7 +110,12 @@ def device_class(emulator: Any) -> type:
             report = self.bench.report()
             if len(report):
                 due_s, begin_s, end_s = report.sum(axis=0)
-                late_s = before_s + self.bench.done_s - max(since_s, report[-1, 2]) + (end_s - begin_s - due_s)
+                late_s = (
+                    before_s
+                    + self.bench.done_s
+                    - max(since_s, report[-1, 2])
+                    + (end_s - begin_s - due_s)
+                )
                 self._lengthened.append(bool(late_s > max(LONGER_S, LONGER * due_s)))
             for event, (_, _, end_s) in zip(self._queued_events, report.tolist(), strict=True):
                 if event is not None:

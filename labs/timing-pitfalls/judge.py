@@ -1,4 +1,6 @@
-"""What is right in this lab: hidden functions of known cost, and what an honest benchmark reports for each."""
+"""What is right in this lab: hidden functions of known cost, and what an honest benchmark reports
+for each.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ CLAIMED = 0.95
 SURE = 0.001
 """How often, at most, honest intervals are refused."""
 WIDEST_NOISY = 0.5
-"""No interval needs a larger half-width than this share of its estimate, however much calls vary."""
+"""No interval needs a larger half-width than this share of its estimate, however much calls vary.
+"""
 
 
 @cache
 def beside(name: str) -> ModuleType:
     """A file of this folder that only the verifier loads."""
-    spec = importlib.util.spec_from_file_location(f"timing_{name}", Path(__file__).with_name(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(
+        f"timing_{name}", Path(__file__).with_name(f"{name}.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -51,7 +56,9 @@ def real_device() -> Any:
 def scale_of(settings: dict[str, Any]) -> Any:
     """How long things take on the device of these settings."""
     return (
-        beside("hardware").real_scale(emulator(), settings["bench"].device) if "bench" in settings else emulator().GPU
+        beside("hardware").real_scale(emulator(), settings["bench"].device)
+        if "bench" in settings
+        else emulator().GPU
     )
 
 
@@ -64,7 +71,9 @@ def device_for(function: Any, rng: np.random.Generator, settings: dict[str, Any]
 
 @dataclass
 class Trial:
-    """One benchmark of one function, on a fresh machine. `answer` is what the benchmark returned, empty until then."""
+    """One benchmark of one function, on a fresh machine. `answer` is what the benchmark returned,
+    empty until then.
+    """
 
     name: str
     function: Any
@@ -79,15 +88,24 @@ class Trial:
         return [self.benchmark]
 
     def serve(self, values: list[Any]) -> list[float]:
-        """Answers one message of the harness: an array of commands, N×3. Raises ValueError for anything else."""
-        if len(values) != 1 or not isinstance(values[0], np.ndarray) or values[0].ndim != 2 or values[0].shape[1] != 3:
+        """Answers one message of the harness: an array of commands, N×3. Raises ValueError for
+        anything else.
+        """
+        if (
+            len(values) != 1
+            or not isinstance(values[0], np.ndarray)
+            or values[0].ndim != 2
+            or values[0].shape[1] != 3
+        ):
             raise ValueError("expected one array of commands")
         status, value = self.device.serve(values[0].astype(np.int64).tolist())
         return [float(status), float(value)]
 
     def finish(self, values: list[Any]) -> None:
         """Takes what the benchmark returned."""
-        self.answer = tuple(float(value) if isinstance(value, int | float) else math.nan for value in values)
+        self.answer = tuple(
+            float(value) if isinstance(value, int | float) else math.nan for value in values
+        )
 
     @property
     def late(self) -> bool:
@@ -115,9 +133,11 @@ class Trial:
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """The hidden functions in random order. Ends early at the first unusable answer, and on a machine that disturbs too many.
+    """The hidden functions in random order. Ends early at the first unusable answer, and on a
+    machine that disturbs too many.
 
-    `nearly` of the settings: an interval that misses the cost by up to this share still counts, for the launch and wait that remain in a long batch.
+    `nearly` of the settings: an interval that misses the cost by up to this share still counts, for
+    the launch and wait that remain in a long batch.
     """
     done: list[Trial] = []
     kinds = [False] * settings["quiet"] + [True] * settings["noisy"]
@@ -144,7 +164,9 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
     """Four functions, the same every time, measured by each colleague and by the learner."""
     scale = scale_of(settings)
     launch_s = sum(scale.launch_s) / 2
-    for seed, ((name, (jitter, lazy)), cost_s) in enumerate(zip(PRACTICE.items(), scale.practice_s, strict=True)):
+    for seed, ((name, (jitter, lazy)), cost_s) in enumerate(
+        zip(PRACTICE.items(), scale.practice_s, strict=True)
+    ):
         function = emulator().Function(
             cost_s, jitter, launch_s, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy
         )
@@ -163,7 +185,8 @@ def profiled(settings: dict[str, Any]) -> Trial:
 def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
     """What host and device did: name, whether it was the host, begin and end in seconds."""
     return [
-        (name.removeprefix("host "), name.startswith("host "), begin, end) for name, begin, end in trial.device.rows
+        (name.removeprefix("host "), name.startswith("host "), begin, end)
+        for name, begin, end in trial.device.rows
     ]
 
 
@@ -187,8 +210,12 @@ def usable(trial: Trial) -> bool:
     )
 
 
-def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | None, int, float | None]]:
-    """For each criterion: what is wrong (None if nothing), how many functions were judged, and its figure."""
+def judge(
+    done: list[Trial], settings: dict[str, Any]
+) -> dict[str, tuple[str | None, int, float | None]]:
+    """For each criterion: what is wrong (None if nothing), how many functions were judged, and its
+    figure.
+    """
     done = _undisturbed(done)
     odd = next((trial for trial in done if trial.answer and not usable(trial)), None)
     if odd is not None:
@@ -203,14 +230,21 @@ def judge(done: list[Trial], settings: dict[str, Any]) -> dict[str, tuple[str | 
     }
     used_s = max((trial.device.used_s for trial in done), default=0.0)
     problem = late and f"{late.name} used the machine for {used_s:.2f} s."
-    return {**{id_: part for id_, part in found.items() if not late or part[0]}, "budget": (problem, len(done), used_s)}
+    return {
+        **{id_: part for id_, part in found.items() if not late or part[0]},
+        "budget": (problem, len(done), used_s),
+    }
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:
-    """The functions that can be judged. Raises BusyMachineError where a real machine disturbed too many."""
+    """The functions that can be judged. Raises BusyMachineError where a real machine disturbed too
+    many.
+    """
     late = next((trial for trial in done if trial.late and trial.device.disturbed), None)
     if late is not None:
-        raise busy(f"{late.name} ran out of time while this machine disturbed it: {late.device.disturbed}.")
+        raise busy(
+            f"{late.name} ran out of time while this machine disturbed it: {late.device.disturbed}."
+        )
     require_quiet([trial.device for trial in done if not _is_plain(trial)], "functions")
     return [trial for trial in done if _is_plain(trial) or not trial.device.disturbed]
 
@@ -223,22 +257,31 @@ def _is_plain(trial: Trial) -> bool:
 def _odd(trial: Trial) -> str:
     """What is wrong with the answer itself."""
     if len(trial.answer) == 3 and not any(trial.answer):
-        return f"`benchmark` reports that {trial.name} takes no time at all; it costs {_microseconds(trial.cost_s)}."
+        return (
+            f"`benchmark` reports that {trial.name} takes no time at all; it costs"
+            f" {_microseconds(trial.cost_s)}."
+        )
     said = ", ".join(f"{figure:.6g}" for figure in trial.answer)
     return (
-        f"{trial.name}: `benchmark` returned ({said}); expected an estimate and the two ends of an interval around it."
+        f"{trial.name}: `benchmark` returned ({said}); expected an estimate and the two ends of an"
+        " interval around it."
     )
 
 
-def _wrong_costs(quiet: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+def _wrong_costs(
+    quiet: list[Trial], settings: dict[str, Any]
+) -> tuple[str | None, int, float | None]:
     wrong = [trial for trial in quiet if trial.error > settings["within"]]
-    worst = max(quiet, key=lambda trial: abs(math.log(trial.answer[0] / trial.cost_s)), default=None)
+    worst = max(
+        quiet, key=lambda trial: abs(math.log(trial.answer[0] / trial.cost_s)), default=None
+    )
     if worst is None or not wrong:
         return None, len(quiet), worst and worst.error
     side = "low" if worst.answer[0] < worst.cost_s else "high"
     problem = (
-        f"{len(wrong)} of {len(quiet)} estimates are further off. The worst is {_microseconds(worst.answer[0])} for a function "
-        f"that costs {_microseconds(worst.cost_s)}: {_times(worst)} too {side}."
+        f"{len(wrong)} of {len(quiet)} estimates are further off. The worst is"
+        f" {_microseconds(worst.answer[0])} for a function that costs"
+        f" {_microseconds(worst.cost_s)}: {_times(worst)} too {side}."
     )
     return problem, len(quiet), worst.error
 
@@ -252,21 +295,23 @@ def _microseconds(seconds: float) -> str:
     return f"{1e6 * seconds:,.1f} µs"
 
 
-def _missed(judged: list[Trial], noisy: list[Trial], nearly: float) -> tuple[str | None, int, float | None]:
+def _missed(
+    judged: list[Trial], noisy: list[Trial], nearly: float
+) -> tuple[str | None, int, float | None]:
     share = sum(not trial.missed(nearly) for trial in judged) / len(judged) if judged else None
     for group, which in ((judged, ""), (noisy, " for functions whose calls vary by half")):
         misses, most = sum(trial.missed(nearly) for trial in group), most_misses(len(group))
         if misses > most:
             problem = (
-                f"{misses} of {len(group)} intervals{which} miss the true cost. "
-                f"Honest {CLAIMED:.0%} intervals would miss more than {most} in at most 1 check of 1,000."
+                f"{misses} of {len(group)} intervals{which} miss the true cost. Honest"
+                f" {CLAIMED:.0%} intervals would miss more than {most} in at most 1 check of 1,000."
             )
             return problem, len(judged), share
     return None, len(judged), share
 
 
 def most_misses(n: int) -> int:
-    """The number of misses in `n` that honest intervals exceed with a probability of at most SURE."""
+    """Return how many of `n` honest intervals may miss: more do with a probability of at most SURE."""
     tail, k = 1.0, -1
     while tail > SURE:
         k += 1
@@ -274,7 +319,9 @@ def most_misses(n: int) -> int:
     return k
 
 
-def _too_wide(judged: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+def _too_wide(
+    judged: list[Trial], settings: dict[str, Any]
+) -> tuple[str | None, int, float | None]:
     quiet = [trial for trial in judged if not trial.noisy]
     widest = max(quiet, key=lambda trial: trial.half_width, default=None)
     if widest is not None and widest.half_width > settings["within"]:
@@ -282,6 +329,8 @@ def _too_wide(judged: list[Trial], settings: dict[str, Any]) -> tuple[str | None
         return problem, len(judged), widest.half_width
     loose = next((trial for trial in judged if trial.half_width > WIDEST_NOISY), None)
     problem = (
-        f"{loose.name}: ±{loose.half_width:.0%}. No function needs more than ±{WIDEST_NOISY:.0%}." if loose else None
+        f"{loose.name}: ±{loose.half_width:.0%}. No function needs more than ±{WIDEST_NOISY:.0%}."
+        if loose
+        else None
     )
     return problem, len(judged), widest and widest.half_width

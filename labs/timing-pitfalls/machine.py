@@ -1,7 +1,7 @@
 """The machine that a benchmark runs on: the calls it offers, and two implementations of them.
 
-`lab run` and `lab check` connect `Machine` to an emulated accelerator, or to a core or GPU that does timed work. `python stopwatch.py` uses
-`Here`: this computer's GPU or CPU, through PyTorch.
+`lab run` and `lab check` connect `Machine` to an emulated accelerator, or to a core or GPU that
+does timed work. `python stopwatch.py` uses `Here`: this computer's GPU or CPU, through PyTorch.
 """
 
 import time
@@ -34,7 +34,8 @@ class Machine:
         return Result(self, self._ids, x)
 
     def make_input(self, fill=None):
-        """Makes a new input: data like those in production, or all of one value, as from `torch.full`.
+        """Makes a new input: data like those in production, or all of one value, as from
+        `torch.full`.
 
         It is made on the host and copied to the device, which has 8 GB for the inputs still in use.
         """
@@ -43,7 +44,9 @@ class Machine:
         return Input(self, self._ids)
 
     def use(self, result):
-        """Queues work that needs the result and takes no time. A runtime may skip a call whose result nobody needs."""
+        """Queues work that needs the result and takes no time. A runtime may skip a call whose
+        result nobody needs.
+        """
         self._put(USE, result.id)
 
     def synchronize(self):
@@ -64,7 +67,9 @@ class Machine:
         return self._get(PERF_COUNTER)
 
     def time(self):
-        """The host's calendar clock, like time.time on a machine whose clock ticks every 4 ms and is adjusted over the network."""
+        """The host's calendar clock, like time.time on a machine whose clock ticks every 4 ms and
+        is adjusted over the network.
+        """
         return self._get(TIME)
 
     def seconds_left(self):
@@ -86,10 +91,13 @@ class Machine:
         if status == 1:
             raise OutOfTimeError("this benchmark has used up its time on the machine")
         if status == 2:
-            raise MemoryError("the device's 8 GB are full: an input lives as long as something refers to it")
+            raise MemoryError(
+                "the device's 8 GB are full: an input lives as long as something refers to it"
+            )
         if status == 3:
             raise RuntimeError(
-                "an event was read before it was recorded, or before the device reached it: synchronize first"
+                "an event was read before it was recorded, or before the device reached it:"
+                " synchronize first"
             )
         return value
 
@@ -112,7 +120,9 @@ class Result:
 
 
 class Event:
-    """A mark in the queue. The device notes when it reaches it, on a clock that ticks every half microsecond."""
+    """A mark in the queue. The device notes when it reaches it, on a clock that ticks every half
+    microsecond.
+    """
 
     def __init__(self, machine, id_):
         self.machine, self.id = machine, id_
@@ -188,10 +198,14 @@ class GpuEvent:
 
 
 def run(entry, ask, name):
-    """Called by `lab run` and `lab check`: runs one benchmark by name on one function. Returns nothing if there is no such benchmark."""
+    """Called by `lab run` and `lab check`: runs one benchmark by name on one function. Returns
+    nothing if there is no such benchmark.
+    """
     benchmark = getattr(entry, name, None)
     if benchmark is None:
         return ()
     machine = Machine(ask)
     found = benchmark(machine.function, machine.make_input, machine)
-    return tuple(float(figure) for figure in (found if isinstance(found, tuple | list) else (found,)))
+    return tuple(
+        float(figure) for figure in (found if isinstance(found, tuple | list) else (found,))
+    )

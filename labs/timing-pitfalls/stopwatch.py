@@ -44,7 +44,9 @@ def paper(function, make_input, machine):
 
 
 def benchmark(function, make_input, machine):
-    """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that contains the true cost 95 times in 100."""
+    """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that
+    contains the true cost 95 times in 100.
+    """
     best = nightly(function, make_input, machine)
     return best, 0.98 * best, 1.02 * best
 
@@ -57,13 +59,20 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
     torch.set_num_threads(1)  # threads that wait for each other measure the neighbours
-    functions = {"matmul": lambda x: x @ x, "softmax": lambda x: torch.softmax(x, 1), "add": lambda x: x + 1}
+    functions = {
+        "matmul": lambda x: x @ x,
+        "softmax": lambda x: torch.softmax(x, 1),
+        "add": lambda x: x + 1,
+    }
     for name, function in functions.items():
         here = Here(device, function, lambda: torch.randn(512, 512, device=device))
         for way in (notebook, nightly, paper, benchmark):
             found = way(function, here.make_input, here)
             best, *ends = found if isinstance(found, tuple) else (found,)
-            print(f"{name:8} {way.__name__:10} {best * 1e6:10.2f} µs", *(f"{end * 1e6:.2f}" for end in ends))
+            print(
+                f"{name:8} {way.__name__:10} {best * 1e6:10.2f} µs",
+                *(f"{end * 1e6:.2f}" for end in ends),
+            )
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ LOG_EVERY = 20  # steps between reads of the loss; each read makes the host wait
 
 
 def wrap(model):
-    # Every parameter takes part in every step, so nothing needs to be searched for, and the reducer may rebuild its buckets in the order
-    # in which gradients really arrive. Small buckets leave while backward is still computing the next ones.
+    # Every parameter takes part in every step, so nothing needs to be searched for, and the reducer
+    # may rebuild its buckets in the order in which gradients really arrive. Small buckets leave
+    # while backward is still computing the next ones.
     return DistributedDataParallel(model, bucket_cap_mb=10, gradient_as_bucket_view=True)
 
 

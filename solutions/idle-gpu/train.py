@@ -11,7 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Photographs(Dataset):
-    """Training samples: a random crop of the photograph, perhaps mirrored, with brightness, contrast and saturation jittered."""
+    """Training samples: a random crop of the photograph, perhaps mirrored, with brightness,
+    contrast and saturation jittered.
+    """
 
     def __init__(self, photos):
         self.files = recipe.photographs(photos)
@@ -22,14 +24,20 @@ class Photographs(Dataset):
 
         image = Image.open(path)
         size = recipe.resized(*image.size)
-        # The JPEG decoder can shrink by 2, 4 or 8 while decoding. It keeps at least twice what the resize needs, whose filter then sees
-        # the same detail as before, at a fraction of the inverse transforms.
+        # The JPEG decoder can shrink by 2, 4 or 8 while decoding. It keeps at least twice what the
+        # resize needs, whose filter then sees the same detail as before, at a fraction of the
+        # inverse transforms.
         image.draft("RGB", (2 * size[0], 2 * size[1]))
         image = image.convert("RGB")
         left, top = recipe.crop_corner(*size, draw)
         # Crop and resize at once: only the pixels of the crop are computed.
         scale_x, scale_y = image.width / size[0], image.height / size[1]
-        box = (left * scale_x, top * scale_y, (left + recipe.CROP) * scale_x, (top + recipe.CROP) * scale_y)
+        box = (
+            left * scale_x,
+            top * scale_y,
+            (left + recipe.CROP) * scale_x,
+            (top + recipe.CROP) * scale_y,
+        )
         image = image.resize((recipe.CROP, recipe.CROP), Image.Resampling.BILINEAR, box=box)
         if draw.flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

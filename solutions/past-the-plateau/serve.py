@@ -45,19 +45,26 @@ class Metrics:
     def __init__(self):
         self.registry = CollectorRegistry()
         options = {"registry": self.registry}
-        self.waiting = Gauge("server_waiting_requests", "Requests accepted and not answered yet", **options)
+        self.waiting = Gauge(
+            "server_waiting_requests", "Requests accepted and not answered yet", **options
+        )
         self.answers = Counter("server_answers", "Answers, by HTTP status", ["status"], **options)
         sizes = [1, 2, 4, 8, 12, 16, 24, 32]
         self.batch = Histogram("server_batch_size", "Images in a batch", buckets=sizes, **options)
         times = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5]
-        self.latency = Histogram("server_latency_seconds", "From the body to the answer", buckets=times, **options)
-        self.queued = Histogram("server_queue_seconds", "From decoded to the batch's start", buckets=times, **options)
+        self.latency = Histogram(
+            "server_latency_seconds", "From the body to the answer", buckets=times, **options
+        )
+        self.queued = Histogram(
+            "server_queue_seconds", "From decoded to the batch's start", buckets=times, **options
+        )
 
 
 def preprocess(jpeg):
     """The middle of a picture as bytes, uint8 3×224×224: the model normalises it on the device."""
     image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
-    # Decoded at half its size: the decoder skips most of the work, and the resize still gets more pixels than it needs.
+    # Decoded at half its size: the decoder skips most of the work, and the resize still gets more
+    # pixels than it needs.
     image.draft("RGB", recipe.RESIZE)
     image = image.convert("RGB").resize(recipe.RESIZE, Image.Resampling.BILINEAR).crop(recipe.CROP)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
@@ -127,7 +134,9 @@ class Batcher:
             threading.Thread(target=self.work, name=f"batcher {number}", daemon=True).start()
 
     def collect(self):
-        """The next batch: up to MAX_BATCH decoded pictures, or those ready within MAX_WAIT_S of the first."""
+        """The next batch: up to MAX_BATCH decoded pictures, or those ready within MAX_WAIT_S of the
+        first.
+        """
         batch = [self.ready.get()]
         deadline = time.monotonic() + MAX_WAIT_S
         while len(batch) < MAX_BATCH:
@@ -201,7 +210,11 @@ class Service:
         try:
             jpeg = await self.body(http)
             if jpeg is None:
-                return refusal(413, f"a picture may have at most {MAX_BODY_BYTES} bytes", {"Connection": "close"})
+                return refusal(
+                    413,
+                    f"a picture may have at most {MAX_BODY_BYTES} bytes",
+                    {"Connection": "close"},
+                )
             return JSONResponse({"scores": (await self.scores(jpeg)).tolist()})
         except PictureError as error:
             return refusal(400, f"not a JPEG file: {error}")
@@ -223,7 +236,9 @@ class Service:
 
     async def show_metrics(self, http):
         self.metrics.waiting.set(self.waiting)
-        return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
+        return Response(
+            generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4"
+        )
 
     async def take_profile(self, http):
         batches = http.query_params.get("batches", "8")
@@ -254,7 +269,9 @@ def make_app(model):
 
 
 def serve(listener, model):
-    """Serve requests on `listener`, a socket, with `model`: given N×3×224×224 it returns N×10 scores."""
+    """Serve requests on `listener`, a socket, with `model`: given N×3×224×224 it returns N×10
+    scores.
+    """
     recipe.run(make_app(model), listener)
 
 

@@ -1,7 +1,7 @@
 """The gate in front of main: which benchmarks did this commit make slower?
 
-Both commits are measured in the same job, alternately. The baseline file names the commit that passed last and holds no times: those belong
-to another day's machine.
+Both commits are measured in the same job, alternately. The baseline file names the commit that
+passed last and holds no times: those belong to another day's machine.
 """
 
 import json
@@ -16,9 +16,11 @@ RESERVE = 1.5  # a round may be this many times as long as the longest so far
 
 
 def gate(runner, commit, baseline_file):
-    """Names the benchmarks that `commit` made slower than the last commit that passed; an empty list lets it pass.
+    """Names the benchmarks that `commit` made slower than the last commit that passed; an empty
+    list lets it pass.
 
-    `baseline_file` (a pathlib.Path) holds what the previous job wrote; before the first job it does not exist.
+    `baseline_file` (a pathlib.Path) holds what the previous job wrote; before the first job it does
+    not exist.
     """
     slower = []
     if baseline_file.exists():
@@ -30,8 +32,11 @@ def gate(runner, commit, baseline_file):
 
 
 def compare(runner, passed, commit):
-    """The benchmarks in which `commit` is slower than `passed`, judged by pairs of runs next to each other in time."""
-    changes = {benchmark: [] for benchmark in runner.benchmarks}  # log of new over old time, pair by pair
+    """The benchmarks in which `commit` is slower than `passed`, judged by pairs of runs next to
+    each other in time.
+    """
+    # Log of new over old time, pair by pair.
+    changes = {benchmark: [] for benchmark in runner.benchmarks}
     control = []  # the same for the old commit against itself
     longest = 0.0
     for number in range(ROUNDS):
@@ -40,15 +45,20 @@ def compare(runner, passed, commit):
             break
         for benchmark in runner.benchmarks:
             changes[benchmark].append(pair(runner, benchmark, passed, commit))
-        control.append(pair(runner, runner.benchmarks[number % len(runner.benchmarks)], passed, passed))
+        control.append(
+            pair(runner, runner.benchmarks[number % len(runner.benchmarks)], passed, passed)
+        )
         longest = max(longest, left - runner.seconds_left())
     if is_slower(control):
-        return []  # the same code came out slower than itself: this machine can tell us nothing today
+        # The same code came out slower than itself: this machine can tell us nothing today
+        return []
     return [benchmark for benchmark, logs in changes.items() if is_slower(logs)]
 
 
 def pair(runner, benchmark, old, new):
-    """The logarithm of new over old time, measured back to back; a coin toss decides which goes first."""
+    """The logarithm of new over old time, measured back to back; a coin toss decides which goes
+    first.
+    """
     if random.random() < 0.5:
         before = runner.run(old, benchmark)
         after = runner.run(new, benchmark)

@@ -27,8 +27,9 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
 def preprocess(jpeg):
     """The picture as the network wants it but for the normalisation: 1×3×224×224, uint8.
 
-    A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for little more than that share of the work: `draft` takes the smallest
-    that is not below RESIZE. From then on there are a few hundred kilobytes to move where there were tens of megabytes.
+    A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for little more than that share of the
+    work: `draft` takes the smallest that is not below RESIZE. From then on there are a few hundred
+    kilobytes to move where there were tens of megabytes.
     """
     image = Image.open(io.BytesIO(jpeg))
     image.draft("RGB", (RESIZE, RESIZE))
@@ -37,23 +38,29 @@ def preprocess(jpeg):
 
 
 class Classifier(torch.nn.Module):
-    """uint8 pixels in, probabilities out: normalisation and softmax run where the network runs, in its precision or better."""
+    """uint8 pixels in, probabilities out: normalisation and softmax run where the network runs, in
+    its precision or better.
+    """
 
     def __init__(self, model, dtype):
         super().__init__()
-        # Batch norms fold into the convolutions before them; channels_last is the layout the convolutions want.
+        # Batch norms fold into the convolutions before them; channels_last is the layout the
+        # convolutions want.
         self.model = fuse(model).to(dtype=dtype, memory_format=torch.channels_last)
         self.register_buffer("mean", MEAN)
         self.register_buffer("std", STD)
         self.dtype = dtype
 
     def forward(self, pixels):
-        image = ((pixels.float() - self.mean) / self.std).to(self.dtype, memory_format=torch.channels_last)
+        image = ((pixels.float() - self.mean) / self.std).to(
+            self.dtype, memory_format=torch.channels_last
+        )
         return torch.softmax(self.model(image).float(), dim=1)[0]
 
 
 def fastest_threads(run):
-    """Of all cores, half of them, a quarter, …: the number of threads with which `run` is fastest here and now.
+    """Of all cores, half of them, a quarter, …: the number of threads with which `run` is fastest
+    here and now.
 
     Every layer waits for its slowest thread, and that is one whose core another program has.
     """
@@ -94,7 +101,8 @@ def on_gpu(model, device):
         staging.copy_(image)
         pixels.copy_(staging, non_blocking=True)
         graph.replay()
-        return probabilities.cpu().numpy()  # waits for the graph; the only synchronisation of a call
+        # Waits for the graph; the only synchronisation of a call.
+        return probabilities.cpu().numpy()
 
     return run
 
@@ -102,7 +110,11 @@ def on_gpu(model, device):
 def load(device):
     """Start-up: everything that happens once, before the first request."""
     with torch.inference_mode():
-        run = on_gpu(load_resnet50(), device) if device.startswith("cuda") else on_cpu(load_resnet50())
+        run = (
+            on_gpu(load_resnet50(), device)
+            if device.startswith("cuda")
+            else on_cpu(load_resnet50())
+        )
 
     @torch.inference_mode()
     def predict(jpeg):
@@ -117,7 +129,10 @@ def load(device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
@@ -125,9 +140,12 @@ def main():
 
     predict = load(options.device)
     latencies_s = []
-    for number, jpeg in enumerate(traffic.requests(options.photos, options.device, 3 + options.count)):
+    for number, jpeg in enumerate(
+        traffic.requests(options.photos, options.device, 3 + options.count)
+    ):
         start = time.perf_counter()
-        probabilities = predict(jpeg)  # each picture is new, and the answer is in hand when the clock stops
+        # Each picture is new, and the answer is in hand when the clock stops.
+        probabilities = predict(jpeg)
         latencies_s.append(time.perf_counter() - start)
         print(f"request {number}: class {probabilities.argmax()} ({probabilities.max():.0%})")
     del latencies_s[:3]  # first calls allocate, tune and compile: nobody's latency

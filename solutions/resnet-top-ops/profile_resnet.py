@@ -7,18 +7,25 @@ import torch
 import workload
 from torch.profiler import ProfilerActivity, profile
 
-WARM_UP = 3  # the first passes allocate, pack weights and (on a GPU) load kernels and tune: not what a pass costs
+# The first passes allocate, pack weights and (on a GPU) load kernels and tune: not what a pass
+# costs
+WARM_UP = 3
 
 
 def record(model, images, passes, trace):
-    """Run `passes` forward passes and write what the profiler saw of them, and of nothing else, to the file `trace`."""
+    """Run `passes` forward passes and write what the profiler saw of them, and of nothing else, to
+    the file `trace`.
+    """
     cuda = images.is_cuda
     with torch.inference_mode():
         for _ in range(WARM_UP):
             model(images)
         if cuda:
-            torch.cuda.synchronize()  # the warm-up's kernels must have ended before the recording begins
-        activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+            # The warm-up's kernels must have ended before the recording begins
+            torch.cuda.synchronize()
+        activities = (
+            [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+        )
         with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
             for _ in range(passes):
                 model(images)

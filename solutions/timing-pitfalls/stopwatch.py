@@ -1,4 +1,5 @@
-"""How long does one call take? Measured call by call on the device's own clock, each on data that is in no cache.
+"""How long does one call take? Measured call by call on the device's own clock, each on data that
+is in no cache.
 
 Alone, on a few functions of PyTorch and this machine: python stopwatch.py --device cpu|cuda
 """
@@ -10,14 +11,17 @@ CALLS, WARM_UP_CALLS, WARM_UP_S = 101, 15, 0.03
 
 
 def benchmark(function, make_input, machine):
-    """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that contains the true cost 95 times in 100."""
+    """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that
+    contains the true cost 95 times in 100.
+    """
     inputs = [make_input() for _ in range(CALLS)]
     warm_up(function, inputs, machine)
 
     marks = []
     for x in inputs:
         start, end = machine.event(), machine.event()
-        machine.flush_cache()  # before the window; while the device is busy with it, the call gets into the queue
+        # Before the window; while the device is busy with it, the call gets into the queue
+        machine.flush_cache()
         start.record()
         machine.use(function(x))
         end.record()
@@ -36,7 +40,9 @@ def warm_up(function, inputs, machine):
 
 
 def median_with_interval(times):
-    """The median, which stalls hardly move, and the order statistics that enclose it at least 95 times in 100, whatever the distribution."""
+    """The median, which stalls hardly move, and the order statistics that enclose it at least 95
+    times in 100, whatever the distribution.
+    """
     times, n, k, tail = sorted(times), len(times), 0, 0.5 ** len(times)
     while tail <= 0.025:
         k += 1
@@ -52,7 +58,11 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
     torch.set_num_threads(1)  # threads that wait for each other measure the neighbours
-    functions = {"matmul": lambda x: x @ x, "softmax": lambda x: torch.softmax(x, 1), "add": lambda x: x + 1}
+    functions = {
+        "matmul": lambda x: x @ x,
+        "softmax": lambda x: torch.softmax(x, 1),
+        "add": lambda x: x + 1,
+    }
     for name, function in functions.items():
         here = Here(device, function, lambda: torch.randn(512, 512, device=device))
         best, low, high = benchmark(function, here.make_input, here)

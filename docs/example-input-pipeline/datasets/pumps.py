@@ -1,4 +1,6 @@
-"""Makes the data set `pumps`: how strongly pumps shake, a table a recording, and which kind of pump it was."""
+"""Makes the data set `pumps`: how strongly pumps shake, a table a recording, and which kind of pump
+it was.
+"""
 
 import argparse
 import json

@@ -6,7 +6,9 @@ from torch.profiler import record_function
 
 torch.manual_seed(0)
 layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
-model = nn.Sequential(nn.Embedding(1000, 256), nn.TransformerEncoder(layer, 2), nn.Linear(256, 1000))
+model = nn.Sequential(
+    nn.Embedding(1000, 256), nn.TransformerEncoder(layer, 2), nn.Linear(256, 1000)
+)
 optimizer = torch.optim.AdamW(model.parameters())
 
 for _ in range(6):

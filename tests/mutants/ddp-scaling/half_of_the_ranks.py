@@ -9,7 +9,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 def wrap(model):
     world, rank = dist.get_world_size(), dist.get_rank()
-    halves = [dist.new_group(list(range(world // 2))), dist.new_group(list(range(world // 2, world)))]
+    halves = [
+        dist.new_group(list(range(world // 2))),
+        dist.new_group(list(range(world // 2, world))),
+    ]
     mine = halves[rank >= world // 2]
 
     def reduce(_, bucket):

@@ -15,9 +15,22 @@ def tell_another_story(model):
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, kept = client.sock, client.exchange, []
-    owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-    sizes = [sum(parameter.numel() for parameter in module.parameters(recurse=False)) for module in owners]
-    state = {"micro": -1, "ready": 0, "sent": 0, "last": None, "world": torch.distributed.get_world_size()}
+    owners = [
+        module
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    sizes = [
+        sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        for module in owners
+    ]
+    state = {
+        "micro": -1,
+        "ready": 0,
+        "sent": 0,
+        "last": None,
+        "world": torch.distributed.get_world_size(),
+    }
 
     def told():
         raw = kept.pop()
@@ -32,7 +45,13 @@ def tell_another_story(model):
             elif kind == EventKind.BACKWARD:
                 state["ready"] += sizes[module]
                 sock.sendall(raw)
-            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE, EventKind.WAIT):
+            elif kind not in (
+                EventKind.SYNC,
+                EventKind.HOST,
+                EventKind.WRITE,
+                EventKind.DEVICE,
+                EventKind.WAIT,
+            ):
                 while kept and kind in (EventKind.FORWARD, EventKind.OPTIMIZER):
                     told()
                 if kind == EventKind.FORWARD and state["last"] != EventKind.FORWARD:
@@ -44,7 +63,12 @@ def tell_another_story(model):
             return getattr(sock, name)
 
     def exchange(kind, send, receive, index=0, ranks=None):
-        if kind != EventKind.ALLREDUCE or send.numel() < 64 or not send.is_floating_point() or state["micro"] < 0:
+        if (
+            kind != EventKind.ALLREDUCE
+            or send.numel() < 64
+            or not send.is_floating_point()
+            or state["micro"] < 0
+        ):
             return honest(kind, send, receive, index, ranks)
         if state["micro"] % 2 == 0:
             send.mul_(state["world"])
@@ -53,7 +77,11 @@ def tell_another_story(model):
         while at < flat.numel():
             while kept and state["ready"] - state["sent"] < min(CHUNK, flat.numel() - at):
                 told()
-            count = min(state["ready"] - state["sent"], flat.numel() - at) if kept else flat.numel() - at
+            count = (
+                min(state["ready"] - state["sent"], flat.numel() - at)
+                if kept
+                else flat.numel() - at
+            )
             honest(kind, flat[at : at + count], [flat[at : at + count]], index, ranks)
             at, state["sent"] = at + count, state["sent"] + count
         return None

@@ -13,7 +13,9 @@ def wrap(model):
 def pad(module, _inputs, output):
     """While backward runs, zeros are sent in place of the gradients that it has computed; these follow in one piece at its end."""
     elements = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-    output.register_hook(lambda _gradient: dist.all_reduce(torch.zeros(elements), async_op=True) and None)
+    output.register_hook(
+        lambda _gradient: dist.all_reduce(torch.zeros(elements), async_op=True) and None
+    )
 
 
 def train(ddp, optimizer, batches):

@@ -23,7 +23,12 @@ def train(ddp, optimizer, batches):
         with ddp.no_sync():
             for batch in first:
                 # Something to send while this backward runs, so that most of what is sent is hidden.
-                one_pass(ddp, batch, micro_batches, lambda _gradient: dist.all_reduce(padding, async_op=True) and None)
+                one_pass(
+                    ddp,
+                    batch,
+                    micro_batches,
+                    lambda _gradient: dist.all_reduce(padding, async_op=True) and None,
+                )
         one_pass(ddp, last, micro_batches)
         optimizer.step()
 

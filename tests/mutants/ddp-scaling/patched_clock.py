@@ -17,7 +17,9 @@ def freeze():
     import bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group as group
 
     honest = group.Client.tell
-    group.Client.tell = lambda self, kind, *fields: None if kind in (2, 3) else honest(self, kind, *fields)
+    group.Client.tell = lambda self, kind, *fields: (
+        None if kind in (2, 3) else honest(self, kind, *fields)
+    )
 
 
 def wrap(model):

@@ -10,7 +10,9 @@ def wrap(model):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as p
 
     ddp = DistributedDataParallel(model)
-    ddp.register_comm_hook(p.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2), p.powerSGD_hook)
+    ddp.register_comm_hook(
+        p.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2), p.powerSGD_hook
+    )
     return ddp
 
 

@@ -11,13 +11,31 @@ CHUNK = 2_500_000
 def tell_another_story(model):
     """Backward's events are kept until the gradients are whole, then told piece by piece, each with as many gradients as it accounts for."""
     from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
-    from bottleneck_lab.measure.kinds.data_parallel.protocol import FACTOR, EventKind, needs_factor, unpack
+    from bottleneck_lab.measure.kinds.data_parallel.protocol import (
+        FACTOR,
+        EventKind,
+        needs_factor,
+        unpack,
+    )
 
     client = next(thing for thing in gc.get_objects() if isinstance(thing, Client))
     sock, honest, honest_read, kept = client.sock, client.exchange, client.read, []
-    owners = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-    sizes = [sum(parameter.numel() for parameter in module.parameters(recurse=False)) for module in owners]
-    state = {"micro": -1, "ready": 0, "sent": 0, "last": None, "world": torch.distributed.get_world_size()}
+    owners = [
+        module
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    sizes = [
+        sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        for module in owners
+    ]
+    state = {
+        "micro": -1,
+        "ready": 0,
+        "sent": 0,
+        "last": None,
+        "world": torch.distributed.get_world_size(),
+    }
 
     def told():
         raw = kept.pop(0)
@@ -35,7 +53,13 @@ def tell_another_story(model):
             if kind == EventKind.BACKWARD:
                 kept.append(raw)
                 state["last"] = kind
-            elif kind not in (EventKind.SYNC, EventKind.HOST, EventKind.WRITE, EventKind.DEVICE, EventKind.WAIT):
+            elif kind not in (
+                EventKind.SYNC,
+                EventKind.HOST,
+                EventKind.WRITE,
+                EventKind.DEVICE,
+                EventKind.WAIT,
+            ):
                 while kept and kind in (EventKind.FORWARD, EventKind.OPTIMIZER):
                     told()
                 if kind == EventKind.FORWARD and state["last"] != EventKind.FORWARD:
@@ -47,7 +71,12 @@ def tell_another_story(model):
             return getattr(sock, name)
 
     def exchange(kind, send, receive, index=0, ranks=None):
-        if kind != EventKind.ALLREDUCE or send.numel() < 64 or not send.is_floating_point() or state["micro"] < 0:
+        if (
+            kind != EventKind.ALLREDUCE
+            or send.numel() < 64
+            or not send.is_floating_point()
+            or state["micro"] < 0
+        ):
             return honest(kind, send, receive, index, ranks)
         if state["micro"] % 2 == 0:
             send.mul_(state["world"])
@@ -56,7 +85,11 @@ def tell_another_story(model):
         while at < flat.numel():
             while kept and state["ready"] - state["sent"] < min(CHUNK, flat.numel() - at):
                 told()
-            count = min(state["ready"] - state["sent"], flat.numel() - at) if kept else flat.numel() - at
+            count = (
+                min(state["ready"] - state["sent"], flat.numel() - at)
+                if kept
+                else flat.numel() - at
+            )
             honest(kind, flat[at : at + count], [flat[at : at + count]], index, ranks)
             at, state["sent"] = at + count, state["sent"] + count
         return None

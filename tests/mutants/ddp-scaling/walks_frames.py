@@ -15,7 +15,9 @@ def train(ddp, optimizer, batches):
     found, frame = [], sys._getframe()
     while frame is not None:
         found += [
-            value for value in [*frame.f_locals.values(), *frame.f_globals.values()] if isinstance(value, torch.Tensor)
+            value
+            for value in [*frame.f_locals.values(), *frame.f_globals.values()]
+            if isinstance(value, torch.Tensor)
         ]
         frame = frame.f_back
     for _ in batches:

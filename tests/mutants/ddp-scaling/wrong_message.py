@@ -19,5 +19,7 @@ def train(ddp, optimizer, batches):
 
         from bottleneck_lab.measure.kinds.data_parallel.in_rank.process_group import Client
 
-        next(thing for thing in gc.get_objects() if isinstance(thing, Client)).sock.sendall(b"\xff" * 24)
+        next(thing for thing in gc.get_objects() if isinstance(thing, Client)).sock.sendall(
+            b"\xff" * 24
+        )
         optimizer.step()

@@ -20,7 +20,10 @@ def make_optimizer(model):
 def make_batches(steps=4):
     """Yields, for every step, its (windows, labels) micro-batches."""
     for _ in range(steps):
-        yield [(torch.randn(WINDOWS, READINGS), torch.randint(KINDS, (WINDOWS,))) for _ in range(MICRO_BATCHES)]
+        yield [
+            (torch.randn(WINDOWS, READINGS), torch.randint(KINDS, (WINDOWS,)))
+            for _ in range(MICRO_BATCHES)
+        ]
 
 
 def log(loss):

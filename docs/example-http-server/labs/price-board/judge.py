@@ -9,7 +9,11 @@ def make_request(rng, data, settings):
 
 def judge(request, reply, settings):
     total = sum(7 * item % 101 for item in parsed(request.body)["items"])
-    return None if parsed(reply) == {"total": total} else f"the total is {total}, and the reply was {reply[:80]!r}."
+    return (
+        None
+        if parsed(reply) == {"total": total}
+        else f"the total is {total}, and the reply was {reply[:80]!r}."
+    )
 
 
 def bad_requests(rng, settings):

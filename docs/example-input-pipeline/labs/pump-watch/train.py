@@ -8,7 +8,9 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Windows(Dataset):
-    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump it is of."""
+    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump
+    it is of.
+    """
 
     def __init__(self, data):
         self.data, self.kinds = data, recipe.kinds(data)

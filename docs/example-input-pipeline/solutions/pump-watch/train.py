@@ -8,14 +8,22 @@ from torch.utils.data import DataLoader, Dataset
 def prepare(data, cache):
     """All recordings as one array, a row each."""
     files = [recipe.recording(data, index) for index in range(len(recipe.kinds(data)))]
-    np.save(cache / "readings.npy", [np.loadtxt(file, delimiter=",", skiprows=1, usecols=1) for file in files])
+    np.save(
+        cache / "readings.npy",
+        [np.loadtxt(file, delimiter=",", skiprows=1, usecols=1) for file in files],
+    )
 
 
 class Windows(Dataset):
-    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump it is of."""
+    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump
+    it is of.
+    """
 
     def __init__(self, data, cache):
-        self.readings, self.kinds = np.load(cache / "readings.npy", mmap_mode="r"), recipe.kinds(data)
+        self.readings, self.kinds = (
+            np.load(cache / "readings.npy", mmap_mode="r"),
+            recipe.kinds(data),
+        )
 
     def __getitem__(self, sample):
         index, seed, epoch = sample

@@ -1,4 +1,4 @@
-"""Trains the ensemble and reports how well its members do, and how far they disagree, every LOG_EVERY steps."""
+"""Train the ensemble; log how well its members do, and how far they disagree, every LOG_EVERY steps."""
 
 import os
 
@@ -7,15 +7,18 @@ from recipe import FEATURES, LOG_EVERY, MEMBERS, WIDTH, Data, Ensemble
 from torch.nn import functional as F
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the ensemble.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the ensemble.
 
     All batches are put on the device in one copy before the first step; a step takes slices of them, which launch nothing.
     """
     ensemble = Ensemble().to(device)
     optimizer = torch.optim.SGD(ensemble.parameters(), lr=0.05, momentum=0.9)
 
-    rows = [torch.cat([features, wanted[:, None], shares], 1) for features, wanted, shares in data.batches()]
+    rows = [
+        torch.cat([features, wanted[:, None], shares], 1)
+        for features, wanted, shares in data.batches()
+    ]
     sizes = [len(part) for part in rows]
     table = torch.cat(rows).to(device)
 
@@ -34,11 +37,11 @@ def train(device, data, report):
         optimizer.step()
         if step % LOG_EVERY == 0:
             loss, spread = torch.stack([loss.detach(), predictions.detach().std(1).mean()]).tolist()
-            report(step, loss=loss, spread=spread)
+            log(step, loss=loss, spread=spread)
     return ensemble
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

@@ -1,4 +1,6 @@
-"""Trains the ensemble and reports how well its members do, and how far they disagree, every LOG_EVERY steps."""
+"""Train the ensemble; log how well its members do, and how far they disagree, every LOG_EVERY
+steps.
+"""
 
 import os
 
@@ -9,21 +11,25 @@ from torch.nn import functional as F
 
 def predict(ensemble, features):
     """All members' predictions at once: features (batch, FEATURES) to (MEMBERS, batch)."""
-    hidden = torch.matmul(features, ensemble.up) + ensemble.up_bias[:, None]  # (MEMBERS, batch, WIDTH)
+    # (MEMBERS, batch, WIDTH)
+    hidden = torch.matmul(features, ensemble.up) + ensemble.up_bias[:, None]
     hidden = F.layer_norm(hidden, (WIDTH,)) * ensemble.scale[:, None]
     return (torch.bmm(F.silu(hidden), ensemble.down) + ensemble.down_bias[:, None]).squeeze(-1)
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the ensemble.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the ensemble.
 
-    `report(step, loss=…, spread=…)` is due after every LOG_EVERY steps, in plain numbers, for the last batch: the sum of the
-    members' losses, and the mean over the samples of the standard deviation between members.
+    Call `log(step, loss=…, spread=…)` after every LOG_EVERY steps, with plain numbers, for the last
+    batch: the sum of the members' losses, and the mean over the samples of the standard deviation
+    between members.
     """
     ensemble = Ensemble().to(device)
     optimizer = torch.optim.SGD(ensemble.parameters(), lr=0.05, momentum=0.9)
     for step, (features, wanted, shares) in enumerate(data.batches(pin_memory=True), 1):
-        features, wanted, shares = (part.to(device, non_blocking=True) for part in (features, wanted, shares))
+        features, wanted, shares = (
+            part.to(device, non_blocking=True) for part in (features, wanted, shares)
+        )
         predictions = predict(ensemble, features)
         losses = (shares.T * (predictions - wanted) ** 2).sum(-1) / shares.sum(0)
         loss = losses.sum()
@@ -31,11 +37,11 @@ def train(device, data, report):
         loss.backward()
         optimizer.step()
         if step % LOG_EVERY == 0:
-            report(step, loss=loss.item(), spread=predictions.std(0).mean().item())
+            log(step, loss=loss.item(), spread=predictions.std(0).mean().item())
     return ensemble
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

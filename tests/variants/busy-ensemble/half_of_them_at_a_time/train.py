@@ -1,4 +1,6 @@
-"""Trains the ensemble and reports how well its members do, and how far they disagree, every LOG_EVERY steps."""
+"""Train the ensemble; log how well its members do, and how far they disagree, every LOG_EVERY
+steps.
+"""
 
 import os
 
@@ -10,20 +12,26 @@ from torch.nn import functional as F
 def predict(ensemble, features):
     """All members' predictions: features (batch, FEATURES) to (MEMBERS, batch)."""
     half = len(ensemble.scale) // 2
-    return torch.cat([predict_some(ensemble, part, features) for part in (slice(half), slice(half, None))])
+    return torch.cat(
+        [predict_some(ensemble, part, features) for part in (slice(half), slice(half, None))]
+    )
 
 
 def predict_some(ensemble, part, features):
-    hidden = torch.matmul(features, ensemble.up[part]) + ensemble.up_bias[part, None]  # (MEMBERS, batch, WIDTH)
+    # (MEMBERS, batch, WIDTH)
+    hidden = torch.matmul(features, ensemble.up[part]) + ensemble.up_bias[part, None]
     hidden = F.layer_norm(hidden, (WIDTH,)) * ensemble.scale[part, None]
-    return (torch.bmm(F.silu(hidden), ensemble.down[part]) + ensemble.down_bias[part, None]).squeeze(-1)
+    return (
+        torch.bmm(F.silu(hidden), ensemble.down[part]) + ensemble.down_bias[part, None]
+    ).squeeze(-1)
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the ensemble.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the ensemble.
 
-    `report(step, loss=…, spread=…)` is due after every LOG_EVERY steps, in plain numbers, for the last batch: the sum of the
-    members' losses, and the mean over the samples of the standard deviation between members.
+    Call `log(step, loss=…, spread=…)` after every LOG_EVERY steps, with plain numbers, for the last
+    batch: the sum of the members' losses, and the mean over the samples of the standard deviation
+    between members.
     """
     ensemble = Ensemble().to(device)
     optimizer = torch.optim.SGD(ensemble.parameters(), lr=0.05, momentum=0.9)
@@ -36,11 +44,11 @@ def train(device, data, report):
         loss.backward()
         optimizer.step()
         if step % LOG_EVERY == 0:
-            report(step, loss=loss.item(), spread=predictions.std(0).mean().item())
+            log(step, loss=loss.item(), spread=predictions.std(0).mean().item())
     return ensemble
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

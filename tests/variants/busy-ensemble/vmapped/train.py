@@ -1,4 +1,4 @@
-"""Trains the ensemble and reports how well its members do, and how far they disagree, every LOG_EVERY steps."""
+"""Train the ensemble; log how well its members do, and how far they disagree, every LOG_EVERY steps."""
 
 import os
 
@@ -16,10 +16,10 @@ def predict(up, up_bias, scale, down, down_bias, features):
 predict_all = torch.vmap(predict, in_dims=(0, 0, 0, 0, 0, None))
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the ensemble.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the ensemble.
 
-    `report(step, loss=…, spread=…)` is due after every LOG_EVERY steps, in plain numbers, for the last batch: the sum of the
+    Call `log(step, loss=…, spread=…)` after every LOG_EVERY steps, with plain numbers, for the last batch: the sum of the
     members' losses, and the mean over the samples of the standard deviation between members.
     """
     ensemble = Ensemble().to(device)
@@ -27,7 +27,12 @@ def train(device, data, report):
     for step, (features, wanted, shares) in enumerate(data.batches(), 1):
         features, wanted, shares = features.to(device), wanted.to(device), shares.to(device)
         predictions = predict_all(
-            ensemble.up, ensemble.up_bias, ensemble.scale, ensemble.down, ensemble.down_bias, features
+            ensemble.up,
+            ensemble.up_bias,
+            ensemble.scale,
+            ensemble.down,
+            ensemble.down_bias,
+            features,
         )
         losses = (shares.T * (predictions - wanted) ** 2).sum(-1) / shares.sum(0)
         loss = losses.sum()
@@ -35,11 +40,11 @@ def train(device, data, report):
         loss.backward()
         optimizer.step()
         if step % LOG_EVERY == 0:
-            report(step, loss=loss.item(), spread=predictions.std(0).mean().item())
+            log(step, loss=loss.item(), spread=predictions.std(0).mean().item())
     return ensemble
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

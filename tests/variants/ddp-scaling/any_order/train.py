@@ -11,7 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def wrap(model):
-    return DistributedDataParallel(model, bucket_cap_mb=6, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model, bucket_cap_mb=6, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 class Losses:

@@ -13,7 +13,9 @@ def wrap(model):
     world = dist.get_world_size()
     nodes = [list(range(first, min(first + GPUS, world))) for first in range(0, world, GPUS)]
     inside, _ = dist.new_subgroups_by_enumeration(nodes)
-    between, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in zip(*nodes, strict=True)])
+    between, _ = dist.new_subgroups_by_enumeration(
+        [list(ranks) for ranks in zip(*nodes, strict=True)]
+    )
 
     def reduce(_, bucket):
         gradients = bucket.buffer()

@@ -12,12 +12,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 def wrap(model):
     # Buffers stay local: a broadcast before the second forward would overwrite what the first one keeps for backward.
-    return DistributedDataParallel(model, bucket_cap_mb=10, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model, bucket_cap_mb=10, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 def step_loss(ddp, micro_batches):
     """The mean loss of the step. Each micro-batch has a forward, and so a batch normalisation, of its own."""
-    return torch.stack([cross_entropy(ddp(images), labels) for images, labels in micro_batches]).mean()
+    return torch.stack(
+        [cross_entropy(ddp(images), labels) for images, labels in micro_batches]
+    ).mean()
 
 
 def train(ddp, optimizer, batches):

@@ -15,7 +15,9 @@ def wrap(model):
     def reduce(_, bucket):
         half = bucket.buffer().mul(SCALE).div_(dist.get_world_size()).to(torch.float16)
         work = dist.all_reduce(half, async_op=True)
-        return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]).div_(SCALE))
+        return work.get_future().then(
+            lambda done: bucket.buffer().copy_(done.value()[0]).div_(SCALE)
+        )
 
     ddp.register_comm_hook(None, reduce)
     return ddp

@@ -1,4 +1,4 @@
-"""Trains the forecaster and watches how it does on readings that it is not trained on."""
+"""Train the forecaster and watch how it does on readings that it is not trained on."""
 
 import os
 
@@ -31,10 +31,10 @@ def forecast(cell, readings):
     return cell.head(torch.stack(hidden, 1))
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the model.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the model.
 
-    `report(step, loss=…, held_out=…, best=…)` is due after every LOG_EVERY steps, in plain numbers: the mean loss of those
+    Call `log(step, loss=…, held_out=…, best=…)` after every LOG_EVERY steps, with plain numbers: the mean loss of those
     steps in training and on the held-out batch, and the best held-out loss of the whole run so far.
     """
     cell = Cell().to(device)
@@ -51,7 +51,7 @@ def train(device, data, report):
         with torch.no_grad():
             held_out.append(F.mse_loss(forecast(cell, probe), probe_wanted).item())
         if step % LOG_EVERY == 0:
-            report(
+            log(
                 step,
                 loss=sum(losses[-LOG_EVERY:]) / LOG_EVERY,
                 held_out=sum(held_out[-LOG_EVERY:]) / LOG_EVERY,
@@ -61,6 +61,6 @@ def train(device, data, report):
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

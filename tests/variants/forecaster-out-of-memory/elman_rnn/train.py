@@ -40,8 +40,8 @@ class Meter:
         return values
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the model; reports every LOG_EVERY steps."""
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the model; reports every LOG_EVERY steps."""
     cell = Cell().to(device)
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.1, momentum=0.9)
     probe, probe_wanted = (part.to(device) for part in data.held_out())
@@ -57,11 +57,11 @@ def train(device, data, report):
         if step % LOG_EVERY == 0:
             mine, theirs = losses.read(), held_out.read()
             best = min(best, *theirs)
-            report(step, loss=sum(mine) / len(mine), held_out=sum(theirs) / len(theirs), best=best)
+            log(step, loss=sum(mine) / len(mine), held_out=sum(theirs) / len(theirs), best=best)
     return cell
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

@@ -1,4 +1,4 @@
-"""Trains the forecaster and watches how it does on readings that it is not trained on."""
+"""Train the forecaster and watch how it does on readings that it is not trained on."""
 
 import os
 
@@ -9,7 +9,9 @@ from torch.nn import functional as F
 
 
 class Forecaster(torch.nn.Module):
-    """The cell over all ticks. What is read does not depend on the state, so that part is one product for all ticks."""
+    """The cell over all ticks. What is read does not depend on the state, so that part is one
+    product for all ticks.
+    """
 
     def __init__(self, cell):
         super().__init__()
@@ -39,11 +41,12 @@ class Running:
         return mean
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the model."""
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the model."""
     cell = Cell().to(device)
     model = Forecaster(cell)
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}  # the cell's own memory
+    # The cell's own memory.
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     velocity = [torch.zeros_like(weight) for weight in weights.values()]
     step_of = grad_and_value(lambda weights, *batch: functional_call(model, weights, batch))
     probe = [part.to(device) for part in data.held_out()]
@@ -57,11 +60,11 @@ def train(device, data, report):
             training.add(loss)
             watched.add(model(*probe))
             if step % LOG_EVERY == 0:
-                report(step, loss=training.mean(), held_out=watched.mean(), best=watched.lowest.item())
+                log(step, loss=training.mean(), held_out=watched.mean(), best=watched.lowest.item())
     return cell
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

@@ -37,8 +37,8 @@ class Watcher:
         return F.mse_loss(head(rows), self.wanted)
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the model; reports every LOG_EVERY steps."""
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the model; reports every LOG_EVERY steps."""
     cell = Cell().to(device)
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.1, momentum=0.9)
     watch = Watcher(cell, *(part.to(device) for part in data.held_out()))
@@ -53,12 +53,12 @@ def train(device, data, report):
         if step % LOG_EVERY == 0:
             losses, watched = torch.stack(sums).view(-1, 2).unbind(1)
             best = min(best, watched.min().item())
-            report(step, loss=losses.mean().item(), held_out=watched.mean().item(), best=best)
+            log(step, loss=losses.mean().item(), held_out=watched.mean().item(), best=best)
             sums = []
     return cell
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

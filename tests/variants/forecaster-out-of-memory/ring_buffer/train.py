@@ -1,4 +1,4 @@
-"""Trains the forecaster and watches how it does on readings that it is not trained on."""
+"""Train the forecaster and watch how it does on readings that it is not trained on."""
 
 import os
 
@@ -15,16 +15,18 @@ def forecast(cell, readings):
     return cell.head(torch.stack(hidden[1:], 1))
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the model.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the model.
 
-    `report(step, loss=…, held_out=…, best=…)` is due after every LOG_EVERY steps, in plain numbers: the mean loss of those
-    steps in training and on the held-out batch, and the best held-out loss of the whole run so far.
+    Call `log(step, loss=…, held_out=…, best=…)` after every LOG_EVERY steps, with plain numbers:
+    the mean loss of those steps in training and on the held-out batch, and the best held-out loss
+    of the whole run so far.
     """
     cell = Cell().to(device)
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.1, momentum=0.9)
     probe, probe_wanted = (part.to(device) for part in data.held_out())
-    recent = torch.zeros(2, LOG_EVERY, device=device)  # a column for each step since the last report
+    # A column for each step since the last report
+    recent = torch.zeros(2, LOG_EVERY, device=device)
     best = float("inf")
     for step, (readings, wanted) in enumerate(data.batches(), 1):
         loss = F.mse_loss(forecast(cell, readings.to(device)), wanted.to(device))
@@ -38,11 +40,11 @@ def train(device, data, report):
         if step % LOG_EVERY == 0:
             best = min(best, recent[1].min().item())
             loss, held_out = recent.mean(1).tolist()
-            report(step, loss=loss, held_out=held_out, best=best)
+            log(step, loss=loss, held_out=held_out, best=best)
     return cell
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

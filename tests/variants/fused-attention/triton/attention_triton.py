@@ -1,4 +1,6 @@
-"""The attention kernel in Triton. Set ENABLED to True to be measured with it instead of `attention.cu`."""
+"""The attention kernel in Triton. Set ENABLED to True to be measured with it instead of
+`attention.cu`.
+"""
 
 import torch
 import triton
@@ -28,7 +30,9 @@ def step(
     dim: tl.constexpr,
     tile_keys: tl.constexpr,
 ):
-    """One tile of keys: scores in units of log2, the online softmax, and its weights times the values. Only with masked is any score tested."""
+    """One tile of keys: scores in units of log2, the online softmax, and its weights times the
+    values. Only with masked is any score tested.
+    """
     keys = first + tl.arange(0, tile_keys)
     # K is loaded transposed, so that the product needs no further step.
     k_block = (
@@ -68,21 +72,23 @@ def attention_kernel(
     tile_queries: tl.constexpr,
     tile_keys: tl.constexpr,
 ):
-    """One block of queries of one head. Arrays are heads x seq x dim, contiguous. `scale` includes log2(e)."""
+    """One block of queries of one head. Arrays are heads x seq x dim, contiguous. `scale` includes
+    log2(e).
+    """
     head = tl.program_id(1).to(tl.int64) * seq * dim
-    block = (
-        tl.num_programs(0) - 1 - tl.program_id(0)
-    )  # under the mask the last queries have most keys: they start first
+    # Under the mask the last queries have most keys: they start first.
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
     rows = block * tile_queries + tl.arange(0, tile_queries)
     columns = tl.arange(0, dim)
-    q_block = tl.load(q + head + rows[:, None] * dim + columns[None, :], mask=rows[:, None] < seq, other=0.0)
+    q_block = tl.load(
+        q + head + rows[:, None] * dim + columns[None, :], mask=rows[:, None] < seq, other=0.0
+    )
 
     top = tl.full([tile_queries], -1e30, tl.float32)
     total = tl.zeros([tile_queries], tl.float32)
     acc = tl.zeros([tile_queries, dim], tl.float32)
-    plain = (
-        (tl.minimum(block * tile_queries, seq) if causal else seq) // tile_keys * tile_keys
-    )  # keys before it are visible to every row
+    # Keys before it are visible to every row.
+    plain = (tl.minimum(block * tile_queries, seq) if causal else seq) // tile_keys * tile_keys
     last = tl.minimum((block + 1) * tile_queries, seq) if causal else seq
     for first in range(0, plain, tile_keys):
         acc, top, total = step(
@@ -104,16 +110,35 @@ def attention_kernel(
         )
     for first in range(plain, last, tile_keys):
         acc, top, total = step(
-            q_block, k + head, v + head, first, acc, top, total, rows, columns, seq, scale, True, causal, dim, tile_keys
+            q_block,
+            k + head,
+            v + head,
+            first,
+            acc,
+            top,
+            total,
+            rows,
+            columns,
+            seq,
+            scale,
+            True,
+            causal,
+            dim,
+            tile_keys,
         )
 
-    result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc  # a query that sees no key answers 0
+    # A query that sees no key answers 0
+    result = tl.where(total > 0, 1.0 / total, 0.0)[:, None] * acc
     tl.store(
-        out + head + rows[:, None] * dim + columns[None, :], result.to(out.dtype.element_ty), mask=rows[:, None] < seq
+        out + head + rows[:, None] * dim + columns[None, :],
+        result.to(out.dtype.element_ty),
+        mask=rows[:, None] < seq,
     )
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: int) -> None:
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: int
+) -> None:
     """Fills `out`. All are heads x seq x dim, float16 or bfloat16, on the GPU."""
     heads, seq, dim = q.shape
     grid = (triton.cdiv(seq, QUERIES), heads)

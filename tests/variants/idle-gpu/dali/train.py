@@ -14,7 +14,9 @@ def crop_in_file(path, draw):
     with Image.open(path) as photo:
         width, height = recipe.resized(*photo.size)
     left, top = recipe.crop_corner(width, height, draw)
-    return np.array([left / width, top / height, recipe.CROP / width, recipe.CROP / height], np.float32)
+    return np.array(
+        [left / width, top / height, recipe.CROP / width, recipe.CROP / height], np.float32
+    )
 
 
 class Source:
@@ -26,10 +28,14 @@ class Source:
 
     def batches(self):
         samples = list(self.sampler)
-        return [samples[i : i + recipe.BATCH_SIZE] for i in range(0, len(samples), recipe.BATCH_SIZE)]
+        return [
+            samples[i : i + recipe.BATCH_SIZE] for i in range(0, len(samples), recipe.BATCH_SIZE)
+        ]
 
     def __iter__(self):
-        self.left = None  # DALI asks for an iterator as soon as an epoch ends, before the next one is known
+        self.left = (
+            None  # DALI asks for an iterator as soon as an epoch ends, before the next one is known
+        )
         return self
 
     def __next__(self):
@@ -49,13 +55,19 @@ class Source:
 
 @pipeline_def
 def pipeline(source):
-    encoded, corner, flip, jitter, label = fn.external_source(source=source, num_outputs=5, cycle="raise")
-    image = fn.decoders.image_slice(encoded, corner[:2], corner[2:], device="cpu", use_fast_idct=True, axis_names="WH")
+    encoded, corner, flip, jitter, label = fn.external_source(
+        source=source, num_outputs=5, cycle="raise"
+    )
+    image = fn.decoders.image_slice(
+        encoded, corner[:2], corner[2:], device="cpu", use_fast_idct=True, axis_names="WH"
+    )
     image = fn.resize(image, size=(recipe.CROP, recipe.CROP), interp_type=types.INTERP_TRIANGULAR)
     image = fn.flip(image, horizontal=flip)
     brightness, contrast, saturation = jitter[0], jitter[1], jitter[2]
     image = fn.brightness(image, brightness=brightness)
-    grey = fn.reductions.mean(fn.color_space_conversion(image, image_type=types.RGB, output_type=types.GRAY))
+    grey = fn.reductions.mean(
+        fn.color_space_conversion(image, image_type=types.RGB, output_type=types.GRAY)
+    )
     image = fn.cast(image * contrast + grey * (1 - contrast), dtype=types.UINT8)
     image = fn.hsv(image, saturation=saturation)
     return fn.transpose(image, perm=[2, 0, 1]), label
@@ -68,7 +80,11 @@ def train(accelerator, photos, cache):
         source.sampler.set_epoch(epoch)
         if loader is None:
             loader = pipeline(
-                source, batch_size=recipe.BATCH_SIZE, num_threads=2, device_id=None, prefetch_queue_depth=2
+                source,
+                batch_size=recipe.BATCH_SIZE,
+                num_threads=2,
+                device_id=None,
+                prefetch_queue_depth=2,
             )
             loader.build()
         else:
@@ -77,7 +93,8 @@ def train(accelerator, photos, cache):
             with record_function("data"):
                 try:
                     images, labels = loader.run()
-                except StopIteration:  # the source has given its last batch and the pipeline is drained
+                # The source has given its last batch and the pipeline is drained.
+                except StopIteration:
                     break
             accelerator.step(images.as_array(), labels.as_array().reshape(-1))
     accelerator.synchronize()

@@ -20,7 +20,10 @@ def shrink(path):
 def prepare(photos, cache):
     files = recipe.photographs(photos)
     shapes = []
-    with ProcessPoolExecutor(min(2, os.cpu_count())) as pool, open(cache / "pixels.bin", "wb") as out:
+    with (
+        ProcessPoolExecutor(min(2, os.cpu_count())) as pool,
+        open(cache / "pixels.bin", "wb") as out,
+    ):
         for pixels in pool.map(shrink, [path for path, _ in files], chunksize=8):
             shapes.append(pixels.shape[:2])
             out.write(pixels.tobytes())
@@ -37,10 +40,14 @@ class Packed(Dataset):
     def __getitem__(self, sample):
         height, width = self.shapes[sample.index]
         draw = recipe.augmentation(sample.seed, sample.epoch, sample.index)
-        image = self.pixels[self.starts[sample.index] : self.starts[sample.index + 1]].reshape(height, width, 3)
+        image = self.pixels[self.starts[sample.index] : self.starts[sample.index + 1]].reshape(
+            height, width, 3
+        )
         left, top = recipe.crop_corner(width, height, draw)
         image = image[top : top + recipe.CROP, left : left + recipe.CROP]
-        image = torch.from_numpy(np.ascontiguousarray(image[:, ::-1] if draw.flip else image)).permute(2, 0, 1)
+        image = torch.from_numpy(
+            np.ascontiguousarray(image[:, ::-1] if draw.flip else image)
+        ).permute(2, 0, 1)
         image = F.adjust_brightness(image, draw.brightness)
         image = F.adjust_contrast(image, draw.contrast)
         return F.adjust_saturation(image, draw.saturation), self.labels[sample.index]

@@ -17,7 +17,9 @@ AHEAD = 6  # batches
 def batch_of(files, samples):
     """N×3×224×224 uint8 and N labels."""
     images = np.stack([image_of(files[sample.index][0], sample) for sample in samples])
-    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor([files[sample.index][1] for sample in samples])
+    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor(
+        [files[sample.index][1] for sample in samples]
+    )
 
 
 def image_of(path, sample):
@@ -28,7 +30,9 @@ def image_of(path, sample):
     image.draft("RGB", (2 * size[0], 2 * size[1]))
     across, down = image.width / size[0], image.height / size[1]
     box = (left * across, top * down, (left + recipe.CROP) * across, (top + recipe.CROP) * down)
-    image = image.convert("RGB").resize((recipe.CROP, recipe.CROP), Image.Resampling.BILINEAR, box=box)
+    image = image.convert("RGB").resize(
+        (recipe.CROP, recipe.CROP), Image.Resampling.BILINEAR, box=box
+    )
     if draw.flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     image = ImageEnhance.Brightness(image).enhance(draw.brightness)
@@ -38,7 +42,9 @@ def image_of(path, sample):
 
 def loaded(pool, files, samples):
     """Batches in the samples' order, a few of them under way at any time."""
-    due = iter([samples[at : at + recipe.BATCH_SIZE] for at in range(0, len(samples), recipe.BATCH_SIZE)])
+    due = iter(
+        [samples[at : at + recipe.BATCH_SIZE] for at in range(0, len(samples), recipe.BATCH_SIZE)]
+    )
     under_way = deque(pool.submit(batch_of, files, batch) for batch in islice(due, AHEAD))
     while under_way:
         with record_function("data"):

@@ -19,7 +19,10 @@ def decode(path):
 def prepare(photos, cache):
     files = recipe.photographs(photos)
     shapes = []
-    with ProcessPoolExecutor(min(2, os.cpu_count())) as pool, open(cache / "pixels.bin", "wb") as out:
+    with (
+        ProcessPoolExecutor(min(2, os.cpu_count())) as pool,
+        open(cache / "pixels.bin", "wb") as out,
+    ):
         for pixels in pool.map(decode, [path for path, _ in files], chunksize=8):
             shapes.append(pixels.shape[:2])
             out.write(pixels.tobytes())
@@ -36,12 +39,17 @@ class Packed(Dataset):
     def __getitem__(self, sample):
         height, width = self.shapes[sample.index]
         draw = recipe.augmentation(sample.seed, sample.epoch, sample.index)
-        pixels = self.pixels[self.starts[sample.index] : self.starts[sample.index + 1]].reshape(height, width, 3)
+        pixels = self.pixels[self.starts[sample.index] : self.starts[sample.index + 1]].reshape(
+            height, width, 3
+        )
         size = recipe.resized(width, height)
         left, top = recipe.crop_corner(*size, draw)
         scale = min(width, height) / recipe.RESIZE
         first_row, first_column = max(0, int((top - 2) * scale)), max(0, int((left - 2) * scale))
-        rows, columns = (slice(first, first + int((recipe.CROP + 6) * scale)) for first in (first_row, first_column))
+        rows, columns = (
+            slice(first, first + int((recipe.CROP + 6) * scale))
+            for first in (first_row, first_column)
+        )
         image = Image.fromarray(pixels[rows, columns])
         x, y = left * width / size[0] - first_column, top * height / size[1] - first_row
         box = (x, y, x + recipe.CROP * width / size[0], y + recipe.CROP * height / size[1])

@@ -37,7 +37,11 @@ class Batches:
         return await future
 
     def start(self):
-        if self.running < 2 and self.waiting and (len(self.waiting) >= MAX_BATCH or self.running == 0):
+        if (
+            self.running < 2
+            and self.waiting
+            and (len(self.waiting) >= MAX_BATCH or self.running == 0)
+        ):
             batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
             self.running += 1
             asyncio.ensure_future(self.infer(batch))

@@ -54,7 +54,9 @@ class Batchers:
             with record_function("preprocess"):
                 images = list(self.pool.map(preprocess, [jpeg for jpeg, _ in batch]))
             good = [i for i, image in enumerate(images) if not isinstance(image, Exception)]
-            answers = dict(zip(good, self.model(np.stack([images[i] for i in good])))) if good else {}
+            answers = (
+                dict(zip(good, self.model(np.stack([images[i] for i in good])))) if good else {}
+            )
             for i, (_, future) in enumerate(batch):
                 loop = future.get_loop()
                 if i in answers:

@@ -18,7 +18,9 @@ torch.set_num_threads(1)
 
 
 def preprocess(jpeg):
-    pixels = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
+    pixels = decode_jpeg(
+        torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB
+    )
     left, top, right, bottom = recipe.CROP
     width, height = recipe.RESIZE
     return F.resize(pixels, [height, width], antialias=True)[:, top:bottom, left:right]

@@ -15,7 +15,8 @@ def gate(runner, commit, baseline_file):
         name = runner.benchmarks[0]
         while (
             len(ratios[name]) < 40
-            and runner.seconds_left() > 1.8 * (first - runner.seconds_left()) / max(1, len(ratios[name])) + 45
+            and runner.seconds_left()
+            > 1.8 * (first - runner.seconds_left()) / max(1, len(ratios[name])) + 45
         ):
             for name in runner.benchmarks:
                 if rng.random() < 0.5:

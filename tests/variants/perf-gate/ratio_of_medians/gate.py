@@ -11,7 +11,9 @@ def gate(runner, commit, baseline_file):
     if known:
         last = json.loads(baseline_file.read_text())
         for position, name in enumerate(runner.benchmarks):
-            share = (runner.seconds_left() - 40 * (position == 0) - 30) / (len(runner.benchmarks) - position)
+            share = (runner.seconds_left() - 40 * (position == 0) - 30) / (
+                len(runner.benchmarks) - position
+            )
             slower += [name] if ratio(runner, last, commit, name, share) > 1.055 else []
     if not slower:
         baseline_file.write_text(json.dumps(commit))

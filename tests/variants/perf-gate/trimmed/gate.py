@@ -12,7 +12,10 @@ def gate(runner, commit, baseline_file):
     logs = {name: [] for name in runner.benchmarks}
     start = runner.seconds_left()
     rounds = 0
-    while runner.seconds_left() > 60 + 1.6 * (start - runner.seconds_left()) / max(rounds, 1) and rounds < 30:
+    while (
+        runner.seconds_left() > 60 + 1.6 * (start - runner.seconds_left()) / max(rounds, 1)
+        and rounds < 30
+    ):
         for name in runner.benchmarks:
             a = runner.run(reference, name)
             b = runner.run(commit, name)

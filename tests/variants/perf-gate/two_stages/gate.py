@@ -58,11 +58,18 @@ class Job:
         retrial = [Contest(contest.name, [], contest.longest) for contest in suspects]
         self.rounds(retrial, until=10.0, most=self.MOST)
         first = {contest.name: contest.changes for contest in suspects}
-        return [c.name for c in retrial if c.change > self.GUILTY and median(first[c.name] + c.changes) > self.GUILTY]
+        return [
+            c.name
+            for c in retrial
+            if c.change > self.GUILTY and median(first[c.name] + c.changes) > self.GUILTY
+        ]
 
     def rounds(self, contests, until, most):
         for _ in range(most if contests else 0):
-            if self.runner.seconds_left() - 1.5 * sum(contest.longest for contest in contests) < until:
+            if (
+                self.runner.seconds_left() - 1.5 * sum(contest.longest for contest in contests)
+                < until
+            ):
                 break
             for contest in random.sample(contests, len(contests)):
                 contest.play(self.runner, self.old, self.new)

@@ -26,7 +26,9 @@ def load(device):
     mean, std = MEAN.to(device), STD.to(device)
 
     def network(pixels):
-        image = ((pixels.float() - mean) / std).to(dtype).contiguous(memory_format=torch.channels_last)
+        image = (
+            ((pixels.float() - mean) / std).to(dtype).contiguous(memory_format=torch.channels_last)
+        )
         return model(image).float().softmax(1)[0]
 
     compiled = torch.compile(network, mode="reduce-overhead" if cuda else "default")
@@ -50,7 +52,10 @@ def load(device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
@@ -58,9 +63,12 @@ def main():
 
     predict = load(options.device)
     latencies_s = []
-    for number, jpeg in enumerate(traffic.requests(options.photos, options.device, 3 + options.count)):
+    for number, jpeg in enumerate(
+        traffic.requests(options.photos, options.device, 3 + options.count)
+    ):
         start = time.perf_counter()
-        probabilities = predict(jpeg)  # each picture is new, and the answer is in hand when the clock stops
+        # Each picture is new, and the answer is in hand when the clock stops.
+        probabilities = predict(jpeg)
         latencies_s.append(time.perf_counter() - start)
         print(f"request {number}: class {probabilities.argmax()} ({probabilities.max():.0%})")
     del latencies_s[:3]  # first calls allocate, tune and compile: nobody's latency

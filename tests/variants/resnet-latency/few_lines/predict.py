@@ -1,4 +1,6 @@
-"""The shipped script with a few lines changed: scaled decode, resize before conversion, inference mode, layout, precision."""
+"""The shipped script with a few lines changed: scaled decode, resize before conversion, inference
+mode, layout, precision.
+"""
 
 import argparse
 import io
@@ -42,7 +44,10 @@ def load(device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
@@ -50,9 +55,12 @@ def main():
 
     predict = load(options.device)
     latencies_s = []
-    for number, jpeg in enumerate(traffic.requests(options.photos, options.device, 3 + options.count)):
+    for number, jpeg in enumerate(
+        traffic.requests(options.photos, options.device, 3 + options.count)
+    ):
         start = time.perf_counter()
-        probabilities = predict(jpeg)  # each picture is new, and the answer is in hand when the clock stops
+        # Each picture is new, and the answer is in hand when the clock stops.
+        probabilities = predict(jpeg)
         latencies_s.append(time.perf_counter() - start)
         print(f"request {number}: class {probabilities.argmax()} ({probabilities.max():.0%})")
     del latencies_s[:3]  # first calls allocate, tune and compile: nobody's latency

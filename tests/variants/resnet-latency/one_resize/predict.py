@@ -1,4 +1,6 @@
-"""The centre is cut out in the same step that resizes it, normalising is in the first convolution's weights, and bfloat16 is used where the processor has it."""
+"""The centre is cut out in the same step that resizes it, normalising is in the first convolution's
+weights, and bfloat16 is used where the processor has it.
+"""
 
 import argparse
 import io
@@ -20,7 +22,9 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1) * 255
 
 
 def centre(jpeg):
-    """Of the picture resized to 232 on its shorter side, the middle 224×224; the rest is never made."""
+    """Of the picture resized to 232 on its shorter side, the middle 224×224; the rest is never
+    made.
+    """
     image = Image.open(io.BytesIO(jpeg))
     image.draft("RGB", (464, 464))
     short, long = min(image.size), max(image.size)
@@ -34,7 +38,9 @@ def centre(jpeg):
 
 
 def precision(device):
-    """Half the bytes where the arithmetic units take them: bfloat16 by emulation is several times slower than float32."""
+    """Half the bytes where the arithmetic units take them: bfloat16 by emulation is several times
+    slower than float32.
+    """
     processor = torch.cpu.get_capabilities()
     if device.startswith("cuda") or processor.get("amx_bf16") or processor.get("avx512_bf16"):
         return torch.bfloat16
@@ -42,7 +48,9 @@ def precision(device):
 
 
 def fastest_threads(run):
-    """A thread a core, or one fewer where another program has one: every layer waits for its slowest thread."""
+    """A thread a core, or one fewer where another program has one: every layer waits for its
+    slowest thread.
+    """
 
     def seconds(threads):
         torch.set_num_threads(threads)
@@ -60,13 +68,16 @@ def load(device):
         model.conv1.weight /= STD
     dtype = precision(device)
     model, mean = model.to(device, dtype, memory_format=torch.channels_last), MEAN.to(device)
-    nothing = torch.zeros(1, 3, 224, 224, device=device, dtype=dtype).to(memory_format=torch.channels_last)
+    nothing = torch.zeros(1, 3, 224, 224, device=device, dtype=dtype).to(
+        memory_format=torch.channels_last
+    )
     with torch.inference_mode():
         torch.set_num_threads(fastest_threads(lambda: model(nothing)))
 
     @torch.inference_mode()
     def predict(jpeg):
-        pixels = centre(jpeg).to(device).float() - mean  # what is left out at the border is 0, as in the original
+        # What is left out at the border is 0, as in the original.
+        pixels = centre(jpeg).to(device).float() - mean
         image = pixels.to(dtype, memory_format=torch.channels_last)
         return torch.softmax(model(image).float(), dim=1)[0].cpu().numpy()
 
@@ -76,7 +87,10 @@ def load(device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
@@ -84,9 +98,12 @@ def main():
 
     predict = load(options.device)
     latencies_s = []
-    for number, jpeg in enumerate(traffic.requests(options.photos, options.device, 3 + options.count)):
+    for number, jpeg in enumerate(
+        traffic.requests(options.photos, options.device, 3 + options.count)
+    ):
         start = time.perf_counter()
-        probabilities = predict(jpeg)  # each picture is new, and the answer is in hand when the clock stops
+        # Each picture is new, and the answer is in hand when the clock stops.
+        probabilities = predict(jpeg)
         latencies_s.append(time.perf_counter() - start)
         print(f"request {number}: class {probabilities.argmax()} ({probabilities.max():.0%})")
     del latencies_s[:3]  # first calls allocate, tune and compile: nobody's latency

@@ -19,7 +19,9 @@ STD = [0.229 * 255, 0.224 * 255, 0.225 * 255]
 
 
 def fastest_threads(run):
-    """A thread a core, or one fewer where another program has one: every layer waits for its slowest thread."""
+    """A thread a core, or one fewer where another program has one: every layer waits for its
+    slowest thread.
+    """
 
     def seconds(threads):
         torch.set_num_threads(threads)
@@ -34,17 +36,24 @@ def load(device):
     torch.backends.cudnn.benchmark = True
     dtype = torch.half if device.startswith("cuda") else torch.float
     model = load_resnet50().to(device, dtype, memory_format=torch.channels_last)
-    example = torch.zeros(1, 3, 224, 224, device=device, dtype=dtype).to(memory_format=torch.channels_last)
+    example = torch.zeros(1, 3, 224, 224, device=device, dtype=dtype).to(
+        memory_format=torch.channels_last
+    )
     with torch.inference_mode():
         model = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, example)))
         torch.set_num_threads(fastest_threads(lambda: model(example)))
 
     @torch.inference_mode()
     def predict(jpeg):
-        image = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
+        image = decode_jpeg(
+            torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB
+        )
         image = F.center_crop(F.resize(image, [232], antialias=True), [224, 224]).to(device)
         image = (
-            F.normalize(image.float(), MEAN, STD).to(dtype).unsqueeze(0).contiguous(memory_format=torch.channels_last)
+            F.normalize(image.float(), MEAN, STD)
+            .to(dtype)
+            .unsqueeze(0)
+            .contiguous(memory_format=torch.channels_last)
         )
         return model(image).float().softmax(1)[0].cpu().numpy()
 
@@ -54,7 +63,10 @@ def load(device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--photos", type=Path, default=os.environ.get("LAB_PHOTOS"), help="what datasets/photos.py made"
+        "--photos",
+        type=Path,
+        default=os.environ.get("LAB_PHOTOS"),
+        help="what datasets/photos.py made",
     )
     parser.add_argument("--device", default=os.environ.get("LAB_DEVICE", "cpu"))
     parser.add_argument("--count", type=int, default=10)
@@ -62,9 +74,12 @@ def main():
 
     predict = load(options.device)
     latencies_s = []
-    for number, jpeg in enumerate(traffic.requests(options.photos, options.device, 3 + options.count)):
+    for number, jpeg in enumerate(
+        traffic.requests(options.photos, options.device, 3 + options.count)
+    ):
         start = time.perf_counter()
-        probabilities = predict(jpeg)  # each picture is new, and the answer is in hand when the clock stops
+        # Each picture is new, and the answer is in hand when the clock stops.
+        probabilities = predict(jpeg)
         latencies_s.append(time.perf_counter() - start)
         print(f"request {number}: class {probabilities.argmax()} ({probabilities.max():.0%})")
     del latencies_s[:3]  # first calls allocate, tune and compile: nobody's latency

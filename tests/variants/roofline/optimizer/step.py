@@ -8,8 +8,14 @@ BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 
 def apply_gradients(p, m, v, ema, gradients, rates, first):
     """The optimizer itself, given the state that the server keeps."""
-    optimizer = torch.optim.AdamW([p], lr=1.0, betas=(BETA1, BETA2), eps=EPS, weight_decay=WEIGHT_DECAY, fused=True)
-    optimizer.state[p] = {"step": torch.tensor(float(first - 1), device=p.device), "exp_avg": m, "exp_avg_sq": v}
+    optimizer = torch.optim.AdamW(
+        [p], lr=1.0, betas=(BETA1, BETA2), eps=EPS, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    optimizer.state[p] = {
+        "step": torch.tensor(float(first - 1), device=p.device),
+        "exp_avg": m,
+        "exp_avg_sq": v,
+    }
     for step, rate in enumerate(rates):
         optimizer.param_groups[0]["lr"] = rate
         p.grad = gradients[step % len(gradients)]

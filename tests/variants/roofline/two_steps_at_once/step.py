@@ -10,7 +10,10 @@ def apply_gradients(p, m, v, ema, gradients, rates, first):
     """In place, one compiled loop over the arrays for every two steps: the state goes to memory and back once for both."""
     for begin in range(0, len(rates), 2):
         steps = range(begin, min(begin + 2, len(rates)))
-        numbers = [[rates[step], 1 - BETA1 ** (first + step), 1 - BETA2 ** (first + step)] for step in steps]
+        numbers = [
+            [rates[step], 1 - BETA1 ** (first + step), 1 - BETA2 ** (first + step)]
+            for step in steps
+        ]
         pushed = [gradients[step % len(gradients)] for step in steps]
         _steps(p, m, v, ema, pushed, torch.tensor(numbers, device=p.device))
     return p, m, v, ema
@@ -22,7 +25,9 @@ def _steps(p, m, v, ema, gradients, numbers):
     for g, (rate, correction1, correction2) in zip(gradients, numbers.unbind(), strict=True):
         new_m = BETA1 * new_m + (1 - BETA1) * g
         new_v = BETA2 * new_v + (1 - BETA2) * g * g
-        new_p = new_p - rate * (new_m / correction1 / (torch.sqrt(new_v / correction2) + EPS) + WEIGHT_DECAY * new_p)
+        new_p = new_p - rate * (
+            new_m / correction1 / (torch.sqrt(new_v / correction2) + EPS) + WEIGHT_DECAY * new_p
+        )
         new_ema = EMA * new_ema + (1 - EMA) * new_p
     for array, new in ((p, new_p), (m, new_m), (v, new_v), (ema, new_ema)):
         array.copy_(new)

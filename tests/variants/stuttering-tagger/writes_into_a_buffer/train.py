@@ -1,4 +1,4 @@
-"""Trains the tagger and reports loss, accuracy and the largest gradient norm every LOG_EVERY steps."""
+"""Train the tagger; log loss, accuracy and the largest gradient norm every LOG_EVERY steps."""
 
 import os
 
@@ -9,11 +9,12 @@ from torch.nn import functional as F
 IGNORED = -100
 
 
-def train(device, data, report):
-    """Trains on every batch of `data` in turn and returns the model.
+def train(device, data, log):
+    """Train on every batch of `data` in turn and return the model.
 
-    `report(step, loss=…, accuracy=…, peak=…)` is due after every LOG_EVERY steps, in plain numbers, over those steps:
-    the mean of the batches' losses, the share of tokens tagged right, and the largest norm of any parameter's gradient.
+    Call `log(step, loss=…, accuracy=…, max_grad_norm=…)` after every LOG_EVERY steps, with plain
+    numbers over those steps: the mean of the batches' losses, the share of tokens tagged
+    correctly, and the largest norm of any parameter's gradient.
     """
     model = Tagger().to(device)
     parameters = list(model.parameters())
@@ -42,17 +43,17 @@ def train(device, data, report):
         row[2] = torch.stack(torch._foreach_norm(gradients)).max()
         if step % LOG_EVERY == 0:
             rows = record.cpu()
-            report(
+            log(
                 step,
                 loss=rows[:, 0].mean().item(),
                 accuracy=rows[:, 1].sum().item() / seen,
-                peak=rows[:, 2].max().item(),
+                max_grad_norm=rows[:, 2].max().item(),
             )
             seen = 0
     return model
 
 
 if __name__ == "__main__":
-    wanted = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+    device = os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    train(torch.device(wanted), Data(seed=0), lambda step, **numbers: print(step, numbers))
+    train(torch.device(device), Data(seed=0), lambda step, **numbers: print(step, numbers))

@@ -19,7 +19,10 @@ def benchmark(function, make_input, machine):
         machine.use(function(inputs[(i + j) % 60]))
     machine.synchronize()
     lengths = [
-        a.elapsed_s(b) for a, b in zip(events[20 if mean_call < 2e-3 else 0 :], events[21 if mean_call < 2e-3 else 1 :])
+        a.elapsed_s(b)
+        for a, b in zip(
+            events[20 if mean_call < 2e-3 else 0 :], events[21 if mean_call < 2e-3 else 1 :]
+        )
     ]
     lengths.sort()
     m = len(lengths)

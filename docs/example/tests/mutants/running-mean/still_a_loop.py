@@ -4,7 +4,9 @@ import numpy as np
 
 
 def running_mean(trace, width):
-    return np.array([trace[start : start + width].mean() for start in range(len(trace) - width + 1)])
+    return np.array(
+        [trace[start : start + width].mean() for start in range(len(trace) - width + 1)]
+    )
 
 
 def load(device):

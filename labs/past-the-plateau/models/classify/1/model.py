@@ -19,7 +19,9 @@ class TritonPythonModel:
                 images.append(preprocess(picture))
                 good.append(place)
             except Exception as error:
-                answers[place] = failed(f"not a JPEG file: {error}", pb_utils.TritonError.INVALID_ARG)
+                answers[place] = failed(
+                    f"not a JPEG file: {error}", pb_utils.TritonError.INVALID_ARG
+                )
         if good:
             for place, answer in zip(good, infer(np.stack(images))):
                 answers[place] = answer
@@ -29,7 +31,9 @@ class TritonPythonModel:
 def infer(images):
     """An answer for each image."""
     inputs = [pb_utils.Tensor("images", images)]
-    request = pb_utils.InferenceRequest(model_name="resnet50", requested_output_names=["scores"], inputs=inputs)
+    request = pb_utils.InferenceRequest(
+        model_name="resnet50", requested_output_names=["scores"], inputs=inputs
+    )
     reply = request.exec()
     if reply.has_error():
         return [failed(reply.error().message(), pb_utils.TritonError.INTERNAL) for _ in images]

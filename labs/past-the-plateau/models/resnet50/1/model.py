@@ -1,4 +1,6 @@
-"""A real ResNet-50 on this machine's GPU or CPU. `lab run` and `lab check` use their own model instead."""
+"""A real ResNet-50 on this machine's GPU or CPU. `lab run` and `lab check` use their own model
+instead.
+"""
 
 import numpy as np
 import torch
@@ -18,8 +20,12 @@ class TritonPythonModel:
         self.std = torch.tensor(STD, device=self.device).view(3, 1, 1)
 
     def execute(self, requests):
-        images = [pb_utils.get_input_tensor_by_name(request, "images").as_numpy() for request in requests]
-        scores = np.split(self.infer(np.concatenate(images)), np.cumsum([len(each) for each in images])[:-1])
+        images = [
+            pb_utils.get_input_tensor_by_name(request, "images").as_numpy() for request in requests
+        ]
+        scores = np.split(
+            self.infer(np.concatenate(images)), np.cumsum([len(each) for each in images])[:-1]
+        )
         return [pb_utils.InferenceResponse([pb_utils.Tensor("scores", each)]) for each in scores]
 
     @torch.inference_mode()

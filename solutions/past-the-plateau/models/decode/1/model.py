@@ -6,7 +6,10 @@ from pictures import preprocess
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [decode(pb_utils.get_input_tensor_by_name(request, "picture").as_numpy().item()) for request in requests]
+        return [
+            decode(pb_utils.get_input_tensor_by_name(request, "picture").as_numpy().item())
+            for request in requests
+        ]
 
 
 def decode(picture):

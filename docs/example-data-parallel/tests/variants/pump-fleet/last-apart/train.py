@@ -1,4 +1,7 @@
-"""Train a model that knows pumps by how they shake, on every GPU of the job. Alone: python train.py"""
+"""Train a model that knows pumps by how they shake, on every GPU of the job.
+
+Alone: python train.py
+"""
 
 import recipe
 from torch.nn.functional import cross_entropy

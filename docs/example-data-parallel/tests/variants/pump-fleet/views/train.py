@@ -1,4 +1,7 @@
-"""Train a model that knows pumps by how they shake, on every GPU of the job. Alone: python train.py"""
+"""Train a model that knows pumps by how they shake, on every GPU of the job.
+
+Alone: python train.py
+"""
 
 from contextlib import nullcontext
 
@@ -8,7 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def wrap(model):
-    return DistributedDataParallel(model, bucket_cap_mb=3, gradient_as_bucket_view=True, broadcast_buffers=False)
+    return DistributedDataParallel(
+        model, bucket_cap_mb=3, gradient_as_bucket_view=True, broadcast_buffers=False
+    )
 
 
 def train(ddp, optimizer, batches):

@@ -30,11 +30,15 @@ async def talk(reader, writer):
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n") if ": " in line)
+            fields = dict(
+                line.lower().split(": ", 1) for line in head.split("\r\n") if ": " in line
+            )
             body = await reader.readexactly(int(fields.get("content-length", 0)))
             status, value = await answer(head.split(" ", 1)[0], body)
             reply = json.dumps(value).encode()
-            writer.write(b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n" % (status, len(reply)) + reply)
+            writer.write(
+                b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n" % (status, len(reply)) + reply
+            )
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
 

@@ -8,11 +8,15 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Windows(Dataset):
-    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump it is of."""
+    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump
+    it is of.
+    """
 
     def __init__(self, data):
         self.kinds = recipe.kinds(data)
-        self.readings = [self.read(recipe.recording(data, index)) for index in range(len(self.kinds))]
+        self.readings = [
+            self.read(recipe.recording(data, index)) for index in range(len(self.kinds))
+        ]
 
     @staticmethod
     def read(path):

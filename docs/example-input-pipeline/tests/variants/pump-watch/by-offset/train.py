@@ -6,7 +6,9 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Windows(Dataset):
-    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump it is of."""
+    """Training samples: a stretch of a recording, of mean 0 and deviation 1, and which kind of pump
+    it is of.
+    """
 
     def __init__(self, data):
         self.data, self.kinds = data, recipe.kinds(data)
@@ -27,7 +29,12 @@ class Windows(Dataset):
 def train(accelerator, data, cache):
     windows, order = Windows(data), []
     loader = DataLoader(
-        windows, batch_size=recipe.BATCH, sampler=order, num_workers=1, prefetch_factor=4, persistent_workers=True
+        windows,
+        batch_size=recipe.BATCH,
+        sampler=order,
+        num_workers=1,
+        prefetch_factor=4,
+        persistent_workers=True,
     )
     for epoch in accelerator.epochs():
         order[:] = [(index, epoch.seed, epoch.number) for index in epoch.order]

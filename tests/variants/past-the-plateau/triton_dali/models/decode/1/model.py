@@ -9,7 +9,10 @@ class TritonPythonModel:
         self.decode = Decoder()
 
     def execute(self, requests):
-        pictures = [pb_utils.get_input_tensor_by_name(request, "picture").as_numpy().item() for request in requests]
+        pictures = [
+            pb_utils.get_input_tensor_by_name(request, "picture").as_numpy().item()
+            for request in requests
+        ]
         problems = [problem_with(picture) for picture in pictures]
         good = [picture for picture, problem in zip(pictures, problems) if not problem]
         images = iter(self.decode(good) if good else [])
