@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 def predict(ensemble, features):
     """All members' predictions at once: features (batch, FEATURES) to (MEMBERS, batch)."""
-    # (MEMBERS, batch, WIDTH)
+    # Shape: (MEMBERS, batch, WIDTH).
     hidden = torch.matmul(features, ensemble.up) + ensemble.up_bias[:, None]
     hidden = F.layer_norm(hidden, (WIDTH,)) * ensemble.scale[:, None]
     return (torch.bmm(F.silu(hidden), ensemble.down) + ensemble.down_bias[:, None]).squeeze(-1)

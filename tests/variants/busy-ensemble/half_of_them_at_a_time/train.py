@@ -18,7 +18,7 @@ def predict(ensemble, features):
 
 
 def predict_some(ensemble, part, features):
-    # (MEMBERS, batch, WIDTH)
+    # Shape: (MEMBERS, batch, WIDTH).
     hidden = torch.matmul(features, ensemble.up[part]) + ensemble.up_bias[part, None]
     hidden = F.layer_norm(hidden, (WIDTH,)) * ensemble.scale[part, None]
     return (

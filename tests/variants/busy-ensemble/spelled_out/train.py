@@ -10,7 +10,7 @@ from recipe import LOG_EVERY, Data, Ensemble
 
 def predict(ensemble, features):
     """All members' predictions at once: features (batch, FEATURES) to (MEMBERS, batch)."""
-    # (MEMBERS, batch, WIDTH)
+    # Shape: (MEMBERS, batch, WIDTH).
     hidden = torch.matmul(features, ensemble.up) + ensemble.up_bias[:, None]
     variance, mean = torch.var_mean(hidden, -1, correction=0, keepdim=True)
     hidden = (hidden - mean) * torch.rsqrt(variance + 1e-5) * ensemble.scale[:, None]
