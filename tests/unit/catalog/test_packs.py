@@ -100,3 +100,48 @@ def test_data_sets_are_shared(installed, tmp_path):
     (installed / "datasets" / "waves.py").write_text("print()\n")
     assert catalog.find_dataset("waves") == installed / "datasets" / "waves.py"
     assert catalog.find_dataset("nowhere") is None
+
+
+def _with_aliases(content: Path, slug: str, *aliases: str) -> None:
+    spec = content / "labs" / slug / "lab.toml"
+    spec.write_text(f"aliases = {list(aliases)}\n".replace("'", '"') + spec.read_text())
+
+
+@pytest.fixture
+def content(tmp_path, monkeypatch):
+    """A copy of the miniature course, which a test may change."""
+    shutil.copytree(MINI, tmp_path / "content")
+    monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(tmp_path / "content"))
+    catalog.load_labs.cache_clear()
+    return tmp_path / "content"
+
+
+def test_an_older_name_finds_the_lab(content):
+    _with_aliases(content, "slow", "sluggish")
+    assert catalog.find_lab("sluggish").slug == "slow"
+    assert catalog.current_name("sluggish") == "slow"
+    assert catalog.current_name("of-another-installation") == "of-another-installation"
+
+
+def test_an_unknown_name_suggests_the_present_one_only(content):
+    _with_aliases(content, "slow", "sluggish")
+    with pytest.raises(UsageError) as caught:
+        catalog.find_lab("sluggis")
+    assert "sluggish" not in caught.value.remedy
+
+
+@pytest.mark.parametrize(("slug", "alias"), [("wrong", "sluggish"), ("wrong", "slow")])
+def test_two_labs_cannot_share_an_older_name(content, slug, alias):
+    _with_aliases(content, "slow", "sluggish")
+    _with_aliases(content, slug, alias)
+    with pytest.raises(LabError, match=f"alias '{alias}', which also names the lab"):
+        catalog.load_labs()
+
+
+def test_a_packs_alias_cannot_take_the_name_of_a_lab(content, tmp_path, monkeypatch):
+    pack = tmp_path / "pack"
+    shutil.copytree(EXAMPLE, pack)
+    _with_aliases(pack, "running-mean", "slow")
+    monkeypatch.setenv("BOTTLENECK_LAB_PACKS", str(pack))
+    with pytest.raises(LabError, match="alias 'slow', which also names the lab"):
+        catalog.load_labs()
