@@ -13,8 +13,7 @@ from bottleneck_lab.judging import close
 from bottleneck_lab.measure.channel.messages import DeviceReady, Gone, MeasureStep, Trained
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
-from bottleneck_lab.measure.kinds.input_pipeline import KIND, InputPipelineSettings
-from bottleneck_lab.measure.kinds.input_pipeline import check as feed
+from bottleneck_lab.measure.kinds.input_pipeline import KIND, InputPipelineSettings, check, judging
 from bottleneck_lab.measure.kinds.input_pipeline.device import CudaEngine, EmulatedEngine
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess, _step_s
 from bottleneck_lab.measure.kinds.input_pipeline.records import (
@@ -67,7 +66,7 @@ def run_of(every_ms: list[float], count: int = 2000, step_ms: int = 100) -> Pipe
 
 def graded(run, drift=1.0, foreign=0.0):
     return {
-        result.id: result.holds for result in feed.grade(context(), run, STEP_S, drift, foreign)
+        result.id: result.holds for result in check.grade(context(), run, STEP_S, drift, foreign)
     }
 
 
@@ -134,7 +133,7 @@ def test_the_figures_shown_are_those_of_the_speed_before(drift):
     def values(drift):
         return [
             result.value
-            for result in feed.grade(context(), run_of([118.0] * 96), STEP_S, drift, 0.0)
+            for result in check.grade(context(), run_of([118.0] * 96), STEP_S, drift, 0.0)
         ]
 
     assert values(drift) == pytest.approx(values(1.0), rel=0.02), (
@@ -147,27 +146,27 @@ JUDGE = SimpleNamespace(label=lambda _photos, index: index % 10)
 
 def test_labels_and_sizes_are_checked_batch_by_batch():
     run = run_of([100.0] * 8)
-    assert feed.check_batches(run, JUDGE, context()) == (None, 12 * 16)
+    assert judging.check_batches(run, JUDGE, context()) == (None, 12 * 16)
     swapped = run.steps[5]
     run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[::-1],
         swapped.kept,
     )
-    assert "Batch 6 has labels" in feed.check_batches(run, JUDGE, context())[0]
+    assert "Batch 6 has labels" in judging.check_batches(run, JUDGE, context())[0]
     run.steps[5] = Trained(
         *[getattr(swapped, name) for name in ("arrived_ns", "started_ns", "ended_ns")],
         swapped.labels[:8],
         swapped.kept,
     )
-    assert "8 rows instead of 16" in feed.check_batches(run, JUDGE, context())[0]
+    assert "8 rows instead of 16" in judging.check_batches(run, JUDGE, context())[0]
 
 
 def test_a_script_that_asks_for_more_before_it_has_trained_all_is_found_out():
     run = run_of([100.0] * 8)
-    feed._expect_steps(run, 12)
+    judging.expect_steps(run, 12)
     with pytest.raises(LearnerFault, match="11 batches were trained, not 12"):
-        feed._expect_steps(run, 11)
+        judging.expect_steps(run, 11)
 
 
 def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
@@ -182,9 +181,9 @@ def test_an_epoch_is_a_permutation_with_rows_drawn_in_each_batch():
 def test_kept_rows_are_shown_to_the_judge_as_the_device_was_given_them():
     run = run_of([100.0] * 8)
     judge = SimpleNamespace(reference_sample=lambda *_: np.zeros(8), compare=close(atol=0.1))
-    assert feed.check_kept(run, judge, context()) == (None, 12 * KEPT_ROWS)
+    assert judging.check_kept(run, judge, context()) == (None, 12 * KEPT_ROWS)
     run.steps[5].kept[1] = 0.5
-    problem, checked = feed.check_kept(run, judge, context())
+    problem, checked = judging.check_kept(run, judge, context())
     assert problem.startswith(
         f"Sample {run.assignments[1].order[16 + run.assignments[1].rows[1][1]]} of epoch 1: "
     )
@@ -194,11 +193,11 @@ def test_kept_rows_are_shown_to_the_judge_as_the_device_was_given_them():
 
 def test_the_verdict_says_what_an_emulated_device_stands_for_if_the_lab_says_so():
     emulated = SimpleNamespace(device="virtual", settings=InputPipelineSettings(samples=ROWS))
-    (plain,) = feed._notes(emulated, 0.4, 0.05)
+    plain = check.device_note(emulated, 0.4, 0.05)
     assert (
         "emulated, and set so that it outruns one core of this machine (20 shipped rows/s)" in plain
     )
-    (named,) = feed._notes(
+    named = check.device_note(
         SimpleNamespace(device="virtual", settings=KIND.settings(find_lab("idle-gpu"), "virtual")),
         0.4,
         0.05,
@@ -227,14 +226,14 @@ def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
     gpu = SimpleNamespace(
         device="cuda", settings=InputPipelineSettings(samples=ROWS, device_share=0.5)
     )
-    (note,) = feed._notes(gpu, 0.39, 0.05)
+    note = check.device_note(gpu, 0.39, 0.05)
     assert "to take about 400 ms, and 390 ms in practice" in note
 
 
 def on_a_gpu(run, drift):
     found = context()
     found.device, found.lab.spec.devices = "cuda", {"cuda": DeviceSpec(SPECS)}
-    return {result.id: result.holds for result in feed.grade(found, run, STEP_S, drift, 0.0)}
+    return {result.id: result.holds for result in check.grade(found, run, STEP_S, drift, 0.0)}
 
 
 @pytest.mark.parametrize(("step_ms", "useful"), [(110, True), (140, False)])
@@ -244,9 +243,9 @@ def test_what_a_script_does_on_the_gpu_is_taken_from_training_and_said(step_ms, 
     """
     run = run_of([100.0] * 96, step_ms=step_ms)
     assert on_a_gpu(run, drift=1.0) == {"useful-utilisation": useful, "data-wait": True}
-    (note,) = feed._shared(run, STEP_S)
+    (note,) = check.sharing_notes(run, STEP_S)
     assert f"took {step_ms} ms alongside your script and 100 ms alone" in note
-    assert feed._shared(run_of([100.0] * 96), STEP_S) == []
+    assert check.sharing_notes(run_of([100.0] * 96), STEP_S) == []
 
 
 def test_a_gpu_that_slowed_down_is_not_held_against_the_script():
@@ -255,7 +254,7 @@ def test_a_gpu_that_slowed_down_is_not_held_against_the_script():
     """
     run = run_of([100.0] * 96, step_ms=140)
     assert on_a_gpu(run, drift=1.4) == {"useful-utilisation": None, "data-wait": True}
-    assert feed._shared(run, 1.4 * STEP_S) == []
+    assert check.sharing_notes(run, 1.4 * STEP_S) == []
 
 
 def test_a_device_says_how_long_its_step_takes_also_when_the_script_has_gone():
@@ -299,10 +298,10 @@ def test_who_has_ended_is_to_blame():
 
 
 def test_a_script_that_moves_to_more_cores_is_found(monkeypatch):
-    monkeypatch.setattr(feed, "loading_cores", lambda: {0, 1})
-    feed.refuse_more_cores(2.05)
+    monkeypatch.setattr(judging, "loading_cores", lambda: {0, 1})
+    judging.refuse_more_cores(2.05)
     with pytest.raises(LearnerFault, match="moved to others"):
-        feed.refuse_more_cores(3.9)
+        judging.refuse_more_cores(3.9)
 
 
 def test_a_device_that_does_not_come_is_a_problem_of_the_machine_for_every_command():
@@ -319,11 +318,11 @@ def test_an_undecided_utilisation_says_why():
     sentence says what keeps it open.
     """
     torn = [100.0 if number // 8 % 2 else 520.0 for number in range(96)]
-    busy = feed.grade(context(), run_of(torn), STEP_S, 1.0, 0.0)[0]
+    busy = check.grade(context(), run_of(torn), STEP_S, 1.0, 0.0)[0]
     assert busy.holds is None
     assert "over all" in busy.sentence
     assert busy.value == pytest.approx(run_of(torn).samples_per_s() * STEP_S / 16)
-    slower = feed.grade(context(), run_of([118.0] * 96), STEP_S, 0.8, 0.0)[0]
+    slower = check.grade(context(), run_of([118.0] * 96), STEP_S, 0.8, 0.0)[0]
     assert (
         "The machine was 20% faster afterwards, and at that speed the result would be different."
         in slower.sentence

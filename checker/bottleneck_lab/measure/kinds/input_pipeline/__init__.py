@@ -1,6 +1,4 @@
-"""The `input_pipeline` kind: how well a training script keeps a device fed. The verifier owns the
-device.
-"""
+"""The `input_pipeline` kind: how well a training script keeps the verifier's device fed."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from bottleneck_lab.measure.settings import WorkerSettings
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The accelerator that an emulated device stands for: its time for a training step of `batch`
-    samples, by part, in ms, and who says so.
+    """The accelerator that an emulated device stands for: its published time for a training step of
+    `batch` samples, in ms by part, and the source.
     """
 
     name: str
@@ -25,7 +23,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: str
 
     def step_s(self, batch: int) -> float:
-        """Seconds for a step of `batch` samples, linear in the batch."""
+        """Return the seconds for a step of `batch` samples, linear in the batch."""
         return sum(self.parts_ms.values()) / 1000 * batch / self.batch
 
 

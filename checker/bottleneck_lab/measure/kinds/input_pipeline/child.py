@@ -1,4 +1,4 @@
-"""The process of a check in which a training script runs: `python -I -m
+"""Run a training script in a check: `python -I -m
 bottleneck_lab.measure.kinds.input_pipeline.child …`.
 """
 
@@ -17,7 +17,7 @@ from bottleneck_lab.measure.worker import load_module, serve
 
 
 def prepared(entry: Path, data: Path, cache: Path) -> ModuleType:
-    """The script, loaded, after what it does once: `prepare(data, cache)`, if it has one."""
+    """Load the script, have it `prepare(data, cache)` if it can, and return it."""
     module = load_module(entry)
     cache.mkdir(parents=True, exist_ok=True)
     if hasattr(module, "prepare"):
@@ -26,16 +26,16 @@ def prepared(entry: Path, data: Path, cache: Path) -> ModuleType:
 
 
 def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what a script needs to reach its device and its data."""
+    """Add the options by which a script reaches its device and its data."""
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--samples", type=Samples.told, required=True)
+    parser.add_argument("--samples", type=Samples.from_option, required=True)
     return parser
 
 
 def train(channel: Channel, options: argparse.Namespace) -> None:
-    """Prepares, says so, and trains against the device process at the other end of the channel."""
+    """Prepare, send Ready, and train on the device process at the other end of the channel."""
     cache = Path("cache").absolute()
     module = prepared(options.entry, options.data, cache)
     channel.send(Ready())

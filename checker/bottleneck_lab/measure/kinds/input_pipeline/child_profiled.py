@@ -1,4 +1,4 @@
-"""The process that runs a training script for `lab run` and `lab profile`: `python -m
+"""Run a training script for `lab run` and `lab profile`: `python -m
 bottleneck_lab.measure.kinds.input_pipeline.child_profiled …`.
 """
 
@@ -23,9 +23,10 @@ from bottleneck_lab.measure.machine import loading_cores
 
 
 def train(options: argparse.Namespace) -> None:
-    """A training script against the device at the other end of the socket."""
+    """Train on the device at the other end of the socket."""
     import torch
 
+    # As many cores as in a check: with more, loading would look faster than a verdict finds it.
     os.sched_setaffinity(0, loading_cores())
     cache = options.entry.parent / ".lab" / "cache"
     module = prepared(options.entry, options.data, cache)

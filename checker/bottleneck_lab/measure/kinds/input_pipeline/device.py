@@ -1,12 +1,11 @@
-"""The device process: takes training batches from a script and runs them one at a time, as a GPU
-would.
+"""Take training batches from a script and run them one at a time, as a GPU would.
 
-Owned by the verifier and run apart from both sides: `python -I -m
-bottleneck_lab.measure.kinds.input_pipeline.device`. It keeps the time each step arrived, started
-and ended on the machine's monotonic clock, the labels, and the samples of the rows that the
-verifier drew in secret. It believes nothing else. The `emulated` engine takes the emulated time of
-a step and does nothing; the `cuda` engine takes the lab's own training step, as often as fits into
-that time.
+The device process, owned by the verifier and run apart from both sides: `python -I -m
+bottleneck_lab.measure.kinds.input_pipeline.device`. It records when each step arrived, started and
+ended on the machine's monotonic clock, its labels, and the samples of the rows that the verifier
+drew in secret. It believes nothing else that a script sends. The `emulated` engine takes the
+emulated time of a step and computes nothing; the `cuda` engine runs the lab's own training step, as
+often as fits into that time.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ from bottleneck_lab.measure.worker import load_module
 TUNING_STEPS, CALIBRATION_STEPS = 5, 10
 
 Train = Callable[[Any, Any], None]
-"""A lab's training step on a batch and its labels, both tensors on the GPU: queues it there."""
+"""A lab's training step: takes a batch and its labels, both tensors on the GPU, and queues it."""
 
 
 class Engine(Protocol):
-    """What runs steps, one at a time."""
+    """Runs steps, one at a time. Times are in ns of the machine's monotonic clock."""
 
     def start(
         self,
@@ -66,26 +65,26 @@ class Engine(Protocol):
         labels: np.ndarray[Any, Any],
         arrived_ns: int,
     ) -> int:
-        """Starts a step and returns when it started, in ns of the monotonic clock."""
+        """Start a step on N samples and N labels; return when it started."""
 
     def ended_ns(self) -> int | None:
-        """When the running step ended, or None while it runs."""
+        """Return when the running step ended, or None while it runs."""
 
     def patience_s(self) -> float:
-        """How long to wait before asking again."""
+        """Return the seconds to wait before `ended_ns` is worth another call."""
 
     def step_s(self, batch: int) -> float:
-        """Seconds that a step of a full batch takes when nothing has to be waited for."""
+        """Return the seconds that a step of a full batch takes with nothing to wait for."""
 
     def step_again_s(self, batch: int) -> float:
-        """The same of the same step, later."""
+        """Measure the same step again, later."""
 
 
 class EmulatedEngine:
-    """Takes `step_s` seconds a full batch of `batch` samples and computes nothing.
+    """Takes `step_s` seconds for a full batch of `batch` samples and computes nothing.
 
-    Times are the ideal ones: a step starts when it has arrived and the one before has ended,
-    however late this process is woken.
+    A step starts when it has arrived and the one before has ended, however late this process is
+    woken.
     """
 
     def __init__(self, step_s: float, batch: int) -> None:
@@ -98,6 +97,7 @@ class EmulatedEngine:
         labels: np.ndarray[Any, Any],  # noqa: ARG002 - an engine's signature
         arrived_ns: int,
     ) -> int:
+        # Not the time now: whoever is woken late must not make the device look slower.
         started_ns = max(arrived_ns, self._end_ns)
         self._end_ns = started_ns + round(self._sample_ns * len(samples))
         return started_ns
@@ -116,10 +116,10 @@ class EmulatedEngine:
 
 
 class CudaEngine:
-    """Real training steps on the GPU, on each batch as many as come nearest to `wanted_s` seconds.
+    """Runs real training steps on the GPU: each batch as many times as come nearest to `wanted_s`
+    seconds, since two cores cannot feed a data centre's GPU at one step a batch.
 
-    Two cores feed no data centre's GPU at one step a batch, however well a script loads. Has never
-    run on a GPU: docs/measured/README.md.
+    Has never run on a GPU: docs/measured/README.md.
     """
 
     def __init__(self, wanted_s: float, train: Train, form: Samples) -> None:
@@ -137,6 +137,8 @@ class CudaEngine:
         arrived_ns: int,  # noqa: ARG002 - an engine's signature
     ) -> int:
         torch, started_ns = self._torch, time.monotonic_ns()
+        # Pinned memory, or the copy to the GPU would wait for the steps queued before it. The copy
+        # in np.array is needed as well: the slot is free for the script once the step has ended.
         batch = torch.from_numpy(np.array(samples)).pin_memory().cuda(non_blocking=True)
         targets = torch.from_numpy(np.array(labels)).cuda(non_blocking=True)
         for _ in range(self._repeats):
@@ -151,7 +153,7 @@ class CudaEngine:
         return 0.0005
 
     def step_s(self, batch: int) -> float:
-        """Measured as it will be repeated, on a batch that lies ready in the host's memory."""
+        """Choose the repeats, then measure the step as it will be repeated."""
         self._repeats = max(1, round(self._wanted_s / self._measured_s(batch)))
         return self._measured_s(batch)
 
@@ -159,22 +161,21 @@ class CudaEngine:
         return self._measured_s(batch)
 
     def _measured_s(self, batch: int) -> float:
-        """Of a batch with as many repeats as are set; the first ones tune and allocate and do not
-        count.
-        """
+        """Time a batch from host memory with the present number of repeats."""
         samples, labels = self._form.values(self._form.types[0], batch), np.zeros(batch, np.int64)
         times_ns = []
         for _ in range(TUNING_STEPS + CALIBRATION_STEPS):
             began_ns = self.start(samples, labels, 0)
             self._event.synchronize()
             times_ns.append(time.monotonic_ns() - began_ns)
+        # The first ones tune kernels and allocate memory.
         return median(times_ns[TUNING_STEPS:]) / 1e9
 
 
 @dataclass
 class Batch:
     """A batch that has arrived. `kept_samples` are the rows that the verifier drew, copied on
-    arrival: what lies in the slot later does not count.
+    arrival: a script that fills the slot only later is caught.
     """
 
     slot: int
@@ -187,7 +188,7 @@ class Batch:
 
 @dataclass
 class Device:
-    """The queue, the engine, and both channels. One step runs at a time."""
+    """The queue, the engine, and the channels to script and verifier. One step runs at a time."""
 
     host: Channel
     verifier: Channel
@@ -202,7 +203,7 @@ class Device:
     steps: int = 0
 
     def run(self) -> None:
-        """Serves until the verifier closes its channel."""
+        """Serve until the verifier closes its channel."""
         poll = select.epoll()
         poll.register(self.verifier.sock, select.EPOLLIN)
         poll.register(self.host.sock, select.EPOLLIN)
@@ -211,6 +212,7 @@ class Device:
                 if descriptor == self.verifier.sock.fileno():
                     self._from_verifier()
                 elif trouble := self._from_host():
+                    # The verifier decides what a script's end means; nothing more is read of it.
                     poll.unregister(self.host.sock)
                     self.verifier.send(trouble)
                     with contextlib.suppress(OSError):  # it has gone already
@@ -226,7 +228,7 @@ class Device:
             self.verifier.send(DeviceReady(self.engine.step_again_s(self.batch)))
 
     def _from_host(self) -> Gone | Broken | None:
-        """Reads a message of the script; if it was the last, what to tell the verifier."""
+        """Read a message of the script. Returns a message for the verifier if it was the last."""
         try:
             self._take(self.host.receive(10))
         except Closed:
@@ -251,6 +253,7 @@ class Device:
     def _batch(self, sent: TrainBatch) -> Batch:
         arrived_ns = time.monotonic_ns()
         self._require_free(sent)
+        # A script may write anything into its messages; the arena behind the slots is ours.
         if sent.count not in range(1, self.batch + 1) or sent.labels.shape != (sent.count,):
             raise Malformed("the labels do not match the samples")
         samples = self._samples(sent)
@@ -259,12 +262,14 @@ class Device:
         return Batch(sent.slot, samples, sent.labels, kept_samples, arrived_ns)
 
     def _require_free(self, sent: TrainBatch | Infer) -> None:
-        taken = [batch.slot for batch in self.queue] + ([self.running.slot] if self.running else [])
+        taken = {batch.slot for batch in self.queue}
+        if self.running:
+            taken.add(self.running.slot)
         if sent.slot not in range(SLOTS) or sent.slot in taken or sent.dtype not in self.form.types:
             raise Malformed("the slot is not free, or the device does not take this type")
 
     def _samples(self, sent: TrainBatch | Infer) -> np.ndarray[Any, Any]:
-        """What lies in the slot: a view, `count` samples long."""
+        """View the `count` samples in the slot, without a copy."""
         at = sent.slot * (self.arena.size // SLOTS)
         return self.arena.view(np.dtype(sent.dtype), (sent.count, *self.form.shape), at)
 
@@ -288,7 +293,7 @@ class Device:
         )
 
     def _to_host(self, message: Message) -> None:
-        with contextlib.suppress(Closed):  # a script that has gone is reported when its end is read
+        with contextlib.suppress(Closed):  # its end is reported when the channel is read
             self.host.send(message)
 
 
@@ -301,7 +306,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["emulated", "cuda"], required=True)
     parser.add_argument("--wanted-s", type=float, default=0.0)
     parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--samples", type=Samples.told, required=True)
+    parser.add_argument("--samples", type=Samples.from_option, required=True)
     parser.add_argument("--judge", type=Path, required=True)
     options = parser.parse_args()
     form: Samples = options.samples

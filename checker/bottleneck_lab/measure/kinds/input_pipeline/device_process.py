@@ -1,5 +1,5 @@
-"""The device that a script is fed to: calibrated, started beside the script, and ended. The same
-for a check, a profile and a plain run.
+"""Calibrate the device, start its process beside a script, and end it: the same for a check, a
+profile and a plain run. device.py is what runs in that process.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ PROGRAM = "bottleneck_lab.measure.kinds.input_pipeline.device"
 
 
 def calibrate(context: Context[InputPipelineSettings], count: int) -> float:
-    """CPU seconds that the shipped loader needs for a sample in one of its workers, measured by the
-    reference worker. `count`: samples there are.
+    """Measure the CPU seconds that one worker of the shipped loader needs for a sample.
+
+    The reference worker measures it on samples drawn in secret from the `count` there are; the
+    median of three tries counts.
     """
     limits = limits_of(context.settings)
     with CallSession.start(context, "reference", context.pristine(), "judge.py", limits) as session:
-        return median(_loader_s(session, context, count) for _ in range(CALIBRATIONS))
-
-
-def _loader_s(session: CallSession, context: Context[InputPipelineSettings], count: int) -> float:
-    indices = np.array(context.rng.sample(range(count), min(count, CALIBRATION_SAMPLES)))
-    _, (seconds,) = session.call([str(context.data), indices, context.rng.getrandbits(31)])
-    return float(seconds)
+        tries_s = []
+        for _ in range(CALIBRATIONS):
+            indices = np.array(context.rng.sample(range(count), min(count, CALIBRATION_SAMPLES)))
+            _, (seconds,) = session.call([str(context.data), indices, context.rng.getrandbits(31)])
+            tries_s.append(float(seconds))
+        return median(tries_s)
 
 
 def wanted_step_s(settings: InputPipelineSettings, loader_s: float) -> float:
-    """How long a step of the device should take on a machine whose shipped loader needs `loader_s`
+    """Return the seconds that a step should take on a machine whose shipped loader needs `loader_s`
     for a sample.
     """
     return settings.device_share * loader_s * settings.batch
 
 
 class DeviceProcess:
-    """The device, ready to train. `channel` is the verifier's to it; `script_socket` and `arena`
-    are what the script gets.
+    """A device that is ready to train. `channel` is the verifier's end; the script gets
+    `script_socket` and `arena`.
 
-    `step_s` is what a step takes, as the device says: a real one comes as near as it can to what it
-    was asked for.
+    `step_s`: seconds that a step takes by the device's own measurement. A real one comes only as
+    near as it can to what was wanted.
     """
 
     name = "the device process"
@@ -81,10 +82,10 @@ class DeviceProcess:
 
     @classmethod
     def start(cls, context: Context[InputPipelineSettings], wanted_s: float) -> Self:
-        """Starts a device that is to take `wanted_s` seconds for a step, and waits until it is
-        ready. Raises VerifierFault when it does not come.
+        """Start a device that should take `wanted_s` seconds for a step, and wait until it is ready.
 
-        A real one measures its step now, while there is no script that could make it longer.
+        Raises VerifierFault if it does not get ready. A real one measures its step now, while no
+        script is there that could make it longer.
         """
         batch, form = context.settings.batch, context.settings.samples
         engine = "cuda" if context.device == "cuda" else "emulated"
@@ -96,7 +97,7 @@ class DeviceProcess:
     def launch(
         cls, context: WorkerContext, program: str, options: list[str], arena_bytes: int
     ) -> Self:
-        """Starts a device process of any kind with its own `options`, and waits until it is ready."""
+        """Start a device process of any kind and wait until it is ready."""
         arena = Arena.create(arena_bytes)
         process, channel, script_socket = start_device(context, program, options, arena)
         device = cls(
@@ -121,38 +122,39 @@ class DeviceProcess:
         self.close()
 
     def close(self) -> None:
-        """Ends the device, and closes what leads to it."""
+        """End the process, and close its channel, socket and arena."""
         self.end()
         self.channel.close()
         self.script_socket.close()
         self.arena.close()
 
     def end(self) -> None:
-        """Ends the process; whoever waits at the channel hears that it is closed."""
+        """End the process: whoever waits at its channels finds them closed."""
         self._end()
 
     def step_again_s(self, timeout_s: float) -> float:
-        """Seconds that a step takes now, when the script has ended. Raises VerifierFault when the
-        device does not say.
+        """Have the device measure its step again, once the script has ended: seconds.
+
+        Raises VerifierFault if no answer comes within `timeout_s`.
         """
         self.channel.send(MeasureStep())
         return _step_s(self.channel, timeout_s, "measure its step again")
 
     def stopped(self) -> bool:
-        """Whether somebody has stopped the process, or it is gone."""
+        """Return True if the process is stopped (SIGSTOP) or gone."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
         return True
 
     def ended(self) -> int | None:
-        """The exit status; None while it lives, a second after the channel has closed."""
+        """Return the exit status, or None if it still lives after a second."""
         try:
             return self.process.wait(1)
         except subprocess.TimeoutExpired:
             return None
 
     def cpu_s(self) -> float:
-        """CPU seconds that the device has used so far; 0 when it is gone."""
+        """Return the CPU seconds that the device has used so far; 0 if it is gone."""
         try:
             times = psutil.Process(self.process.pid).cpu_times()
         except psutil.NoSuchProcess:
@@ -163,7 +165,9 @@ class DeviceProcess:
 def start_device(
     context: WorkerContext, program: str, options: list[str], arena: Arena
 ) -> tuple[subprocess.Popen[bytes], Channel, socket.socket]:
-    """The device process, the verifier's channel to it, and the script's socket."""
+    """Start `program` as a device process. Returns it, the verifier's channel and the script's
+    socket.
+    """
     ours, verifiers = Channel.pair()
     host, theirs = Channel.pair()
     command = [sys.executable, "-I", "-m", program, *options]
@@ -182,6 +186,7 @@ def start_device(
         start_new_session=True,
     )
     context.janitor.follow(process.pid)
+    # Only the device may hold these ends now, or its end would never be noticed.
     host.close()
     verifiers.close()
     return process, Channel(ours), theirs
@@ -194,10 +199,9 @@ def _end(process: subprocess.Popen[bytes], janitor: Janitor) -> None:
 
 
 def _step_s(channel: Channel, timeout_s: float, doing: str) -> float:
-    """What the device says that a step takes; what a script that has ended still had it say is no
-    news. Raises VerifierFault when it does not come.
-    """
+    """Wait for the device's word on how long its step takes, in seconds."""
     try:
+        # Steps of a script that has ended may still be reported before it.
         while not isinstance(message := channel.receive(timeout_s), DeviceReady):
             pass
     except WireError as error:

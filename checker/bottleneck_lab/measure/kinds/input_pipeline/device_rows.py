@@ -1,5 +1,5 @@
-"""Writes the rows of the device that was fed into a trace beside the host's events: an emulated
-one's are named as what they are.
+"""Add the device's rows to a trace, beside the host's events. Those of an emulated device are named
+as what they are.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +22,40 @@ STANDS_FOR = (
 
 
 Row = tuple[str, int, int]
-"""What the device did: its name, begin and end in ns of the monotonic clock."""
+"""A piece of the device's work: name, begin and end in ns of the monotonic clock."""
 
 
 def add_device_rows(
     trace: Path, steps: Sequence[Trained], settings: InputPipelineSettings, *, emulated: bool
 ) -> None:
-    """Adds kernel-like rows for each step that lies within the trace.
+    """Add kernel-like rows for each step that lies within the trace.
 
-    An emulated device's step is cut into the parts of what it stands for. A real one's is one row,
-    of which nothing more is known.
+    A step is cut into the parts of the accelerator that the device stands for, in proportion to
+    their published times; without one it is a single row.
     """
-    rows = [row for step in steps for row in _parts(step, settings)]
-    stands_for = settings.stands_for
-    said = f"{stands_for.name}; {stands_for.source}" if stands_for else STANDS_FOR
-    add_rows(trace, rows, said if emulated else None)
+    parts_ms, source = {"training step": 1.0}, STANDS_FOR
+    if settings.stands_for:
+        parts_ms = settings.stands_for.parts_ms
+        source = f"{settings.stands_for.name}; {settings.stands_for.source}"
+    rows = []
+    for step in steps:
+        begin_ns = step.started_ns
+        for part, weight in parts_ms.items():
+            share = weight / sum(parts_ms.values())
+            end_ns = begin_ns + round((step.ended_ns - step.started_ns) * share)
+            name = f"{settings.model} {part} (batch {settings.batch})".lstrip()
+            rows.append((name, begin_ns, end_ns))
+            begin_ns = end_ns
+    add_rows(trace, rows, source if emulated else None)
 
 
 def add_rows(trace: Path, rows: Iterable[Row], emulated: str | None, *, cut: bool = False) -> None:
-    """Adds what the device did within the trace as kernel-like rows, and takes out what names the
-    host. A row across an end is `cut`, or left out.
+    """Add the device's work to a trace as kernel-like rows, and remove the fields that name the
+    host.
 
-    `emulated` says what an emulated device stands for. `trace` is a gzipped Chrome trace of
-    torch.profiler; it is replaced as a whole.
+    `trace`: a gzipped Chrome trace of torch.profiler, which is rewritten. `emulated`: what an
+    emulated device stands for; None for a real one. A row that crosses an end of the trace is cut
+    there with `cut`, else left out.
     """
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         content: dict[str, Any] = json.load(file)
@@ -54,69 +65,61 @@ def add_rows(trace: Path, rows: Iterable[Row], emulated: str | None, *, cut: boo
         content["emulatedDevice"] = emulated
     begin, end = _span_us(content["traceEvents"])
     base_ns = int(content.get("baseTimeNanoseconds", 0))
+    # The device's clock is monotonic; the trace counts Unix time from its own base.
     offset_ns = time.time_ns() - time.monotonic_ns() - base_ns
-    kernels = [_kernel(row, offset_ns, emulated is not None) for row in rows]
-    if cut:
-        kernels = [
-            _cut(row, begin, end)
-            for row in kernels
-            if row["ts"] < end and row["ts"] + row["dur"] > begin
-        ]
-    content["traceEvents"] += [
-        row for row in kernels if cut or (begin <= row["ts"] and row["ts"] + row["dur"] <= end)
-    ]
+    for name, begin_ns, end_ns in rows:
+        start_us, length_us = (begin_ns + offset_ns) / 1000, (end_ns - begin_ns) / 1000
+        stop_us = start_us + length_us
+        if begin <= start_us and stop_us <= end:
+            pass
+        elif cut and start_us < end and stop_us > begin:
+            start_us, stop_us = max(start_us, begin), min(stop_us, end)
+            length_us = stop_us - start_us
+        else:
+            continue
+        content["traceEvents"].append(_kernel(name, start_us, length_us, emulated is not None))
     content["traceEvents"] += _labels(emulated is not None)
     with gzip.open(trace, "wt", encoding="utf-8") as file:
         json.dump(content, file)
 
 
 def _span_us(events: list[dict[str, Any]]) -> tuple[float, float]:
-    """Begin and end of the recorded steps, in the trace's own µs. Where a GPU is recorded, Kineto
-    draws them once more beside its kernels.
+    """Return begin and end of the recorded steps, in the trace's own µs; of all spans if no step is
+    marked.
     """
     spans = [event for event in events if event.get("ph") == "X"]
-    marked = [event for event in spans if event.get("cat") == "user_annotation"]
-    spans = [
-        event for event in marked if str(event.get("name", "")).startswith("ProfilerStep#")
-    ] or spans
+    steps = [
+        event
+        for event in spans
+        # Only these: beside a recorded GPU's kernels Kineto draws each step once more.
+        if event.get("cat") == "user_annotation"
+        and str(event.get("name", "")).startswith("ProfilerStep#")
+    ]
+    spans = steps or spans
     return min(event["ts"] for event in spans), max(event["ts"] + event["dur"] for event in spans)
 
 
-def _parts(step: Trained, settings: InputPipelineSettings) -> Iterator[Row]:
-    parts = settings.stands_for.parts_ms if settings.stands_for else {"training step": 1.0}
-    total, at_ns = sum(parts.values()), step.started_ns
-    for part, weight in parts.items():
-        length_ns = round((step.ended_ns - step.started_ns) * weight / total)
-        yield f"{settings.model} {part} (batch {settings.batch})".lstrip(), at_ns, at_ns + length_ns
-        at_ns += length_ns
-
-
-def _kernel(row: Row, offset_ns: int, emulated: bool) -> dict[str, Any]:
-    name, begin_ns, end_ns = row
-    mark = {"emulated": True} if emulated else {}
+def _kernel(name: str, start_us: float, length_us: float, emulated: bool) -> dict[str, Any]:
+    args: dict[str, Any] = {"device": DEVICE, "stream": COMPUTE_STREAM}
+    if emulated:
+        args["emulated"] = True
+        name = f"{PREFIX}{name}"
     return {
         "ph": "X",
         "cat": "kernel",
-        "name": f"{PREFIX if emulated else ''}{name}",
+        "name": name,
         "pid": DEVICE,
         "tid": COMPUTE_STREAM,
-        "ts": (begin_ns + offset_ns) / 1000,
-        "dur": (end_ns - begin_ns) / 1000,
-        "args": {"device": DEVICE, "stream": COMPUTE_STREAM, **mark},
+        "ts": start_us,
+        "dur": length_us,
+        "args": args,
     }
 
 
-def _cut(row: dict[str, Any], begin: float, end: float) -> dict[str, Any]:
-    start, stop = max(row["ts"], begin), min(row["ts"] + row["dur"], end)
-    return {**row, "ts": start, "dur": max(0.0, stop - start)}
-
-
 def _labels(emulated: bool) -> list[dict[str, Any]]:
-    gpu, stream = (
-        ("emulated GPU", f"stream {COMPUTE_STREAM} (emulated)")
-        if emulated
-        else ("GPU", f"stream {COMPUTE_STREAM}")
-    )
+    gpu, stream = "GPU", f"stream {COMPUTE_STREAM}"
+    if emulated:
+        gpu, stream = f"emulated {gpu}", f"{stream} (emulated)"
     process = {"name": "process_name", "ph": "M", "pid": DEVICE, "tid": 0, "args": {"name": gpu}}
     thread = {
         "name": "thread_name",

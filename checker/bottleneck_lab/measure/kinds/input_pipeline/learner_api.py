@@ -1,7 +1,7 @@
-"""What a training script sees of the device process: an asynchronous queue of training steps, as a
-GPU is to its host.
+"""The device as a training script sees it: an asynchronous queue of training steps, as a GPU is to
+its host.
 
-Runs in the learner's process, next to the learner's code; nothing it says is believed.
+Runs in the learner's process, next to the learner's code; nothing that it sends is believed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Range = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
 class Epoch(NamedTuple):
-    """What to train next: the samples `order`, each exactly once and in this order, augmented as
-    `seed` and `number` say.
+    """The samples to train next: those of `order`, each exactly once and in this order, augmented
+    by the random numbers of `seed` and `number`.
     """
 
     number: int
@@ -64,19 +64,20 @@ class Accelerator:
         self._on_step = on_step or (lambda: None)
 
     def epochs(self) -> Iterator[Epoch]:
-        """Epochs until the device has seen enough. The order and the seed of an epoch are not known
-        before it is asked for.
+        """Yield epochs until the device has seen enough.
+
+        Nobody knows an epoch's order and seed before it is asked for: nothing can be loaded ahead.
         """
         while True:
             self.channel.send(AskEpoch())
-            given = self._receive(NextEpoch)
-            if not len(given.order):
+            epoch = self._receive(NextEpoch)
+            if not len(epoch.order):
                 return
-            yield Epoch(given.epoch, given.seed, given.order.tolist())
+            yield Epoch(epoch.epoch, epoch.seed, epoch.order.tolist())
 
     def step(self, samples: Any, labels: Any) -> None:
-        """Queues one training step on a batch and returns, like a kernel launch; waits only while
-        the queue is full.
+        """Queue one training step on a batch and return, like a kernel launch; wait only while the
+        queue is full.
 
         `samples`: N of them in one tensor or array, of the lab's shape and types, on the host;
         `labels`: N integers. Raises ValueError for anything else.
@@ -84,20 +85,23 @@ class Accelerator:
         with self._range("h2d"):
             samples, labels = np.asarray(samples), np.asarray(labels, dtype=np.int64)
             self._require_batch(samples, labels)
-            slot = self._slot()
-            self._write(slot, samples)
+            while not self._free:
+                self._note(self.channel.receive(None))
+            slot = self._free.pop()
+            offset = slot * (self._arena.size // SLOTS)
+            self._arena.view(samples.dtype, samples.shape, offset)[...] = samples
         with self._range("step"):
             self.channel.send(TrainBatch(slot, str(samples.dtype), len(samples), labels))
         self._on_step()
 
     def synchronize(self) -> None:
-        """Waits until every queued step has run."""
+        """Wait until every queued step has run."""
         with self._range("synchronize"):
             self.channel.send(Sync())
             self._receive(Synced)
 
     def finish(self) -> None:
-        """Says that training has returned, once every queued step has run and is on record."""
+        """Report that training has returned, once every queued step has run and is on record."""
         self.synchronize()
         self.channel.send(Done())
 
@@ -119,18 +123,9 @@ class Accelerator:
                 f" {labels.shape}"
             )
 
-    def _slot(self) -> int:
-        while not self._free:
-            self._note(self.channel.receive(None))
-        return self._free.pop()
-
-    def _write(self, slot: int, samples: np.ndarray[Any, Any]) -> None:
-        self._arena.view(samples.dtype, samples.shape, slot * (self._arena.size // SLOTS))[...] = (
-            samples
-        )
-
-    def _receive(self, wanted: type[MessageT]) -> MessageT:
-        while not isinstance(message := self.channel.receive(None), wanted):
+    def _receive(self, due: type[MessageT]) -> MessageT:
+        """Wait for a message of the type `due`; slots that get free meanwhile are noted."""
+        while not isinstance(message := self.channel.receive(None), due):
             self._note(message)
         return message
 

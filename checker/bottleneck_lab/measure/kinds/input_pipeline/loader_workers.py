@@ -1,4 +1,4 @@
-"""What happens inside a DataLoader's worker processes, which torch.profiler does not see: a range a
+"""Record what a DataLoader's worker processes do, which torch.profiler does not see: a range a
 batch, and a sampled stack.
 """
 
@@ -29,24 +29,24 @@ Row = tuple[str, str, int, int]
 
 @contextmanager
 def recorded_workers(folder: Path) -> Iterator[None]:
-    """Until the block ends, every worker that a DataLoader forks writes its rows into its own file
-    in `folder`.
+    """Have every worker that a DataLoader forks inside the `with` write its rows to `folder`, each
+    into a file of its own.
     """
     from torch.utils.data import get_worker_info
 
-    fetch: Any = importlib.import_module(
-        "torch.utils.data._utils.fetch"
-    )  # there is no public place to look from
+    # No public hook of torch is called in a worker for each batch.
+    fetch: Any = importlib.import_module("torch.utils.data._utils.fetch")
 
     folder.mkdir(parents=True, exist_ok=True)
     kinds: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
     plain: list[Callable[..., Any]] = [kind.fetch for kind in kinds]
+    # Made before the fork: a worker inherits it with the patched methods.
     recorder = _Recorder(folder)
 
     def watched(fetching: Callable[..., Any]) -> Callable[..., Any]:
         def fetch_batch(self: Any, indices: Any) -> Any:
             worker = get_worker_info()
-            if worker is None:  # in the main process torch.profiler sees it
+            if worker is None:  # the main process, which torch.profiler records
                 return fetching(self, indices)
             with recorder.batch(worker.id, len(indices)):
                 return fetching(self, indices)
@@ -75,10 +75,13 @@ class _Recorder:
 
     @contextmanager
     def batch(self, worker: int, samples: int) -> Iterator[None]:
-        """Records one batch, and writes it down when it is done: a worker is killed when it is no
-        longer needed.
-        """
-        self._begin()
+        """Record one batch, and append it to the worker's file when it is done."""
+        # At once, not at exit: a DataLoader kills workers that it no longer needs.
+        if self._pid != os.getpid():
+            # Threads do not survive a fork, so each worker starts its own sampler.
+            self._pid, self._thread = os.getpid(), threading.get_ident()
+            self._rows, self._stack = [], []
+            threading.Thread(target=self._sample, daemon=True).start()
         start = time.time_ns()
         self._running = True
         try:
@@ -89,16 +92,9 @@ class _Recorder:
             self._close(0, end)
             rows, self._rows = self._rows, []
             rows.insert(0, ("user_annotation", f"batch of {samples}", start, end))
-            written = {"worker": worker, "thread": threading.get_native_id(), "rows": rows}
+            record = {"worker": worker, "thread": threading.get_native_id(), "rows": rows}
             with (self._folder / f"{os.getpid()}.jsonl").open("a") as file:
-                file.write(json.dumps(written) + "\n")
-
-    def _begin(self) -> None:
-        """Starts the sampling thread, once in each process."""
-        if self._pid != os.getpid():
-            self._pid, self._thread = os.getpid(), threading.get_ident()
-            self._rows, self._stack = [], []
-            threading.Thread(target=self._sample, daemon=True).start()
+                file.write(json.dumps(record) + "\n")
 
     def _sample(self) -> None:
         while True:
@@ -108,10 +104,11 @@ class _Recorder:
                 self._note(_own_calls(frame), time.time_ns())
 
     def _note(self, calls: list[str], now: int) -> None:
-        """Frames still on the stack continue; the others are taken to have ended half a sample ago."""
+        """Continue the frames that are still on the stack, end the others, begin the new ones."""
         same = 0
         while same < min(len(calls), len(self._stack)) and self._stack[same][0] == calls[same]:
             same += 1
+        # A call began or ended some time since the last sample: half an interval ago on average.
         then = now - int(INTERVAL_S * 5e8)
         self._close(same, then)
         self._stack += [(name, then) for name in calls[same:]]
@@ -123,66 +120,50 @@ class _Recorder:
 
 
 def _own_calls(frame: FrameType | None) -> list[str]:
-    """The stack from the data set's first call on, each as `file.py(line): function`, the line that
-    is running.
+    """Return the stack from the data set's first call on, each frame as `file.py(line): function`
+    with the line that is running.
     """
     calls = []
     while frame is not None:
         path = frame.f_code.co_filename
         if path == __file__ or path.endswith("torch/utils/data/_utils/fetch.py"):
             break
-        calls.append(f"{_short(path)}({frame.f_lineno}): {frame.f_code.co_name}")
+        # `train.py` for a program's own file, `PIL/Image.py` for a package's.
+        parts = Path(path).parts
+        if "site-packages" in parts:
+            path = "/".join(parts[parts.index("site-packages") + 1 :])
+        else:
+            path = parts[-1]
+        calls.append(f"{path}({frame.f_lineno}): {frame.f_code.co_name}")
         frame = frame.f_back
     return calls[::-1][:DEPTH]
 
 
-def _short(path: str) -> str:
-    """`train.py` for a program's own file, `PIL/Image.py` for a package's."""
-    parts = Path(path).parts
-    return "/".join(
-        parts[parts.index("site-packages") + 1 :] if "site-packages" in parts else parts[-1:]
-    )
-
-
 def add_worker_rows(trace: Path, folder: Path) -> None:
-    """Writes what the workers recorded into `trace`, a gzipped Chrome trace, where it lies within
-    what the trace spans.
+    """Add the workers' records in `folder` to `trace`, a gzipped Chrome trace; rows are cut to what
+    the trace spans.
     """
-    files = sorted(folder.glob("*.jsonl"))
-    found = [
-        (int(file.stem), json.loads(line))
-        for file in files
-        for line in file.read_text().splitlines()
-    ]
-    if not found or not trace.is_file():
+    records = []
+    for file in sorted(folder.glob("*.jsonl")):
+        records += [(int(file.stem), json.loads(line)) for line in file.read_text().splitlines()]
+    if not records or not trace.is_file():
         return
-    with gzip.open(trace, "rt", encoding="utf-8") as file:
-        content = json.load(file)
-    spans = [event for event in content["traceEvents"] if event.get("ph") == "X"]
-    low, high = (
-        min(event["ts"] for event in spans),
-        max(event["ts"] + event["dur"] for event in spans),
-    )
+    with gzip.open(trace, "rt", encoding="utf-8") as file_:
+        content = json.load(file_)
+    events = content["traceEvents"]
+    spans = [event for event in events if event.get("ph") == "X"]
+    first_us = min(event["ts"] for event in spans)
+    last_us = max(event["ts"] + event["dur"] for event in spans)
     base_ns = int(content.get("baseTimeNanoseconds", 0))
-    for pid, batch in found:
-        place = {"pid": pid, "tid": batch["thread"]}
-        for category, name, start, end in batch["rows"]:
-            begin, stop = max(low, (start - base_ns) / 1e3), min(high, (end - base_ns) / 1e3)
-            if stop > begin:
-                row = {
-                    "ph": "X",
-                    "cat": category,
-                    "name": name,
-                    "ts": begin,
-                    "dur": stop - begin,
-                    "args": {},
-                }
-                content["traceEvents"].append(row | place)
-        label = {
-            "name": "thread_name",
-            "ph": "M",
-            "args": {"name": f"DataLoader worker {batch['worker']}"},
-        }
-        content["traceEvents"].append(label | place)
-    with gzip.open(trace, "wt", encoding="utf-8", compresslevel=5) as file:
-        json.dump(content, file)
+    for pid, batch in records:
+        thread = {"pid": pid, "tid": batch["thread"]}
+        name = {"name": f"DataLoader worker {batch['worker']}"}
+        events.append({"name": "thread_name", "ph": "M", "args": name} | thread)
+        for category, name, begin_ns, end_ns in batch["rows"]:
+            begin_us = max(first_us, (begin_ns - base_ns) / 1e3)
+            end_us = min(last_us, (end_ns - base_ns) / 1e3)
+            if end_us > begin_us:
+                row = {"ph": "X", "cat": category, "name": name, "args": {}} | thread
+                events.append(row | {"ts": begin_us, "dur": end_us - begin_us})
+    with gzip.open(trace, "wt", encoding="utf-8", compresslevel=5) as file_:
+        json.dump(content, file_)

@@ -1,4 +1,6 @@
-"""What was handed out to a training script, and what the device saw of it."""
+"""Record what was handed out to a training script and what the device saw of it, and turn that into
+figures.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import numpy as np
 from bottleneck_lab.measure.channel.messages import HandOut, Trained
 
 KEPT_ROWS = 3
-"""Rows of each batch whose samples are checked: a script that spoils one in twenty escapes the 96
-of an epoch once in 130 times.
+"""Rows of each batch whose samples are checked: a script that spoils one sample in twenty escapes
+the 96 of an epoch once in 130 times.
 """
 BATCHES_PER_BLOCK = 3
 WARM_UP_BATCHES = 4
@@ -21,7 +23,11 @@ WARM_UP_BATCHES = 4
 
 @dataclass
 class Assignment:
-    """An epoch that was handed out: what had to be trained, which rows were kept, and when."""
+    """An epoch that was handed out at `given_ns`.
+
+    order: (batches × batch,) indices into the data set. rows: (batches, KEPT_ROWS) positions within
+    each batch whose samples the device keeps, drawn in secret.
+    """
 
     number: int
     seed: int
@@ -34,7 +40,7 @@ class Assignment:
         return len(self.rows)
 
     def message(self) -> HandOut:
-        """What the device is told of it."""
+        """Return the message that hands it out."""
         return HandOut(self.number, self.seed, self.order, self.rows)
 
 
@@ -49,57 +55,59 @@ class PipelineRun:
     steps: list[Trained] = field(default_factory=list)
 
     def timed(self) -> list[Trained]:
-        """The steps after the warm-up."""
-        return self.steps[self.assignments[0].batches :] if self.assignments else []
+        """Return the steps after the warm-up."""
+        if not self.assignments:
+            return []
+        return self.steps[self.assignments[0].batches :]
 
     def began_ns(self) -> int:
-        """When the first timed epoch was handed out."""
+        """Return when the first timed epoch was handed out."""
         return self.assignments[1].given_ns
 
     def block_ends_ns(self) -> list[int]:
-        """The start of the clock and the end of every whole block."""
+        """Return the start of the clock and the end of every whole block."""
         ends = [step.ended_ns for step in self.timed()]
         return [self.began_ns(), *ends[BATCHES_PER_BLOCK - 1 :: BATCHES_PER_BLOCK]]
 
     def utilisation(self, step_s: float) -> list[float]:
-        """Useful utilisation (0–1) of each block: device time needed for its batches over wall
-        time.
+        """Return the useful utilisation (0–1) of each block: device time that its batches need over
+        wall time.
         """
         ends = self.block_ends_ns()
         return [BATCHES_PER_BLOCK * step_s * 1e9 / (end - begin) for begin, end in pairwise(ends)]
 
     def idle(self) -> list[float]:
-        """Share (0–1) of each block's wall time in which the device had nothing to do."""
+        """Return the share (0–1) of each block's wall time in which the device had no work."""
         ends, steps = self.block_ends_ns(), self.timed()
-        blocks = [
-            steps[at : at + BATCHES_PER_BLOCK]
-            for at in range(0, BATCHES_PER_BLOCK * (len(ends) - 1), BATCHES_PER_BLOCK)
-        ]
-        return [
-            max(0.0, 1 - sum(step.ended_ns - step.started_ns for step in block) / (end - begin))
-            for block, begin, end in zip(blocks, ends, ends[1:], strict=False)
-        ]
+        idle = []
+        for number, (begin, end) in enumerate(pairwise(ends)):
+            block = steps[number * BATCHES_PER_BLOCK : (number + 1) * BATCHES_PER_BLOCK]
+            busy = sum(step.ended_ns - step.started_ns for step in block)
+            # A block's first step may have begun in the block before.
+            idle.append(max(0.0, 1 - busy / (end - begin)))
+        return idle
 
     def samples_per_s(self) -> float:
-        """Samples trained a second over the whole timed part, epoch starts included."""
+        """Return the samples trained a second over the timed part, starts of epochs included."""
         steps = self.timed()
-        return (
-            sum(len(step.labels) for step in steps) * 1e9 / (steps[-1].ended_ns - self.began_ns())
-        )
+        samples = sum(len(step.labels) for step in steps)
+        return samples * 1e9 / (steps[-1].ended_ns - self.began_ns())
 
 
 def plan_epoch(
     rng: np.random.Generator, run: PipelineRun, count: int, sizes: list[int]
 ) -> Assignment:
-    """Draws the next epoch, of `sizes[n]` batches where the data has as many, and notes it; an
-    empty one after the last.
+    """Draw the next epoch and note it in `run`: number n has `sizes[n]` batches, or as many as the
+    `count` samples give. The one after the last is empty.
     """
     number = len(run.assignments)
-    batches = min(sizes[number], count // run.batch) if number < len(sizes) else 0
+    batches = 0
+    if number < len(sizes):
+        batches = min(sizes[number], count // run.batch)
     order = rng.permutation(count)[: batches * run.batch].astype(np.int64)
-    rows = rng.permuted(np.tile(np.arange(run.batch), (batches, 1)), axis=1)[:, :KEPT_ROWS].astype(
-        np.int64
-    )
+    # For each batch its positions in an order of their own, of which the first few are kept.
+    positions = rng.permuted(np.tile(np.arange(run.batch), (batches, 1)), axis=1)
+    rows = positions[:, :KEPT_ROWS].astype(np.int64)
     epoch = Assignment(number, int(rng.integers(1 << 31)), order, rows, time.monotonic_ns())
     if batches:
         run.assignments.append(epoch)

@@ -1,5 +1,5 @@
-"""`lab run` and `lab profile` of a training script: what a check does, without the secrets, the
-clock or the sandbox.
+"""Run and profile a training script (`lab run`, `lab profile`) as a check does, without secrets,
+clock or sandbox.
 """
 
 from __future__ import annotations
@@ -35,15 +35,20 @@ CHILD = "bottleneck_lab.measure.kinds.input_pipeline.child_profiled"
 
 
 def run(context: Context[InputPipelineSettings], on_line: OnLine) -> int:
-    """Runs the script on its device, and says how busy that was; the script's exit status."""
+    """Run the script on its device and report how busy that was. Returns the exit status."""
     status, seen, step_s = run_script(context, on_line, RUN_BATCHES)
     if seen.timed():
-        on_line(_rate(seen, step_s, context.settings.samples.called))
+        rate = seen.samples_per_s()
+        busy = rate * step_s / seen.batch
+        on_line(
+            f"{rate:.1f} {context.settings.samples.called}/s; the device was useful {busy:.0%} of"
+            " the time (a hint, not a verdict)"
+        )
     return status
 
 
 def profile(context: Context[InputPipelineSettings], trace: Path, on_line: OnLine) -> int:
-    """Runs the script under torch.profiler, with the device's rows in its trace; the script's exit
+    """Run the script under torch.profiler and add the device's rows to its trace. Returns the exit
     status.
     """
     status, seen, _ = run_script(context, on_line, PROFILED_BATCHES, trace)
@@ -59,11 +64,10 @@ def run_script(
     trace: Path | None = None,
     wanted_s: float | None = None,
 ) -> tuple[int, PipelineRun, float]:
-    """Runs the script for `batches` batches after a warm-up, under torch.profiler with `trace`:
-    exit status, what the device saw, seconds per step.
+    """Run the script for `batches` batches after a warm-up, under torch.profiler with `trace`.
 
-    `wanted_s` is how many seconds an emulated device is to take for a step; by default it is
-    calibrated as in a check.
+    `wanted_s`: seconds that an emulated device should take for a step; by default it is calibrated
+    as in a check. Returns the exit status, what the device saw, and the seconds per step.
     """
     count, seen = context.judge().count(context.data), PipelineRun(context.settings.batch)
     if wanted_s is None:
@@ -73,9 +77,8 @@ def run_script(
         server = threading.Thread(target=_serve, args=arguments, daemon=True)
         server.start()
         try:
-            status = _run_child(
-                context, device, on_line, trace_options(trace, context.device) if trace else []
-            )
+            options = trace_options(trace, context.device) if trace else []
+            status = _run_child(context, device, on_line, options)
         finally:
             device.end()
             server.join()
@@ -89,25 +92,15 @@ def _run_child(
     options: list[str],
 ) -> int:
     fds = (device.script_socket.fileno(), device.arena.fd)
-    places = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--data", str(context.data)]
-    places += ["--samples", context.settings.samples.option]
-    command = child_command(CHILD, context, [*options, *places])
+    arguments = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--data", str(context.data)]
+    arguments += ["--samples", context.settings.samples.option]
+    command = child_command(CHILD, context, [*options, *arguments])
     return stream(command, context.workspace, context.janitor, on_line, {}, fds)
 
 
-def _rate(seen: PipelineRun, step_s: float, called: str) -> str:
-    busy = seen.samples_per_s() * step_s / seen.batch
-    return (
-        f"{seen.samples_per_s():.1f} {called}/s; the device was useful {busy:.0%} of the time (a"
-        " hint, not a verdict)"
-    )
-
-
 def _serve(channel: Channel, seen: PipelineRun, count: int, batches: int, on_line: OnLine) -> None:
-    """Hands out a short warm-up and one epoch to a script that is only run or profiled; says why
-    where the device takes no more from it.
-    """
-    rng = np.random.default_rng(0)
+    """Hand out a short warm-up and one epoch to a script that is only run or profiled."""
+    rng = np.random.default_rng(0)  # the same order each time: two captures can be compared
     with contextlib.suppress(WireError):
         while True:
             message = channel.receive(None)

@@ -1,4 +1,4 @@
-"""A check's training script, the device that it feeds, and the verifier's word to both."""
+"""Start a check's training script and the device that it feeds, and talk to both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PipelineSession:
 
     @classmethod
     def start(cls, context: Context[InputPipelineSettings], wanted_s: float) -> Self:
-        """Starts a device that is to take `wanted_s` seconds for a step, then the script, and waits
+        """Start a device that should take `wanted_s` seconds for a step, then the script, and wait
         until it is ready to train.
         """
         device = DeviceProcess.start(context, wanted_s)
@@ -51,16 +51,16 @@ class PipelineSession:
         self.close()
 
     def receive(self, timeout_s: float, doing: str) -> Message:
-        """The next message. Raises the fault of the script, or of the device where it has ended or
+        """Return the next message. Raises the fault of the script, or of a device that has ended or
         was stopped.
         """
-        self.script.watch(doing)  # a script that never lets us wait is watched all the same
+        # `receive` watches the limits only while it waits, which a busy script can prevent.
+        self.script.watch(doing)
         message = self.script.receive(timeout_s, doing)
-        asked_dead = (
-            isinstance(message, EpochAsked) and self.script.worker.process.poll() is not None
-        )
-        if isinstance(message, Gone) or asked_dead:
+        if isinstance(message, Gone):
             raise self.script.gone(doing)
+        if isinstance(message, EpochAsked) and self.script.worker.process.poll() is not None:
+            raise self.script.gone(doing)  # something that outlived the script speaks in its name
         if isinstance(message, Broken):
             raise LearnerFault(
                 "tampered", f"{doing}: the script sent an invalid training step ({message.why})."
@@ -68,31 +68,29 @@ class PipelineSession:
         return message
 
     def step_after_s(self) -> float:
-        """Ends the script with everything it started; seconds that a step of the device takes then."""
+        """End the script with everything it started, and have the device measure its step again."""
         self._end_script()
         return self.device.step_again_s(self._patience_s)
 
     def close(self) -> None:
-        """Ends the script with everything it started, and the device."""
+        """End the script with everything it started, and the device."""
         self._end_script()
         self.device.close()
 
     def _end_script(self) -> None:
-        if not self._script_ended:
+        if not self._script_ended:  # `step_after_s` may have ended it already
             self._script_ended = True
             self.script.worker.end()
 
 
 def _start_script(context: Context[InputPipelineSettings], device: DeviceProcess) -> Worker:
-    """The script's worker, which alone holds its end of the channel from now on."""
+    """Start the script's worker."""
     fds = [device.script_socket.fileno(), device.arena.fd]
     arguments = [
         "--entry",
         str(context.submission / context.lab.spec.entry),
         "--data",
         str(context.data),
-    ]
-    arguments += [
         "--socket",
         str(fds[0]),
         "--arena",
@@ -101,6 +99,7 @@ def _start_script(context: Context[InputPipelineSettings], device: DeviceProcess
         context.settings.samples.option,
     ]
     limits = limits_of(context.settings)
+    # Closed here once the worker has it: the end of the script must end the channel.
     with device.script_socket:
         return start_worker(
             context, PROGRAM, arguments, context.submission, limits, fds, cores=loading_cores()
