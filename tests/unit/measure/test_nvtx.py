@@ -74,10 +74,10 @@ def unmarked(monkeypatch):
 
 def test_a_server_and_what_it_starts_mark_what_they_mark_for_torch(unmarked, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    assert not nvtx.asked()
+    assert not nvtx.wanted()
     nvtx.mark()
     assert torch.profiler.record_function is nvtx.Range
-    assert nvtx.asked(), "in this process, and in those that inherit its environment"
+    assert nvtx.wanted(), "in this process, and in those that inherit its environment"
 
 
 def test_a_pytorch_without_nvtx_says_so(unmarked, monkeypatch):

@@ -30,7 +30,8 @@ from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 # As version 2.51.0 wrote it, of a closed loop of 16 clients.
-REPORT = """Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,Server Compute Infer,Server Compute Output,\
+REPORT = """Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,\
+Server Compute Input,Server Compute Infer,Server Compute Output,\
 Client Recv,p50 latency,p90 latency,p95 latency,p99 latency
 16,29.2196,53,1017,204377,95,285010,38,5,508441,610000,700101,779003
 """

@@ -23,6 +23,8 @@ from bottleneck_lab.measure.kinds.inference_server import (
     check,
     sizing,
 )
+from bottleneck_lab.measure.kinds.inference_server import bench as inference_bench
+from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S, InferenceBench
 from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, size_model
 
 LAB = find_lab("past-the-plateau")
@@ -100,7 +102,7 @@ class Server:
         )
 
 
-class Bench(check.Bench):
+class Bench(InferenceBench):
     """Loads made-up servers: the shipped one first, then the learner's."""
 
     def start(self, role, folder):
@@ -128,9 +130,7 @@ def bench_of(context, load=None):
     bad = "A body that is not a JPEG file"
     strips = SimpleNamespace(header=b"\xff\xd8")
     clients = context.settings.clients
-    return Bench(
-        context, np.random.default_rng(0), load, clients, check.CLOSED_S, bad, strips=strips
-    )
+    return Bench(context, np.random.default_rng(0), load, clients, CLOSED_S, bad, strips=strips)
 
 
 @pytest.fixture
@@ -139,15 +139,13 @@ def checked(monkeypatch):
     all results by id.
     """
     monkeypatch.setattr(
-        check, "check_answers", lambda level, *_, all_of: check_refused(level, all_of)
+        inference_bench, "check_answers", lambda level, *_, all_of: check_refused(level, all_of)
     )
 
     def check_refused(level, all_of):
-        return (
-            None
-            if all_of is None or (level.status[all_of] == 200).all()
-            else "2 of 64 good requests got status 503."
-        )
+        if all_of is None or (level.status[all_of] == 200).all():
+            return None
+        return "2 of 64 good requests got status 503."
 
     def run(learner, shipped=None, shipped_again=None, other_cores=0.0):
         shipped = shipped or Server(50.0, busy=0.33)
@@ -164,8 +162,8 @@ def checked(monkeypatch):
         if shipped_again is not None:
             thaw = shipped.thaw
             shipped.thaw = lambda: (thaw(), setattr(shipped, "rate", shipped_again))
-        found = loading.measure_both(bench, shipped)
-        results = check.grade(context, found, 100)
+        observed = loading.measure_both(bench, shipped)
+        results = check.grade(context, observed, 100)
         conclusion = conclude(results, specs=SPECS)
         return conclusion.outcome, conclusion.reason, {result.id: result for result in results}
 
@@ -280,7 +278,7 @@ def test_the_device_takes_its_share_of_the_pre_processing():
     found = size_model(SimpleNamespace(device="virtual", settings=settings), 0.010)
     assert found.fixed_s + 16 * found.image_s == pytest.approx(16 * 0.005)
     assert found.fixed_s == pytest.approx(0.2 * 16 * 0.005)
-    assert found.members == 0
+    assert size.members == 0
 
 
 class Gpu(SimpleNamespace):
@@ -309,19 +307,19 @@ def gpu(monkeypatch):
 
 
 def test_on_a_gpu_the_ensemble_has_as_many_members_as_take_the_device_its_share(gpu):
-    found = size_model(gpu, 0.020)
+    size = size_model(gpu, 0.020)
     assert found.batch_s == pytest.approx(0.160)
-    assert found.members == 29, "160 ms at 5.5 ms each, as four of them take"
+    assert size.members == 29, "160 ms at 5.5 ms each, as four of them take"
     assert gpu.closed == [0.022], "what was probed makes room"
-    with sizing.start_device(gpu, found) as device:
+    with sizing.start_device(gpu, size) as device:
         assert device.step_s == pytest.approx(0.147)
 
 
 def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_times(gpu):
-    found = size_model(gpu, 0.0004)
-    assert found.members == 1
+    size = size_model(gpu, 0.0004)
+    assert size.members == 1
     with pytest.raises(VerifierFault, match=r"takes 7 ms for a batch of 16 pictures.* about 3 ms"):
-        sizing.start_device(gpu, found)
+        sizing.start_device(gpu, size)
     assert len(gpu.closed) == 2
 
 
@@ -335,7 +333,7 @@ def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_t
 def test_the_verdict_says_what_the_model_ran_on(members, said, not_said):
     bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
     bench.sizing, bench.device_s = Sizing(0.02, 0.16, members=members), 0.15
-    note = check._on_device(bench)
+    note = check.device_note(bench)
     assert said in note
     assert "150 ms for a batch of 16 images" in note
     assert not_said not in note
@@ -357,7 +355,7 @@ def test_a_model_that_scores_a_picture_otherwise_in_another_batch_can_judge_noth
 
 def test_a_slow_machine_is_given_the_time_that_a_decision_needs():
     bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
-    assert loading.long_enough_s(bench, 100.0) == check.CLOSED_S
+    assert loading.long_enough_s(bench, 100.0) == CLOSED_S
     assert loading.long_enough_s(bench, 16.0) == pytest.approx(13.0)
     assert loading.long_enough_s(bench, 1.0) == loading.MOST_CLOSED_S
 

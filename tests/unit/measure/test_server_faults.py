@@ -27,7 +27,8 @@ def serve(listener):
         connection, _ = listener.accept()
         connection.recv(4096)
         meet(number)
-        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\n{}")
+        head = b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\n"
+        connection.sendall(head + b"{}")
         connection.close()
 """
 

@@ -151,5 +151,5 @@ def test_rates_and_idle_time_come_from_batches_and_count_only_what_was_answered(
     )
     assert len(figures.rates(level, batches)) >= 12
     assert figures.idle(level, batches) == pytest.approx([0.25] * len(figures.idle(level, batches)))
-    refused = Level(level.asked, begun, begun, begun + MS, half, level.replies, 0.1)
+    refused = Level(level.requests, begun, begun, begun + MS, half, level.replies, 0.1)
     assert figures.rates(refused, batches)[0] == pytest.approx(50.0)

@@ -25,7 +25,7 @@ from bottleneck_lab.measure.kinds.http_server.load.level import Level, Load
 from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
 from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, message
 from bottleneck_lab.measure.kinds.http_server.load.stolen import Stolen
-from bottleneck_lab.measure.kinds.http_server.local import compare
+from bottleneck_lab.measure.kinds.http_server.local_server import compare
 from bottleneck_lab.measure.kinds.inference_server.judging import seen_by_model
 from bottleneck_lab.measure.kinds.inference_server.pictures import CROP, HEAD, RESIZED, make_strips
 from bottleneck_lab.measure.kinds.inference_server.pixels import levels

@@ -47,8 +47,8 @@ from bottleneck_lab.measure.kinds.inference_server.triton.server import (
     device_fds,
     environment_for,
     max_batch_of,
+    queue_note,
     repository_for,
-    say_queues,
     show_statistics,
 )
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
@@ -220,10 +220,10 @@ def test_what_requests_waited_in_a_window_is_a_sentence():
             told("resnet50", 4_000_000, 2),
         ]
     }
-    assert say_queues(before, after).endswith(
+    assert queue_note(before, after).endswith(
         "waited 6.0 ms in the queue of classify, 2.0 ms in the queue of resnet50."
     )
-    assert say_queues(after, after).endswith("no request waited in a queue.")
+    assert queue_note(after, after).endswith("no request waited in a queue.")
 
 
 def test_every_python_model_is_put_under_the_profiler_and_keeps_its_own_code(tmp_path):
@@ -231,7 +231,7 @@ def test_every_python_model_is_put_under_the_profiler_and_keeps_its_own_code(tmp
     code = (repository / "classify/1/model.py").read_text()
     triton_capture.put_under_profiler(repository)
     for model in ("classify", "decode", "resnet50"):
-        assert "capture_when_told" in (repository / model / "1/model.py").read_text()
+        assert "capture_on_order" in (repository / model / "1/model.py").read_text()
     assert (repository / "classify/1" / f"{triton_capture.LEARNERS}.py").read_text() == code
 
 
@@ -276,7 +276,7 @@ def test_batches_that_overlap_on_a_thread_are_marked_stretch_by_stretch(ranges):
 
     async def batch(number, decoded, asked):
         await decoded
-        batches.ask()
+        batches.request_sent()
         await asked
         if number == 2:
             raise ValueError(number)
@@ -384,7 +384,7 @@ def test_every_process_is_told_the_same_window_and_waited_for(tmp_path, monkeypa
         lambda *window: window[1] and (windows.append(window), window[1].touch()),
     )
     for model in ("classify", "resnet50"):
-        triton_capture.capture_when_told(tmp_path, model)
+        triton_capture.capture_on_order(tmp_path, model)
     traces = triton_capture.order(tmp_path, 0.25)
     assert [trace.name.split()[0] for trace in traces] == ["classify", "resnet50"]
     assert all(trace.exists() for trace in traces)

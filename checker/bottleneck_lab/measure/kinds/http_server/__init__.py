@@ -1,5 +1,5 @@
-"""The `http_server` kind: what any HTTP server sustains, compared with the shipped one. The lab's
-judge makes the requests and judges the answers.
+"""The `http_server` kind: the load that any HTTP server sustains, compared with the shipped one.
+The lab's judge makes the requests and judges the answers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ UNDER_LOAD = "bottleneck_lab.measure.kinds.http_server.under_load"
 
 
 class HttpServerSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """clients: connections of the closed loop, which lasts `closed_s`. most_a_second: requests made
-    for each second of it.
+    """clients: connections of the closed loop, which lasts `closed_s`. most_a_second: requests
+    drawn for each second of it.
 
     judged: answers of each loop that are judged, drawn in secret; the others only have to arrive.
     """

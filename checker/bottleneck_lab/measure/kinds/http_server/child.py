@@ -1,6 +1,4 @@
-"""The process of a check in which a server runs: `python -I -m
-bottleneck_lab.measure.kinds.http_server.child …`.
-"""
+"""Run a server in a check: `python -I -m bottleneck_lab.measure.kinds.http_server.child …`."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from bottleneck_lab.measure.worker import load_module, serve
 
 
 def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what a server needs to reach the verifier and its clients."""
+    """Add the options by which a server reaches the verifier and its clients."""
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--listener", type=int, required=True)
     return parser
 
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
-    """Loads the server and has it listen; it must not return."""
+    """Load the server and have it listen; it must not return."""
     module = load_module(options.entry)
     channel.send(Ready())
     module.serve(socket.socket(fileno=options.listener))

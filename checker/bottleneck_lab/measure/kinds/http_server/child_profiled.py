@@ -1,7 +1,7 @@
-"""The learner's server in the learner's own folder, for `lab run` and `lab profile`: no sandbox, no
-secrets, and with `--trace` under torch.profiler.
+"""Run the learner's server in the learner's own folder, for `lab run` and `lab profile`: without
+sandbox or secrets, and with `--trace` under torch.profiler.
 
-A pipe tells it what to capture. When the pipe is closed, it ends.
+Commands arrive over a pipe. When the pipe is closed, this process ends.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from bottleneck_lab.measure.worker import load_module
 
 
 def capture(seconds: float, trace: Path | None) -> None:
-    """Records every thread of this process for `seconds`; without `trace` nothing is written."""
+    """Record every thread of this process for `seconds`, and write `trace` if there is one."""
     import torch
 
-    # The only way to record threads that started before the profiler; torch has no public name for
-    # it.
+    # The only way to record threads that started before the profiler; torch has no public name.
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with torch.profiler.profile(experimental_config=everywhere) as profiler:
         time.sleep(seconds)
@@ -43,33 +42,33 @@ class Served:
         self.options = options
 
     def serve(self) -> None:
-        """Loads the server and has it listen. It must not return."""
+        """Load the server and have it listen. It must not return."""
         module = load_module(self.options.entry)
         Channel(socket.socket(fileno=self.options.socket)).send(Ready())
         module.serve(socket.socket(fileno=self.options.listener))
 
     def prepare(self) -> None:
-        """Makes a first capture, which takes seconds to set up."""
+        """Make a first capture, whose set-up takes seconds that a later one then saves."""
         capture(0.0, None)
 
     def capture(self, seconds: float) -> None:
-        """Captures it for `seconds`, or lets nsys see it for as long."""
+        """Capture it for `seconds`, or let nsys see it for as long."""
         if self.options.nvtx:
             nvtx.show(seconds)
         else:
             capture(seconds, self.options.trace)
 
     def set_constant(self, name: str, value: int) -> None:
-        """Sets a constant of the server while it runs."""
+        """Set a constant of the server while it runs."""
         setattr(sys.modules[self.options.entry.stem], name, value)
 
     def end(self) -> None:
-        """Ends what it started."""
+        """End what it started."""
 
 
 def obey(served: Served) -> None:
-    """Captures (`capture SECONDS`) or sets a constant of the server (`MAX_BATCH 4`) on command,
-    until the pipe is closed.
+    """Follow commands until the pipe is closed: `capture SECONDS`, or a constant of the server with
+    its new value (`MAX_BATCH 4`).
     """
     options = served.options
     with os.fdopen(options.control) as lines:
@@ -82,15 +81,14 @@ def obey(served: Served) -> None:
 
 
 def run_server(served: Served) -> None:
-    """Serves until told to end, then ends this process. The profiler needs the main thread, so the
-    server gets another.
-    """
+    """Serve until the pipe of commands is closed, then end this process."""
     options = served.options
     os.sched_setaffinity(0, loading_cores())
     if options.nvtx:
         nvtx.mark()
     if options.trace:
         served.prepare()
+    # The profiler needs the main thread, so the server gets another.
     threading.Thread(target=_serve_to_the_end, args=(served,), daemon=True).start()
     obey(served)
     served.end()
@@ -98,7 +96,7 @@ def run_server(served: Served) -> None:
 
 
 def _serve_to_the_end(served: Served) -> None:
-    """Serves; if that returns or raises, this process ends."""
+    """Serve; if that returns or raises, end this process."""
     try:
         run_child(lambda _: served.serve(), served.options)
     finally:
@@ -106,7 +104,7 @@ def _serve_to_the_end(served: Served) -> None:
 
 
 def controlled(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds the pipe of commands, and whether nsys should see the server's parts."""
+    """Add the options for the pipe of commands, and for marking the server's parts for nsys."""
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--nvtx", action="store_true")
     return parser

@@ -1,4 +1,4 @@
-"""What a level of load shows: a server's rate, its latencies, and whether the generator kept its
+"""Figures of a level of load: a server's rate, its latencies, and how well the generator kept its
 schedule.
 """
 
@@ -28,7 +28,10 @@ GREEDY_CORES = 0.8
 
 
 def rates(level: Level) -> list[float]:
-    """Requests answered a second in each block of a closed loop, of equally many answers."""
+    """Return the requests answered a second in each block of a closed loop.
+
+    Blocks have equally many answers, so a stall makes one slow block and not an empty one.
+    """
     begin_ns, end_ns = level.begun_ns[0] + WARM_UP_S * 1e9, level.begun_ns[-1]
     ended = np.sort(level.ended_ns[level.status == OK])
     ended = ended[(ended >= begin_ns) & (ended <= end_ns)]
@@ -38,18 +41,17 @@ def rates(level: Level) -> list[float]:
 
 
 def p99_ms(latencies_s: Any) -> float:
-    """The 99th percentile in ms, an observed one. What was never answered counts as NEVER_S."""
+    """Return the 99th percentile in ms, an observed value. A request that was never answered counts
+    as NEVER_S.
+    """
     return min(NEVER_S, float(np.quantile(latencies_s, 0.99, method="higher"))) * 1000
 
 
 def window_p99s_ms(level: Level, seconds: float) -> list[float]:
-    """The p99 of each window of an open loop of `seconds`, by when the requests were due."""
+    """Return the p99 of each window of an open loop of `seconds`, by when the requests were due."""
     count = round(seconds / WINDOW_S)
-    number = (
-        ((level.begun_ns - level.begun_ns[0]) / (seconds * 1e9) * count)
-        .astype(int)
-        .clip(0, count - 1)
-    )
+    position = (level.begun_ns - level.begun_ns[0]) / (seconds * 1e9)
+    number = (position * count).astype(int).clip(0, count - 1)
     latencies_s = level.latencies_s()
     return [
         p99_ms(latencies_s[number == window]) for window in range(count) if (number == window).any()
@@ -57,21 +59,16 @@ def window_p99s_ms(level: Level, seconds: float) -> list[float]:
 
 
 def audit(levels: Sequence[Level]) -> str:
-    """The generator's audit of itself over all levels, as a sentence: how many of the due requests
-    it sent, how late (p99), and the cores it used.
+    """Return the generator's audit of itself over all levels, as a sentence: how many of the due
+    requests it sent, how late (p99), and the cores it used.
     """
     due = sum(len(level.sent_ns) for level in levels)
     sent = sum(int((level.sent_ns > 0).sum()) for level in levels)
-    late_ms, own_ms = (
-        1000 * p99_s(np.concatenate(each))
-        for each in (
-            [level.lateness_s() for level in levels],
-            [level.own_lateness_s() for level in levels],
-        )
-    )
-    own = (
-        f" ({own_ms:.1f} ms without the time a hypervisor took)" if late_ms - own_ms >= 0.1 else ""
-    )
+    late_ms = 1000 * p99_s(np.concatenate([level.lateness_s() for level in levels]))
+    own_ms = 1000 * p99_s(np.concatenate([level.own_lateness_s() for level in levels]))
+    own = ""
+    if late_ms - own_ms >= 0.1:
+        own = f" ({own_ms:.1f} ms without the time a hypervisor took)"
     cores = max((level.cores for level in levels), default=0.0)
     return (
         f"The load generator sent {sent} of {due} requests, 1% of them more than {late_ms:.1f} ms"
@@ -80,19 +77,19 @@ def audit(levels: Sequence[Level]) -> str:
 
 
 def p99_s(late_s: Any) -> float:
-    """The 99th percentile of how late requests were sent; 0 if none was."""
+    """Return the 99th percentile of how late requests were sent; 0 if none was."""
     return float(np.quantile(late_s, 0.99)) if len(late_s) else 0.0
 
 
 def bottleneck_of_its_own(level: Level) -> str | None:
-    """Why the generator, not the server, may have set the figures of a level; None if it kept its
-    schedule with room to spare.
+    """Return why the generator, not the server, may have set the figures of a level; None if it
+    kept its schedule with room to spare.
     """
     return tardy(level) or greedy(level)
 
 
 def tardy(level: Level) -> str | None:
-    """How late the generator sent requests, if it did not keep its schedule."""
+    """Return how late the generator sent requests, if it did not keep its schedule."""
     own_s, late_s = p99_s(level.own_lateness_s()), p99_s(level.lateness_s())
     if own_s > TARDY_S:
         return f"the load generator sent 1% of the requests more than {own_s * 1000:.1f} ms late"
@@ -105,9 +102,7 @@ def tardy(level: Level) -> str | None:
 
 
 def greedy(level: Level) -> str | None:
-    """How many cores the generator used, if that was a lot."""
-    return (
-        f"the load generator itself used {level.cores:.1f} cores"
-        if level.cores > GREEDY_CORES
-        else None
-    )
+    """Return how many cores the generator used, if that was a lot."""
+    if level.cores <= GREEDY_CORES:
+        return None
+    return f"the load generator itself used {level.cores:.1f} cores"

@@ -1,5 +1,5 @@
-"""The parts that a server marks with `record_function`, as NVTX ranges, which nsys can see; only
-those within the captured window are made.
+"""Turn the parts that a server marks with `record_function` into NVTX ranges, which nsys can see.
+Only those within the captured window are made.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Range(contextlib.ContextDecorator):
     def __enter__(self) -> Any:
         import torch
 
+        # Remembered for the end: the window may close meanwhile, and pop must match push.
         self._open.append(_shown.is_set())
         if self._open[-1]:
             torch.cuda.nvtx.range_push(self._name)  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -37,13 +38,14 @@ class Range(contextlib.ContextDecorator):
             torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]  # as above
 
 
-def asked() -> bool:
-    """Whether this process marks its parts for nsys."""
+def wanted() -> bool:
+    """Return True if this process marks its parts for nsys."""
     return VARIABLE in os.environ
 
 
 def mark() -> None:
-    """Makes modules imported from now on mark their parts with NVTX, also in child processes.
+    """Have modules imported from now on mark their parts with NVTX, in child processes too.
+
     Raises RuntimeError if PyTorch has no NVTX.
     """
     import torch
@@ -58,7 +60,7 @@ def mark() -> None:
 
 
 def show(seconds: float) -> None:
-    """The captured window: parts that begin within `seconds` are marked."""
+    """Open the captured window for `seconds`: parts that begin within it are marked."""
     _shown.set()
     time.sleep(seconds)
     _shown.clear()

@@ -1,17 +1,18 @@
-"""`lab run` and `lab profile` of a server: what a check does, without the secrets or the sandbox."""
+"""Run and profile a server (`lab run`, `lab profile`): as in a check, without secrets or sandbox."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from bottleneck_lab.measure.channel.wire import Channel
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.http_server import HttpServerSettings
-from bottleneck_lab.measure.kinds.http_server.check import HttpBench
+from bottleneck_lab.measure.kinds.http_server.bench import HttpBench
 from bottleneck_lab.measure.kinds.http_server.load.steps import counts, show_steps, step
-from bottleneck_lab.measure.kinds.http_server.local import (
+from bottleneck_lab.measure.kinds.http_server.local_server import (
+    Launch,
     LocalServer,
-    Place,
     Work,
     address_of,
     compare,
@@ -26,8 +27,8 @@ STEP_S = 2.0
 
 
 def run(context: Context[HttpServerSettings], on_line: OnLine) -> int:
-    """Loads the server with more and more clients, then in a closed and an open loop, side by side;
-    its exit status, 0 if it served to the end.
+    """Load the server with more and more clients, then in a closed and an open loop, side by side.
+    Returns its exit status, 0 if it served to the end.
     """
     bench = HttpBench.prepare(context)
 
@@ -43,26 +44,20 @@ def run(context: Context[HttpServerSettings], on_line: OnLine) -> int:
 
 
 def profile(context: Context[HttpServerSettings], trace: Path, on_line: OnLine) -> int:
-    """Captures the server under load with torch.profiler; its exit status, 0 if it served to the
-    end.
+    """Capture the server under load with torch.profiler. Returns its exit status, 0 if it served to
+    the end.
     """
     bench = HttpBench.prepare(context)
-
-    def work(server: LocalServer) -> None:
-        load_for_capture(server, bench.load, context.settings.clients)
-
+    work = partial(load_for_capture, load=bench.load, clients=context.settings.clients)
     return _serve(bench, work, on_line, trace)
 
 
 def under_load(context: Context[HttpServerSettings], on_line: OnLine) -> int:
-    """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit
-    status, 0 if it served to the end.
+    """Load the server for as long as a capture takes, its parts marked as NVTX ranges. Returns its
+    exit status, 0 if it served to the end.
     """
     bench = HttpBench.prepare(context)
-
-    def work(server: LocalServer) -> None:
-        load_for_capture(server, bench.load, context.settings.clients)
-
+    work = partial(load_for_capture, load=bench.load, clients=context.settings.clients)
     return _serve(bench, work, on_line, options=("--nvtx",))
 
 
@@ -73,10 +68,10 @@ def _serve(
     trace: Path | None = None,
     options: tuple[str, ...] = (),
 ) -> int:
-    """Runs the learner's server until the work on it is done; its exit status."""
+    """Run the learner's server until the work on it is done. Returns its exit status."""
     context = bench.context
     ours, theirs = Channel.pair()
     with ours, theirs, listen(address_of(context)) as listener:
         fds = {"--socket": theirs.fileno(), "--listener": listener.fileno()}
-        place = Place(CHILD, fds, Channel(ours), theirs.close, options)
-        return serve_locally(context, place, bench.load, work, on_line, trace)[0]
+        launch = Launch(CHILD, fds, Channel(ours), theirs.close, options)
+        return serve_locally(context, launch, bench.load, work, on_line, trace)[0]

@@ -1,4 +1,4 @@
-"""A server in a sandbox: started, waited for, loaded, watched."""
+"""Start a server in a sandbox, wait for it, load it and watch it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SETTLE_S = 0.2
 
 
 def listen(path: Path) -> socket.socket:
-    """A Unix socket that listens at `path`: a server in a sandbox gets its descriptor and needs no
-    network.
+    """Return a Unix socket that listens at `path`. A server in a sandbox gets its descriptor, and
+    so needs no network.
     """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -39,22 +39,24 @@ def start_server(
     context: WorkerContext,
     program: str,
     folder: Path,
-    places: dict[str, int],
+    fds: dict[str, int],
     environment: Path | None = None,
 ) -> Worker:
-    """The process in which a server runs. `places`: the options of `program` that name descriptors;
-    `environment`: of a Triton server, if it runs one.
+    """Start the process in which a server runs. `fds`: the options of `program` that name
+    descriptors; `environment`: that of a Triton server, if it runs one.
     """
     arguments = ["--entry", str(folder / context.lab.spec.entry)]
-    arguments += [part for option, fd in places.items() for part in (option, str(fd))]
-    arguments += ["--environment", str(environment)] if environment else []
+    for option, fd in fds.items():
+        arguments += [option, str(fd)]
+    if environment:
+        arguments += ["--environment", str(environment)]
     return start_worker(
         context,
         program,
         arguments,
         folder,
         limits_of(context.settings),
-        list(places.values()),
+        list(fds.values()),
         cores=loading_cores(),
         shown=[environment] if environment else [],
         network=environment is not None,
@@ -62,7 +64,7 @@ def start_server(
 
 
 class ServerSession:
-    """A server. `batches`: what the verifier's device has run for it, in order; here there is none."""
+    """A server. `batches`: those that the verifier's device has run for it; here there are none."""
 
     def __init__(self, session: Session, address: str) -> None:
         self.session = session
@@ -71,12 +73,12 @@ class ServerSession:
 
     @classmethod
     def start(cls, context: Context[HttpServerSettings], role: Role, folder: Path) -> Self:
-        """Starts the server, and waits until its code is loaded."""
+        """Start the server, and wait until its code is loaded."""
         address = context.janitor.folder / f"{role}.sock"
         ours, theirs = Channel.pair()
         with listen(address) as listener, theirs:
-            places = {"--socket": theirs.fileno(), "--listener": listener.fileno()}
-            worker = start_server(context, PROGRAM, folder, places)
+            fds = {"--socket": theirs.fileno(), "--listener": listener.fileno()}
+            worker = start_server(context, PROGRAM, folder, fds)
         session = cls(Session(role, worker, Channel(ours)), str(address))
         session.wait_until_loaded(context.settings.start_s)
         return session
@@ -88,24 +90,24 @@ class ServerSession:
         self.close()
 
     def close(self) -> None:
-        """Ends the server with everything it started."""
+        """End the server with everything it started."""
         self.session.close()
 
     def freeze(self) -> None:
-        """Stops the server while another is loaded."""
+        """Stop the server while another is loaded."""
         self.session.freeze("while it was not under load")
 
     def thaw(self) -> None:
-        """Lets it run again."""
+        """Let it run again."""
         self.session.worker.thaw()
 
     def cpu_s(self) -> float:
-        """CPU seconds that the server has used so far."""
+        """Return the CPU seconds that the server has used so far."""
         return self.session.worker.cpu_s()
 
     def wait_until_loaded(self, start_s: float) -> None:
-        """Waits until its code is loaded. If that takes longer than `start_s`, raises the server's
-        fault and closes everything.
+        """Wait until its code is loaded. If that takes longer than `start_s`, close everything and
+        raise the server's fault.
         """
         try:
             self.session.expect(Ready, start_s, "starting up")
@@ -114,27 +116,27 @@ class ServerSession:
             raise
 
     def wait_until_it_answers(self, load: Load, start_s: float) -> None:
-        """Sends one request after another until one is answered. If none is within `start_s`,
-        raises the server's fault and closes everything.
+        """Send one request after another until one is answered. If none is within `start_s`, close
+        everything and raise the server's fault.
         """
+        deadline = time.monotonic() + start_s
         try:
-            self._first_answer(load, start_s)
+            while time.monotonic() < deadline:
+                level = load.open(self.address, 20.0, 0.2, self.follow, patience_s=ANSWER_S)
+                if (level.status == OK).any():
+                    return
         except BaseException:
             self.close()
             raise
-
-    def _first_answer(self, load: Load, start_s: float) -> None:
-        deadline = time.monotonic() + start_s
-        while time.monotonic() < deadline:
-            level = load.open(self.address, 20.0, 0.2, self.follow, patience_s=ANSWER_S)
-            if (level.status == OK).any():
-                return
-        raise self.session.fault(
+        # Made before closing: it looks if the device process, if there is one, still runs.
+        fault = self.session.fault(
             "timed out", f"starting up: no request was answered within {start_s:.0f} s."
         )
+        self.close()
+        raise fault
 
     def follow(self, seconds: float) -> None:
-        """Handles messages about the server for `seconds`. Raises its fault if it ends or breaks a
+        """Handle messages about the server for `seconds`. Raises its fault if it ends or breaks a
         limit.
         """
         deadline = time.monotonic() + seconds
@@ -148,14 +150,14 @@ class ServerSession:
                 raise self.session.closed("serving") from None
 
     def batches_of(self, level: Callable[[], Level]) -> tuple[Level, list[Ran]]:
-        """A level of load, and the batches that a device ran meanwhile."""
+        """Run a level of load. Returns it with the batches that a device ran meanwhile."""
         before = len(self.batches)
         result = level()
         self.follow(SETTLE_S)
         return result, self.batches[before:]
 
     def note(self, message: Message) -> None:
-        """Handles a message. Raises the server's fault: while it serves it must not send any."""
+        """Raise the server's fault for any message: while it serves it must not send one."""
         if isinstance(message, Failed):
             raise self.session.failed(message, "serving")
         if isinstance(message, Done):

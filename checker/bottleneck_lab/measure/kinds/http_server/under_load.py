@@ -1,4 +1,4 @@
-"""The workspace's server under load, for an external profiler: `python -m
+"""Put the workspace's server under load for an external profiler: `python -m
 bottleneck_lab.measure.kinds.http_server.under_load`, in a workspace.
 
 Starts the server, warms it up, loads it while the captured window is open, and ends it. LAB_DEVICE
@@ -22,12 +22,9 @@ from bottleneck_lab.workspace.home import home
 
 
 def main() -> int:
-    """Entry point: the server's exit status, 0 if it served to the end."""
-    workspace, device, data = (
-        Path.cwd(),
-        cast("Device", os.environ["LAB_DEVICE"]),
-        Path(os.environ["LAB_PHOTOS"]),
-    )
+    """Entry point. Returns the server's exit status, 0 if it served to the end."""
+    workspace, data = Path.cwd(), Path(os.environ["LAB_PHOTOS"])
+    device = cast("Device", os.environ["LAB_DEVICE"])
     lab = open_workspace(workspace).lab
     kind = kind_of(lab)
     assert isinstance(kind, LoadedKind)

@@ -1,5 +1,5 @@
-"""The `inference_server` kind: what an inference server sustains, with a model on a device that the
-verifier owns.
+"""The `inference_server` kind: the load that an inference server sustains, with a model on the
+verifier's device.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class InferenceServerKind(LoadedKind[InferenceServerSettings]):
         return msgspec.structs.replace(super().rehearsed(settings), most_members=4)
 
     def run_note(self, device: Device) -> str:
-        what = "Its speed" if device == "virtual" else "The size of its model"
-        return f" {what} is first matched to how fast this machine decodes pictures."
+        matched = "Its speed" if device == "virtual" else "The size of its model"
+        return f" {matched} is first matched to how fast this machine decodes pictures."
 
 
 KIND = InferenceServerKind()

@@ -1,4 +1,4 @@
-"""The process of a check in which a server runs: `python -I -m
+"""Run an inference server in a check: `python -I -m
 bottleneck_lab.measure.kinds.inference_server.child …`.
 """
 
@@ -22,7 +22,7 @@ from bottleneck_lab.measure.worker import load_module, serve
 
 
 def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what an inference server needs: its device, and the environment and port of a Triton
+    """Add the options of an inference server: its device, and the environment and port of a Triton
     server if one serves.
     """
     parser.add_argument("--arena", type=int, required=True)
@@ -32,7 +32,7 @@ def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
-    """Loads the server and has it listen; it must not return."""
+    """Load the server and have it listen; it must not return."""
     listener = socket.socket(fileno=options.listener)
     if options.environment:
         channel.send(Ready())
@@ -45,8 +45,8 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
 
 
 def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gateway:
-    """Triton on the model repository beside the entry, behind a gateway; `captured`: its models can
-    be captured.
+    """Return a gateway to Triton on the model repository beside the entry. `captured`: its models
+    can be captured.
     """
     fds = device_fds(options.socket, options.arena)
     models = options.entry.parent / MODELS

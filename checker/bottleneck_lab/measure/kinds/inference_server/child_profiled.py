@@ -1,5 +1,5 @@
-"""The learner's inference server in the learner's own folder, for `lab run` and `lab profile`, with
-a model on the verifier's device.
+"""Run the learner's inference server in the learner's own folder, for `lab run` and `lab profile`,
+with a model on the verifier's device.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ServedByTriton(Served):
         self._gateway.serve(socket.socket(fileno=self.options.listener))
 
     def prepare(self) -> None:
-        """Its models do."""
+        """Do nothing: each model prepares its own capture."""
 
     def capture(self, seconds: float) -> None:
         self._gateway.capture(seconds, self.options.trace)

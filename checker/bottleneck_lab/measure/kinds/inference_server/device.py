@@ -1,5 +1,5 @@
-"""The device process of a server: runs the model's batches one at a time, and keeps what came and
-when.
+"""Run the model's batches one at a time, and record what came and when: the device process of a
+server.
 
 Owned by the verifier: `python -I -m bottleneck_lab.measure.kinds.inference_server.device`. The
 `emulated` model takes the time that a batch is set to take; the `cuda` model is an ensemble on the
@@ -35,7 +35,7 @@ from bottleneck_lab.measure.channel.messages import (
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed
 from bottleneck_lab.measure.kinds.inference_server.learner_api import CLASSES, MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import BLOCK, IMAGES, levels
-from bottleneck_lab.measure.kinds.input_pipeline.device import Batch, Device, EmulatedEngine
+from bottleneck_lab.measure.kinds.input_pipeline.device import Batch, Device, EmulatedEngine, Engine
 from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.worker import load_module
 
@@ -45,35 +45,18 @@ KEPT_SHARE = 0.06
 Array = np.ndarray[Any, Any]
 
 
-class Model(Protocol):
-    """What answers batches, one at a time: an engine of the `input_pipeline` kind that also knows
-    what it saw and what it said.
-    """
-
-    def start(self, images: Array, labels: Array, arrived_ns: int) -> int:
-        """Starts a batch and returns when it started, in ns of the monotonic clock."""
-
-    def ended_ns(self) -> int | None:
-        """When the running batch ended, or None while it runs."""
-
-    def patience_s(self) -> float:
-        """How long to wait before asking again."""
-
-    def step_s(self, batch: int) -> float:
-        """Seconds that a batch of so many images takes with nothing else to do."""
-
-    def step_again_s(self, batch: int) -> float:
-        """The same, measured later."""
+class Model(Engine, Protocol):
+    """Answers batches of images, one at a time: an engine that also knows what it saw."""
 
     def answer(self) -> tuple[Array, Array]:
-        """Of the batch that ended last: its scores, N×10 float32, and the levels that the model
-        saw, as `levels` makes them.
+        """Return the scores of the batch that ended last, (N, 10) float32, and the block means that
+        the model saw, (N, 14, 14, 3) uint8.
         """
 
 
 class EmulatedModel(EmulatedEngine):
-    """Takes `fixed_s` for any batch and `image_s` for each image in it. Its scores are a secret
-    linear layer on what the batch shows.
+    """Takes `fixed_s` for any batch and `image_s` for each image in it. Its scores are a linear
+    layer with secret weights on the images' block means.
     """
 
     def __init__(self, fixed_s: float, image_s: float) -> None:
@@ -99,7 +82,7 @@ class EmulatedModel(EmulatedEngine):
 
 @dataclass(kw_only=True)
 class Request(Batch):
-    """A batch to answer; `kept`: the rows whose pixels are kept."""
+    """A batch to answer. `kept`: the rows whose pixels are kept."""
 
     kept: Array
 
@@ -121,16 +104,16 @@ class ServingDevice(Device):
         else:
             raise Malformed(f"unexpected {type(message).__name__}")
 
-    def _request(self, asked: Infer) -> Request:
+    def _request(self, sent: Infer) -> Request:
         arrived_ns = time.monotonic_ns()
-        self._require_free(asked)
-        if asked.count not in range(1, MAX_BATCH + 1):
-            raise Malformed(f"a batch of {asked.count} images")
-        images = np.array(self._samples(asked))
-        kept = np.array(
-            [row for row in range(asked.count) if self._rng.random() < KEPT_SHARE], np.int64
-        )
-        return Request(asked.slot, images, kept, images[kept], arrived_ns, kept=kept)
+        self._require_free(sent)
+        if sent.count not in range(1, MAX_BATCH + 1):
+            raise Malformed(f"a batch of {sent.count} images")
+        # A copy: the scores must be of what arrived, whatever is written to the slot meanwhile.
+        images = np.array(self._samples(sent))
+        rows = [row for row in range(sent.count) if self._rng.random() < KEPT_SHARE]
+        kept = np.array(rows, np.int64)
+        return Request(sent.slot, images, kept, images[kept], arrived_ns, kept=kept)
 
     def _finish(self, batch: Batch, ended_ns: int) -> None:
         assert isinstance(batch, Request)
@@ -145,20 +128,18 @@ class ServingDevice(Device):
         if isinstance(message, Score):
             while self.running or self.queue:
                 self._advance()
-            self.verifier.send(
-                Scored(np.concatenate([self._alone(image[None]) for image in message.images]))
-            )
-
-    def _alone(self, image: Array) -> Array:
-        """Scores of a batch of one image."""
-        self.engine.start(image, np.zeros(1, np.int64), time.monotonic_ns())
-        while self.engine.ended_ns() is None:
-            time.sleep(self.engine.patience_s())
-        return self.engine.answer()[0]
+            scores = []
+            for image in message.images:
+                # A batch of one image, beside which nothing runs.
+                self.engine.start(image[None], np.zeros(1, np.int64), time.monotonic_ns())
+                while self.engine.ended_ns() is None:
+                    time.sleep(self.engine.patience_s())
+                scores.append(self.engine.answer()[0])
+            self.verifier.send(Scored(np.concatenate(scores)))
 
 
 def model_of(options: argparse.Namespace) -> Model:
-    """The model that the options ask for."""
+    """Return the model that the options ask for."""
     if options.engine == "emulated":
         return EmulatedModel(options.fixed_s, options.image_s)
     from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble

@@ -1,5 +1,4 @@
-"""The model of a server on a GPU: an ensemble of networks that all see every picture. Imports
-torch.
+"""Run a server's model on a GPU: an ensemble of networks that all see every picture. Imports torch.
 
 Has never run on a GPU: docs/measured/README.md.
 """
@@ -32,23 +31,22 @@ POLL_S = 0.0005
 
 Array = np.ndarray[Any, Any]
 Member = Callable[[Any], Any]
-"""A network on the GPU: from images N×3×224×224, float32 normalised, to scores N×10, both on the
-GPU; their spread over pictures is about 1.
+"""A network on the GPU: from normalised images (N, 3, 224, 224), float32, to scores (N, 10), both
+on the GPU; the scores' spread over pictures is about 1.
 """
 
 
 class Ensemble:
     """`members` networks; a picture's scores are their sum, scaled to the spread of one.
 
-    A batch is one CUDA graph and so one launch: with a few thousand launches per batch the host's
-    speed would be measured, not the GPU's. Everything runs in float32 without TF32, so a picture's
-    scores do not depend on its batch (they differ by less than 1e-4; with TF32 by 0.2). Times come
-    from CUDA events on the stream: copying the batch to the GPU, running it, and copying the scores
-    back.
+    Times come from CUDA events on the stream: copying the batch to the GPU, running it, and copying
+    the scores back.
     """
 
     def __init__(self, members: int, member: Callable[[], Member]) -> None:
-        backends: Any = torch.backends  # whose newer settings torch publishes no types for
+        # Without TF32, so that a picture's scores do not depend on its batch: they differ by less
+        # than 1e-4, with TF32 by 0.2. Torch publishes no types for these newer settings.
+        backends: Any = torch.backends
         backends.cudnn.conv.fp32_precision = backends.cuda.matmul.fp32_precision = "ieee"
         torch.manual_seed(random.SystemRandom().getrandbits(63))
         self._members = [member() for _ in range(members)]
@@ -63,13 +61,15 @@ class Ensemble:
             torch.zeros(MAX_BATCH, CLASSES).pin_memory(),
             torch.zeros(MAX_BATCH, *blocks).pin_memory(),
         )
+        # A batch is one graph and so one launch: with a few thousand launches a batch the host's
+        # speed would be measured, not the GPU's.
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs = {size: self._record(size) for size in SIZES}
         self._begin, self._end = _event(), _event()
         self._started_ns = self._count = 0
 
     def start(self, images: Array, labels: Array, arrived_ns: int) -> int:  # noqa: ARG002 - an engine's signature
-        """Queues a batch on the GPU. The stream is empty: a batch only starts when the one before
+        """Queue a batch on the GPU, whose stream is empty: a batch starts only when the one before
         has ended.
         """
         self._count = count = len(images)
@@ -78,8 +78,10 @@ class Ensemble:
         graph, results = self._graphs[next(size for size in SIZES if size >= count)]
         self._started_ns = time.monotonic_ns()
         self._begin.record()
-        there = staged.to("cuda", non_blocking=True)
-        self._images[:count].copy_(self._normalised(there))
+        batch = staged.to("cuda", non_blocking=True)
+        if batch.dtype == torch.uint8:
+            batch = (batch.float() / 255 - self._mean) / self._std
+        self._images[:count].copy_(batch)
         graph.replay()
         for host, result in zip(self._host, results, strict=True):
             host[:count].copy_(result[:count], non_blocking=True)
@@ -87,8 +89,8 @@ class Ensemble:
         return self._started_ns
 
     def ended_ns(self) -> int | None:
-        """When the GPU finished, by its own clock counted from the start; this process may notice
-        later.
+        """Return when the GPU finished, by its own clock counted from the start: this process may
+        notice later.
         """
         if not self._end.query():
             return None
@@ -98,7 +100,7 @@ class Ensemble:
         return POLL_S
 
     def step_s(self, batch: int) -> float:
-        """Median of some runs on images that are ready in host memory; the first runs do not count."""
+        """Measure a batch of images in host memory: the median of some runs, without the first."""
         images = IMAGES.values("uint8", batch)
         times_s = list[float]()
         for _ in range(TUNING_RUNS + TIMED_RUNS):
@@ -111,8 +113,8 @@ class Ensemble:
         return self.step_s(batch)
 
     def answer(self) -> tuple[Array, Array]:
-        """Scores, and levels (0-255) of 16×16 blocks, N×14×14×3, computed on the GPU from the very
-        images that the networks got.
+        """Return scores (N, 10), and the levels (0-255) of 16×16 blocks, (N, 14, 14, 3), computed
+        on the GPU from the very images that the networks got.
         """
         scores, means = (host[: self._count].clone().numpy() for host in self._host)
         return scores, as_levels(from_normalised(means.transpose(0, 2, 3, 1)))
@@ -120,17 +122,10 @@ class Ensemble:
     def _took_s(self) -> float:
         return float(self._begin.elapsed_time(self._end)) / 1000
 
-    def _normalised(self, images: Any) -> Any:
-        return (
-            (images.float() / 255 - self._mean) / self._std
-            if images.dtype == torch.uint8
-            else images
-        )
-
     def _record(self, size: int) -> tuple[Any, tuple[Any, Any]]:
-        """A graph for batches of `size` images, and its result tensors. The work runs once before
-        recording, so that libraries are set up.
-        """
+        """Record a graph for batches of `size` images; return it with its result tensors."""
+        # Run once before recording, on a side stream: cuDNN and cuBLAS set themselves up in their
+        # first run, which may not happen while a graph is recorded.
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch publishes no types for it
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -1,9 +1,9 @@
-"""Whether a server's answers are right: every reply is traced to the batch that gave its scores."""
+"""Decide if a server's answers are right: each is traced to the batch that gave its scores."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.kinds.http_server.judging import refused
 from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level
 from bottleneck_lab.measure.kinds.inference_server.pictures import Strips
 from bottleneck_lab.measure.kinds.inference_server.pixels import as_pixels
@@ -33,8 +34,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Runs:
-    """All images that the device has run, one row each: what the model saw, its scores, and when
-    the batch ended.
+    """All images that the device has run, one row each.
+
+    means: (N, 588) block means that the model saw, levels of 255. scores: (N, 10). ended_ns: (N,)
+    when the image's batch ended.
     """
 
     means: Array
@@ -43,7 +46,7 @@ class Runs:
 
     @classmethod
     def of(cls, batches: Sequence[Ran]) -> Runs:
-        """Those of these batches, in order."""
+        """Collect the images of these batches, in order."""
         if not batches:
             return cls(np.zeros((0, 588), np.float32), np.zeros((0, 10)), np.zeros(0, np.int64))
         means = np.concatenate(
@@ -53,40 +56,56 @@ class Runs:
         return cls(means, np.concatenate([batch.scores for batch in batches]), ended_ns)
 
     def nearest(self, seen: Array) -> tuple[Array, Array]:
-        """For pictures of which the model must have seen `seen` (N×588): the row most like each,
-        and by how many levels of 255 they differ.
+        """Find the row most like each of N pictures, of which the model must have seen `seen`
+        (N, 588). Returns the rows, and by how many levels of 255 they differ.
         """
+        # |a - b|² = |a|² + |b|² - 2ab: a matrix product instead of N × rows differences.
         square = (seen**2).sum(1)[:, None] + (self.means**2).sum(1)[None] - 2 * seen @ self.means.T
         rows = square.argmin(1)
         return rows, np.abs(self.means[rows] - seen).mean(1)
 
 
 def seen_by_model(strips: Strips, pictures: Array) -> Array:
-    """What the model must see of pictures, N×588, float32."""
+    """Return what the model must see of pictures: (N, 588) float32."""
     return strips.seen(pictures).reshape(len(pictures), -1).astype(np.float32)
 
 
 def check_answers(
     level: Level, batches: Sequence[Ran], strips: Strips, *, all_of: Array | None = None
 ) -> str | None:
-    """What is wrong with the answers of a level, as a sentence, or None. `all_of`: those that must
-    have been answered; others may be refused.
+    """Return what is wrong with the answers of a level, as a sentence, or None.
+
+    `all_of`: numbers of the requests that must have been answered; others may be refused.
     """
-    if all_of is not None and (problem := _refused(level, all_of)):
+    if all_of is not None and (problem := refused(level, all_of)):
         return problem
     answered = np.flatnonzero(level.status == OK)
     runs = Runs.of(batches)
-    if not len(answered) or not len(runs.means):
-        return "Requests were answered, but the model was never asked." if len(answered) else None
-    rows, apart = runs.nearest(seen_by_model(strips, level.asked[answered]))
+    if not len(answered):
+        return None
+    if not len(runs.means):
+        return "Requests were answered, but the model was never asked."
+    rows, apart = runs.nearest(seen_by_model(strips, level.requests[answered]))
     for number, row, difference in zip(answered, rows, apart, strict=True):
-        if problem := _wrong(level, int(number), runs, int(row), float(difference)):
+        scores, problem = scores_of(level.replies[number]), None
+        if scores is None or len(scores) != runs.scores.shape[1]:
+            problem = 'its reply is not JSON of the form {"scores": [10 numbers]}.'
+        elif difference > LIGHT_AT_MOST:
+            problem = (
+                "it was answered, but the model was never given its picture; the closest one that"
+                f" it got differs by {difference:.0f} levels of 255."
+            )
+        elif runs.ended_ns[row] > level.ended_ns[number]:
+            problem = "it was answered before the model had run its picture."
+        elif np.abs(scores - runs.scores[row]).max() > SCORES_WITHIN:
+            problem = "its scores are not those that the model gave for its picture."
+        if problem:
             return f"Request {number + 1} of {len(level.status)}: {problem}"
     return None
 
 
 def scores_of(reply: bytes) -> Array | None:
-    """The scores that a request was answered with; None where the reply is not of that form."""
+    """Return the scores in a reply; None if it is not of that form."""
     try:
         scores = np.array(json.loads(reply)["scores"], np.float64)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -94,56 +113,38 @@ def scores_of(reply: bytes) -> Array | None:
     return scores if scores.ndim == 1 and np.isfinite(scores).all() else None
 
 
-def _refused(level: Level, all_of: Array) -> str | None:
-    missed = all_of[level.status[all_of] != OK]
-    if not len(missed):
-        return None
-    how = int(level.status[missed[0]])
-    words = f"status {how}" if how > 0 else "no answer"
-    return f"{len(missed)} of {len(all_of)} good requests got {words}."
-
-
-def _wrong(level: Level, number: int, runs: Runs, row: int, apart: float) -> str | None:
-    scores = scores_of(level.replies[number])
-    if scores is None or len(scores) != runs.scores.shape[1]:
-        return 'its reply is not JSON of the form {"scores": [10 numbers]}.'
-    if apart > LIGHT_AT_MOST:
-        return (
-            "it was answered, but the model was never given its picture; the closest one that it"
-            f" got differs by {apart:.0f} levels of 255."
-        )
-    if runs.ended_ns[row] > level.ended_ns[number]:
-        return "it was answered before the model had run its picture."
-    if np.abs(scores - runs.scores[row]).max() > SCORES_WITHIN:
-        return "its scores are not those that the model gave for its picture."
-    return None
-
-
 def check_pixels(
     levels: Sequence[Level], batches: Sequence[Ran], strips: Strips, judge: ModuleType
 ) -> tuple[str | None, int]:
-    """What is wrong with the kept pixels, if anything, and how many pictures were compared."""
-    pictures = np.concatenate([level.asked for level in levels])
+    """Compare the kept pixels with the judge's own pre-processing. Returns what is wrong, if
+    anything, and how many pictures were compared.
+    """
+    pictures = np.concatenate([level.requests for level in levels])
     sent = Runs(
         seen_by_model(strips, pictures), np.zeros((len(pictures), 1)), np.zeros(len(pictures))
     )
     checked = 0
-    for means, image in _spread(list(_kept(batches)), MAX_COMPARED):
+    kept = [
+        (batch.means[row], image)
+        for batch in batches
+        for row, image in zip(batch.kept, batch.kept_images, strict=True)
+    ]
+    for means, image in _spread(kept, MAX_COMPARED):
         rows, apart = sent.nearest(means.reshape(1, -1).astype(np.float32))
         if apart[0] > LIGHT_AT_MOST:
-            continue  # of no request: a warm-up of the server's own
-        want = judge.reference_pixels(strips.file(pictures[rows[0]]))
+            continue  # of no request: the server's own warm-up
+        expected = judge.reference_pixels(strips.file(pictures[rows[0]]))
         checked += 1
-        if complaint := judge.compare(as_pixels(image), want):
+        if complaint := judge.compare(as_pixels(image), expected):
             return f"The model was given a wrong picture: {complaint}.", checked
     return None, checked
 
 
 def scores_apart(batches: Sequence[Ran], alone: Callable[[Array], Array]) -> float:
-    """The largest difference between a score that the model gave in a batch and the one that it
-    gives the same picture alone, over the score where that is larger than 1.
+    """Return the largest difference between a score that the model gave in a batch and the one that
+    it gives the same picture alone, relative to the score if that is larger than 1.
 
-    `alone` gives the scores of images, each run by itself. 0 where no pixels were kept.
+    `alone` returns the scores of images, each run by itself. 0 if no pixels were kept.
     """
     kept = [
         (image, batch.scores[row])
@@ -158,12 +159,6 @@ def scores_apart(batches: Sequence[Ran], alone: Callable[[Array], Array]) -> flo
     return float((np.abs(alone(images) - scores) / np.maximum(1, np.abs(scores))).max())
 
 
-def _kept(batches: Sequence[Ran]) -> Iterator[tuple[Array, Array]]:
-    for batch in batches:
-        for row, image in zip(batch.kept, batch.kept_images, strict=True):
-            yield batch.means[row], image
-
-
 def _spread(items: list[tuple[Array, Array]], most: int) -> list[tuple[Array, Array]]:
-    """At most `most` of them, spread evenly."""
+    """Return at most `most` of the items, spread evenly."""
     return items[:: max(1, -(-len(items) // most))]

@@ -1,7 +1,6 @@
-"""The server's side of the device process: a model that takes a batch of images and returns their
-scores.
+"""The device as a server sees it: a model that takes a batch of images and returns their scores.
 
-Runs in the learner's process, next to the learner's code; the verifier believes nothing it says.
+Runs in the learner's process, next to the learner's code; nothing that it sends is believed.
 """
 
 from __future__ import annotations
@@ -42,18 +41,24 @@ class Model:
         threading.Thread(target=self._read, name="model", daemon=True).start()
 
     def __call__(self, images: Any) -> Array:
-        """Scores (N×10, float32) of `images`: N×3×224×224, uint8 RGB or float32 normalised, on the
-        host. Returns when the batch has run.
+        """Run a batch: `images` are (N, 3, 224, 224), uint8 RGB or float32 normalised, on the host.
 
-        Raises ValueError for anything else.
+        Returns the scores, (N, 10) float32, when the batch has run. Raises ValueError for anything
+        else.
         """
         with self._range("h2d"):
             images = np.asarray(images)
-            _require_batch(images)
+            if not IMAGES.fit(images):
+                shape = "×".join(map(str, images.shape))
+                raise ValueError(f"the model takes {IMAGES}; these are {shape}, {images.dtype}")
+            if not 1 <= len(images) <= MAX_BATCH:
+                raise ValueError(
+                    f"the model takes batches of 1 to {MAX_BATCH} images; this one has"
+                    f" {len(images)}"
+                )
             slot, answer = self._free.get(), Future[Array]()
-            self._arena.view(images.dtype, images.shape, slot * (self._arena.size // SLOTS))[
-                ...
-            ] = images
+            offset = slot * (self._arena.size // SLOTS)
+            self._arena.view(images.dtype, images.shape, offset)[...] = images
         with self._range("infer"):
             with self._sending:
                 self._answers[slot] = answer
@@ -61,8 +66,8 @@ class Model:
             return answer.result()
 
     def _read(self) -> None:
-        """Hands each answer to the thread that waits for it; raises in all of them when the device
-        is gone.
+        """Hand each answer to the thread that waits for it; if the device is gone, raise in all of
+        them.
         """
         try:
             while True:
@@ -74,13 +79,3 @@ class Model:
         except WireError as error:
             for answer in self._answers.values():
                 answer.set_exception(error)
-
-
-def _require_batch(images: Array) -> None:
-    if not IMAGES.fit(images):
-        shape = "×".join(map(str, images.shape))
-        raise ValueError(f"the model takes {IMAGES}; these are {shape}, {images.dtype}")
-    if not 1 <= len(images) <= MAX_BATCH:
-        raise ValueError(
-            f"the model takes batches of 1 to {MAX_BATCH} images; this one has {len(images)}"
-        )

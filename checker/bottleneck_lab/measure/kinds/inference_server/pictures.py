@@ -1,5 +1,4 @@
-"""The pictures that are sent: a different JPEG file for every request, for the price of copying its
-bytes.
+"""Make a different JPEG file for every request, for the price of copying its bytes.
 
 A JPEG file with restart markers consists of strips that decode independently. A picture is put
 together from strips of photographs, drawn in secret: no two requests are alike, no file existed
@@ -28,7 +27,7 @@ the resized picture.
 """
 MCU_ROWS = HEIGHT // 16 // STRIPS
 RESIZED = (341, 256)
-"""What a server resizes a picture to before it cuts the middle out."""
+"""The size to which a server resizes a picture before it cuts the middle out."""
 CROP = 224
 QUALITY = 87
 SOURCES = 40
@@ -41,8 +40,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Strips:
-    """Strips of photographs. `header` is common to all; `means` is what the model sees of each
-    strip: STRIPS × 2 × 14 × 3 a photograph, 0–255.
+    """Strips of photographs.
+
+    header: common to all. scans: of each photograph its STRIPS strips. means: (photographs, STRIPS,
+    2, 14, 3), the block means 0–255 that the model sees of each strip.
     """
 
     header: bytes
@@ -50,42 +51,43 @@ class Strips:
     means: Array
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """`count` pictures, each as the photographs that its strips are of: count × STRIPS."""
+        """Draw pictures: (count, STRIPS) numbers of the photographs that their strips are of."""
         return rng.integers(len(self.scans), size=(count, STRIPS), dtype=np.int64)
 
     def file(self, picture: Array) -> bytes:
-        """A picture as a JPEG file."""
-        scans = [self.scans[photo][place] + _mark(place) for place, photo in enumerate(picture)]
+        """Return a picture as a JPEG file."""
+        scans = [self.scans[photo][strip] + _mark(strip) for strip, photo in enumerate(picture)]
         return b"".join([self.header, *scans])
 
     def seen(self, pictures: Array) -> Array:
-        """The means of blocks that the model must see of pictures: N × 14 × 14 × 3, 0–255."""
-        rows = np.stack([self.means[pictures[:, place], place] for place in range(STRIPS)], axis=1)
+        """Return the block means that the model must see of pictures: (N, 14, 14, 3), 0–255."""
+        rows = np.stack([self.means[pictures[:, strip], strip] for strip in range(STRIPS)], axis=1)
         whole = rows.reshape(len(pictures), 2 * STRIPS, 14, 3)
-        return np.ascontiguousarray(
-            whole[:, 1:-1]
-        )  # the crop leaves out half a strip above and below
+        # The crop leaves out one row of blocks, half a strip, above and below.
+        return np.ascontiguousarray(whole[:, 1:-1])
 
-    def messages(self, asked: Array) -> Messages:
-        """Requests with these pictures, which the load generator puts together."""
-        scans = [scan + _mark(place) for photo in self.scans for place, scan in enumerate(photo)]
-        places = 2 + asked * STRIPS + np.arange(STRIPS)
-        first = np.broadcast_to([0, 1], (len(asked), 2))
-        return Messages([HEAD, self.header, *scans], np.concatenate([first, places], axis=1))
+    def messages(self, pictures: Array) -> Messages:
+        """Return requests with these pictures, which the load generator puts together."""
+        scans = [scan + _mark(strip) for photo in self.scans for strip, scan in enumerate(photo)]
+        # Part 0 is the head of the request and part 1 the JPEG header; the strips follow.
+        strips = 2 + pictures * STRIPS + np.arange(STRIPS)
+        first = np.broadcast_to([0, 1], (len(pictures), 2))
+        return Messages([HEAD, self.header, *scans], np.concatenate([first, strips], axis=1))
 
 
-def _mark(place: int) -> bytes:
-    """What follows a strip: a restart marker, or the end of the file."""
-    return _END if place == STRIPS - 1 else bytes([0xFF, 0xD0 + place % 8])
+def _mark(strip: int) -> bytes:
+    """Return the marker after a strip: a restart (ITU-T T.81, B.1.1.3: RST0 to RST7 in turn), or
+    the end of the file.
+    """
+    return _END if strip == STRIPS - 1 else bytes([0xFF, 0xD0 + strip % 8])
 
 
 def make_strips(data: Path, rng: np.random.Generator, sources: int = SOURCES) -> Strips:
-    """Strips of photographs of the data set at `data`, cut out at random places."""
+    """Cut strips out of photographs of the data set at `data`, at random positions."""
     manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
     names = [photo["name"] for photo in manifest["photos"] if photo["set"] == "large"]
     cuts = [_cut(data / names[index], rng) for index in rng.permutation(len(names))[:sources]]
-    files = [_encode(cut) for cut in cuts]
-    headers, scans = zip(*map(_split, files), strict=True)
+    headers, scans = zip(*(_encode(cut) for cut in cuts), strict=True)
     return Strips(headers[0], list(scans), np.stack([_means(cut) for cut in cuts]))
 
 
@@ -96,24 +98,20 @@ def _cut(path: Path, rng: np.random.Generator) -> Image.Image:
         return photo.convert("RGB").crop((left, top, left + WIDTH, top + HEIGHT))
 
 
-def _encode(picture: Image.Image) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=QUALITY, subsampling=2, restart_marker_rows=MCU_ROWS)
-    return file.getvalue()
-
-
-def _split(file: bytes) -> tuple[bytes, list[bytes]]:
-    """Header and strips of a JPEG file (ITU-T T.81, B.1.1.3): a marker within the scan can only be
-    a restart.
-    """
+def _encode(picture: Image.Image) -> tuple[bytes, list[bytes]]:
+    """Encode a picture as JPEG; return the header and the strips."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=QUALITY, subsampling=2, restart_marker_rows=MCU_ROWS)
+    file = buffer.getvalue()
     at = file.index(_START_OF_SCAN)
     begin = at + 2 + int.from_bytes(file[at + 2 : at + 4], "big")
+    # Within the scan a marker can only be a restart (ITU-T T.81, B.1.1.3).
     return file[:begin], _RESTART.split(file[begin : -len(_END)])
 
 
 def _means(picture: Image.Image) -> Array:
-    """For each strip, the means of 16×16 blocks of the resized picture, as wide as the crop: STRIPS
-    × 2 × 14 × 3.
+    """Return for each strip the means of 16×16 blocks of the resized picture, as wide as the crop:
+    (STRIPS, 2, 14, 3).
     """
     left = (RESIZED[0] - CROP) // 2
     resized = np.asarray(picture.resize(RESIZED, Image.Resampling.BILINEAR))[:, left : left + CROP]

@@ -1,9 +1,10 @@
-"""`lab run` and `lab profile` of an inference server: what a check does, without the secrets or the
-sandbox.
+"""Run and profile an inference server (`lab run`, `lab profile`) as a check does, without secrets
+or sandbox.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from bottleneck_lab.analysis.plateau import Plateau, write_plateau
@@ -11,11 +12,11 @@ from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
-from bottleneck_lab.measure.kinds.http_server.local import (
+from bottleneck_lab.measure.kinds.http_server.local_server import (
     FIRST_ANSWER_S,
     LOOP_S,
+    Launch,
     LocalServer,
-    Place,
     Work,
     address_of,
     compare,
@@ -24,7 +25,7 @@ from bottleneck_lab.measure.kinds.http_server.local import (
 )
 from bottleneck_lab.measure.kinds.http_server.session import listen
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
-from bottleneck_lab.measure.kinds.inference_server.check import Bench, preprocess_s
+from bottleneck_lab.measure.kinds.inference_server.bench import InferenceBench, preprocess_s
 from bottleneck_lab.measure.kinds.inference_server.plateau import (
     SIZES,
     max_batch_of,
@@ -55,29 +56,29 @@ POINT_S, CAPTURED_POINT_S = 2.5, 1.5
 
 
 def run(context: Context[InferenceServerSettings], on_line: OnLine) -> int:
-    """Loads the server with each maximum batch size, then in a closed and an open loop, side by
-    side; its exit status, 0 if it served to the end.
+    """Load the server with each maximum batch size, then in a closed and an open loop, side by
+    side. Returns its exit status, 0 if it served to the end.
     """
-    bench = Bench.prepare(context, context.workspace)
+    bench = InferenceBench.prepare(context, context.workspace)
     size, (port,) = _max_batch(bench), tritonserver.free_ports(1)
 
     def work(server: LocalServer) -> None:
         if size is not None:
             on_line(show_plateau(_plateau(server, bench, size, POINT_S)))
-        found = compare(server, bench.load, context.settings.batch, on_line)
-        if bench.triton and found:
-            on_line(_by_perf_analyzer(server, bench, bench.triton, f"127.0.0.1:{port}", found))
+        loops = compare(server, bench.load, context.settings.batch, on_line)
+        if bench.triton and loops:
+            on_line(_by_perf_analyzer(server, bench, bench.triton, f"127.0.0.1:{port}", loops))
 
     return _serve(bench, work, on_line, options=("--port", str(port)))[0]
 
 
 def _by_perf_analyzer(
-    server: LocalServer, bench: Bench, home: Path, url: str, found: tuple[Level, Level]
+    server: LocalServer, bench: InferenceBench, home: Path, url: str, loops: tuple[Level, Level]
 ) -> str:
-    """The closed and the open loop by perf_analyzer, beside the figures found: as text, or why
-    there are none.
+    """Repeat the closed and the open loop with perf_analyzer. Returns its figures beside ours as
+    text, or why there are none.
     """
-    clients, rate = bench.context.settings.batch, found[0].rate(LOOP_S)
+    clients, rate = bench.context.settings.batch, loops[0].rate(LOOP_S)
     closed, opened = perf_analyzer.closed_loop(clients), perf_analyzer.open_loop(rate)
     names = [
         f"closed loop, {clients} clients ({' '.join(closed)})",
@@ -96,9 +97,9 @@ def _by_perf_analyzer(
 
     try:
         version = program.version()
-        first = [row_of(found[0], LOOP_S, names[0]), row(closed, names[0])]
+        first = [row_of(loops[0], LOOP_S, names[0]), row(closed, names[0])]
         second = [
-            row_of(found[1], LOOP_S, names[1]),
+            row_of(loops[1], LOOP_S, names[1]),
             row(opened, names[1]),
             row(opened, names[1], "--async"),
         ]
@@ -109,48 +110,48 @@ def _by_perf_analyzer(
     return perf_analyzer.show([*first, *second], version)
 
 
-def _max_batch(bench: Bench) -> int | None:
-    """The largest batch that the server makes, according to its own files."""
+def _max_batch(bench: InferenceBench) -> int | None:
+    """Return the largest batch that the server makes, according to its own files."""
     workspace = bench.context.workspace
-    return (
-        tritonserver.max_batch_of(workspace / tritonserver.MODELS)
-        if bench.triton
-        else max_batch_of(workspace / bench.context.lab.spec.entry)
-    )
+    if bench.triton:
+        return tritonserver.max_batch_of(workspace / tritonserver.MODELS)
+    return max_batch_of(workspace / bench.context.lab.spec.entry)
 
 
-def _plateau(server: LocalServer, bench: Bench, shipped: int, point_s: float) -> Plateau:
-    """The server's rate with one maximum batch size after another, each for `point_s`; afterwards
-    it gets its own back.
+def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: float) -> Plateau:
+    """Measure the server's rate with one maximum batch size after another, each for `point_s`; then
+    give it back the `shipped` one.
     """
+
+    def closed(clients: int, seconds: float) -> Level:
+        return bench.load.closed(
+            server.address, clients, seconds, server.follow, patience_s=FIRST_ANSWER_S
+        )
+
     points, clients = [], bench.context.settings.clients
     for size in SIZES:
-        server.tell("MAX_BATCH", size)
-        bench.load.closed(
-            server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S
-        )  # Triton has to start again
+        server.command("MAX_BATCH", size)
+        closed(1, 0.1)  # Triton starts again with each size: wait until it answers
         before = len(server.batches)
-        level = bench.load.closed(
-            server.address, clients, point_s, server.follow, patience_s=FIRST_ANSWER_S
-        )
-        points.append(
-            point(size, level, point_s, [len(batch.means) for batch in server.batches[before:]])
-        )
-    server.tell("MAX_BATCH", shipped)
-    bench.load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
+        level = closed(clients, point_s)
+        images = [len(batch.means) for batch in server.batches[before:]]
+        points.append(point(size, level, point_s, images))
+    server.command("MAX_BATCH", shipped)
+    closed(1, 0.1)
     return Plateau(clients, points)
 
 
 def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnLine) -> int:
-    """Captures the server under load with torch.profiler and adds the device's batches; its exit
-    status, 0 if it served to the end.
+    """Capture the server under load with torch.profiler and add the device's batches. Returns its
+    exit status, 0 if it served to the end.
     """
-    bench = Bench.prepare(context, context.workspace)
+    bench = InferenceBench.prepare(context, context.workspace)
     size = _max_batch(bench)
 
     def work(server: LocalServer) -> None:
         load_for_capture(server, bench.load, context.settings.clients)
-        while not trace.exists():  # the batch size must not change before the trace is written
+        # The batch size must not change before the trace is written.
+        while not trace.exists():
             server.follow(LOOK_S)
         if size is not None:
             write_plateau(_plateau(server, bench, size, CAPTURED_POINT_S), trace.parent)
@@ -166,26 +167,23 @@ def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnL
 
 
 def under_load(context: Context[InferenceServerSettings], on_line: OnLine) -> int:
-    """Loads the server for as long as a capture takes, its parts marked as NVTX ranges; its exit
-    status, 0 if it served to the end.
+    """Load the server for as long as a capture takes, its parts marked as NVTX ranges. Returns its
+    exit status, 0 if it served to the end.
     """
-    bench = Bench.prepare(context, context.workspace)
-
-    def work(server: LocalServer) -> None:
-        load_for_capture(server, bench.load, context.settings.clients)
-
+    bench = InferenceBench.prepare(context, context.workspace)
+    work = partial(load_for_capture, load=bench.load, clients=context.settings.clients)
     return _serve(bench, work, on_line, options=("--nvtx",))[0]
 
 
 def _serve(
-    bench: Bench,
+    bench: InferenceBench,
     work: Work,
     on_line: OnLine,
     trace: Path | None = None,
     options: tuple[str, ...] = (),
 ) -> tuple[int, list[Ran]]:
-    """Runs the learner's server with a device until `work` is done: its exit status and what the
-    device ran. `options`: of the server's process.
+    """Run the learner's server with a device until `work` is done. `options`: those of the server's
+    process. Returns its exit status, and the batches that the device ran.
     """
     context = bench.context
     sizing = size_model(context, preprocess_s(context, bench))
@@ -196,8 +194,8 @@ def _serve(
             "--listener": listener.fileno(),
         }
         triton = ("--environment", str(bench.triton)) if bench.triton else ()
-        place = Place(CHILD, fds, device.channel, device.end, (*options, *triton))
+        launch = Launch(CHILD, fds, device.channel, device.end, (*options, *triton))
         try:
-            return serve_locally(context, place, bench.load, work, on_line, trace)
+            return serve_locally(context, launch, bench.load, work, on_line, trace)
         finally:
             tritonserver.clear(context.janitor.folder)

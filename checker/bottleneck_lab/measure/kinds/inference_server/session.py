@@ -1,4 +1,4 @@
-"""An inference server with its device, in a check."""
+"""Start an inference server and its device in a check, and talk to both."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SCORING_S = 30.0
 
 
 class DeviceSession(ServerSession):
-    """A server in a sandbox with the verifier's device process. `batches`: what the device has run,
-    in order.
+    """A server in a sandbox with the verifier's device process. `batches`: those that the device
+    has run, in order.
     """
 
     device: DeviceProcess
@@ -37,19 +37,19 @@ class DeviceSession(ServerSession):
         sizing: Sizing,
         triton: Path | None = None,
     ) -> Self:
-        """Starts the device, then the server (Triton, if there is an environment for it), and waits
+        """Start the device, then the server (Triton, if there is an environment for it), and wait
         until its code is loaded.
         """
         address = context.janitor.folder / f"{role}.sock"
         device = start_device(context, sizing)
         try:
             with listen(address) as listener, device.script_socket as script:
-                places = {
+                fds = {
                     "--socket": script.fileno(),
                     "--arena": device.arena.fd,
                     "--listener": listener.fileno(),
                 }
-                worker = start_server(context, PROGRAM, folder, places, triton)
+                worker = start_server(context, PROGRAM, folder, fds, triton)
         except BaseException:
             device.close()
             raise
@@ -66,13 +66,13 @@ class DeviceSession(ServerSession):
         return super().cpu_s() + self.device.cpu_s()
 
     def scores_alone(self, images: Array) -> Array:
-        """Scores of images, each run by itself, when the server is not under load."""
+        """Return the scores of images, each run by itself, while the server is not under load."""
         self.device.channel.send(Score(images))
-        while not isinstance(
-            message := self.session.receive(SCORING_S, "scoring pictures again"), Scored
-        ):
+        while True:
+            message = self.session.receive(SCORING_S, "scoring pictures again")
+            if isinstance(message, Scored):
+                return message.scores
             self.note(message)
-        return message.scores
 
     def note(self, message: Message) -> None:
         if isinstance(message, Ran):

@@ -1,5 +1,4 @@
-"""The size of the model on this machine: such that the device takes a stated share of the time that
-the host's part takes.
+"""Size the model for this machine, so that the device takes a stated share of the host's time.
 
 Hosts and devices come in every ratio. With a fast device only the host would matter, and with a
 slow one nothing that a learner can change.
@@ -32,11 +31,9 @@ GPU changes its clocks.
 
 @dataclass(frozen=True)
 class Sizing:
-    """`picture_s`: CPU time of the shipped pre-processing. `batch_s`: how long a full batch should
-    take on the device.
-
-    fixed_s, image_s: what an emulated device takes for any batch, and for each image in it.
-    members: networks of the ensemble on a GPU, which is real.
+    """picture_s: CPU time of the shipped pre-processing. batch_s: how long a full batch should take
+    on the device. fixed_s, image_s: time of an emulated device for any batch, and for each image in
+    it. members: networks of the ensemble on a real GPU.
     """
 
     picture_s: float
@@ -46,38 +43,35 @@ class Sizing:
     members: int = 0
 
     def details(self) -> dict[str, Any]:
-        """For a verdict file."""
-        told = {"preprocess_s_a_picture": self.picture_s, "wanted_device_s_a_batch": self.batch_s}
+        """Return the sizes for a verdict file."""
+        sizes = {"preprocess_s_a_picture": self.picture_s, "wanted_device_s_a_batch": self.batch_s}
         if self.members:
-            return {**told, "members": self.members}
-        return {**told, "device_s_a_batch": self.fixed_s, "device_s_an_image": self.image_s}
+            return {**sizes, "members": self.members}
+        return {**sizes, "device_s_a_batch": self.fixed_s, "device_s_an_image": self.image_s}
 
 
 UNSIZED = Sizing(0.0, 0.0)
-"""Before the machine is known."""
+"""The sizes before the machine's speed is known."""
 
 
 def size_model(context: Context[InferenceServerSettings], picture_s: float) -> Sizing:
-    """The model for a machine whose shipped pre-processing needs `picture_s` for a picture. Raises
-    VerifierFault if the device does not start.
+    """Return the model's size for a machine whose shipped pre-processing needs `picture_s` for a
+    picture. Raises VerifierFault if the device does not start.
     """
     settings = context.settings
     batch_s = settings.device_share * picture_s * settings.batch
     if context.device == "cuda":
-        return Sizing(picture_s, batch_s, members=_members(context, batch_s))
+        with _launch(context, Sizing(0.0, batch_s, members=PROBED_MEMBERS)) as device:
+            member_s = device.step_s / PROBED_MEMBERS
+        members = min(settings.most_members, max(1, round(batch_s / member_s)))
+        return Sizing(picture_s, batch_s, members=members)
     fixed_s = settings.fixed_share * batch_s
     return Sizing(picture_s, batch_s, fixed_s, (batch_s - fixed_s) / settings.batch)
 
 
-def _members(context: Context[InferenceServerSettings], batch_s: float) -> int:
-    with _launch(context, Sizing(0.0, batch_s, members=PROBED_MEMBERS)) as device:
-        member_s = device.step_s / PROBED_MEMBERS
-    return min(context.settings.most_members, max(1, round(batch_s / member_s)))
-
-
 def start_device(context: Context[InferenceServerSettings], sizing: Sizing) -> DeviceProcess:
-    """A device with the model. Raises VerifierFault if it does not start, or if no ensemble fits
-    this GPU and CPU.
+    """Start a device with the model. Raises VerifierFault if it does not start, or if no ensemble
+    fits this GPU and CPU.
     """
     device = _launch(context, sizing)
     ratio = device.step_s / sizing.batch_s

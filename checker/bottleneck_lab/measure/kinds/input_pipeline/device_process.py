@@ -82,7 +82,8 @@ class DeviceProcess:
 
     @classmethod
     def start(cls, context: Context[InputPipelineSettings], wanted_s: float) -> Self:
-        """Start a device that should take `wanted_s` seconds for a step, and wait until it is ready.
+        """Start a device that should take `wanted_s` seconds for a step, and wait until it is
+        ready.
 
         Raises VerifierFault if it does not get ready. A real one measures its step now, while no
         script is there that could make it longer.

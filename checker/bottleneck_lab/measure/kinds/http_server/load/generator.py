@@ -1,11 +1,11 @@
-"""The load generator's process: sends requests to a server and notes when each was due, sent and
-answered.
+"""Send requests to a server and record when each was due, sent and answered.
 
-`python -I -m bottleneck_lab.measure.kinds.http_server.load.generator --plan FILE --out FILE`. In an
-open loop a request is due when the plan says, whatever became of the ones before; in a closed loop
-each of the plan's clients sends the next when it has its answer. It waits only for the clock and
-the kernel: a request that finds no free connection opens one. It has one thread, since two would
-wait for each other's lock; sending due requests comes before reading answers.
+The load generator's process: `python -I -m
+bottleneck_lab.measure.kinds.http_server.load.generator --plan FILE --out FILE`. In an open loop a
+request is due when the plan says, whatever became of the ones before; in a closed loop each of the
+plan's clients sends the next when it has its answer. The generator waits only for the clock and the
+kernel: a request that finds no free connection opens one. It has one thread, since two would wait
+for each other's lock; sending due requests comes before reading answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bottleneck_lab.measure.kinds.http_server.load.messages import Messages
 from bottleneck_lab.measure.kinds.http_server.load.stolen import Stolen
 
 CONNECTIONS = 600
-"""At most; a server that keeps more requests waiting has failed by any measure."""
+"""The most open at once; a server that keeps more requests waiting has failed by any measure."""
 NOT_SENT, LOST = -1, 0
 """Status of a request for which there was no connection; and of one whose connection ended, or that
 had no answer by the end.
@@ -40,13 +40,13 @@ Clock = Callable[[], int]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to send to the Unix socket `address`: the requests that `Messages` wrote to the file
+    """The requests to send to the Unix socket `address`: those that `Messages` wrote to the file
     `messages`, one after the other.
 
     due_ns: when, from the start, in an open loop; empty for a closed one of `clients` clients that
     lasts `seconds`. broken: messages sent instead of the requests of these numbers; leaves: numbers
     of requests whose client disconnects in the middle of its upload. patience_s: how long to wait
-    for answers after the last request. urgent: whether it runs before other programs, if it may.
+    for answers after the last request. urgent: it runs before other programs, if it may.
     """
 
     address: str
@@ -86,26 +86,25 @@ class Connection:
         self.complete, self.status = True, self._parser.get_status_code()
 
     def begin(self, request: int, message: bytes) -> None:
-        """Sends as much of a request as the kernel takes."""
+        """Begin a request: send as much of it as the kernel takes."""
         self._new_reply()
         self.request, self.unsent = request, memoryview(message)
         self.flush()
 
     def flush(self) -> None:
-        """Sends more of it."""
+        """Send more of the request."""
         while self.unsent:
             try:
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                self.unsent = memoryview(
-                    b""
-                )  # the server will not read the rest; its answer may already have arrived
+                # The server will not read the rest, but its answer may already have arrived.
+                self.unsent = memoryview(b"")
                 return
 
     def read(self) -> bool:
-        """Reads what has arrived; False if the connection can no longer be used."""
+        """Read what has arrived. Returns False if the connection can no longer be used."""
         while True:
             try:
                 chunk = self.sock.recv(1 << 16)
@@ -116,13 +115,13 @@ class Connection:
             self._parser.feed_data(chunk)
 
     def may_go_on(self) -> bool:
-        """Whether the server keeps the connection open for another request."""
+        """Return True if the server keeps the connection open for another request."""
         return bool(self._parser.should_keep_alive()) and not self.unsent
 
 
 class Generator:
-    """All requests of a plan and what happened to each. `begun_ns`, `sent_ns`, `ended_ns`:
-    monotonic clock, 0 if it never happened.
+    """All requests of a plan and what happened to each: one entry a request in `begun_ns` (when it
+    was due), `sent_ns` and `ended_ns`, by the monotonic clock, 0 if it never happened.
     """
 
     def __init__(self, plan: Plan, messages: Messages, clock: Clock = time.monotonic_ns) -> None:
@@ -142,7 +141,7 @@ class Generator:
         self._ready = (0, self._compose(0))
 
     def run(self) -> None:
-        """Sends everything, and waits for the answers."""
+        """Send everything, and wait for the answers."""
         start_ns = self._clock()
         self._until_ns = start_ns + round(self.plan.seconds * 1e9)
         due = [start_ns + each for each in self.plan.due_ns]
@@ -158,21 +157,20 @@ class Generator:
             self._wait(deadline)
 
     def _wait(self, until_ns: int) -> None:
-        """Handles events until then. Waits with select which, unlike epoll, wakes within
-        microseconds of a given time.
-        """
+        """Handle events until then."""
         number = len(self.begun_ns)
+        # Composed ahead, while nothing is due, so that it can be sent on time.
         if self._ready[0] != number and self._clock() < until_ns:
             self._ready = (number, self._compose(number))
         left_s = (until_ns - self._clock()) / 1e9
         self._stolen.ran()
         if left_s > 0:
+            # Unlike epoll, which counts milliseconds, select wakes within microseconds.
             select.select([self._poll], [], [], left_s)
             self._stolen.slept(until_ns)
         for descriptor, event in self._poll.poll(0):
-            if (
-                descriptor in self._open
-            ):  # a connection closed a moment ago may also have had an event
+            # A connection that was closed a moment ago may also have had an event.
+            if descriptor in self._open:
                 self._serve(self._open[descriptor], event)
             if self._clock() >= until_ns:
                 return  # the remaining events are reported again
@@ -190,7 +188,8 @@ class Generator:
                 return
             self._running += 1
             self.sent_ns[number], self.status[number] = self._clock(), LOST
-            connection.begin(number, self._message(number))
+            message = self._ready[1] if self._ready[0] == number else self._compose(number)
+            connection.begin(number, message)
         except OSError:
             self._running -= self.status[number] == LOST
             return
@@ -206,9 +205,6 @@ class Generator:
         self._open[connection.sock.fileno()] = connection
         self._poll.register(connection.sock, select.EPOLLIN)
         return connection
-
-    def _message(self, number: int) -> bytes:
-        return self._ready[1] if self._ready[0] == number else self._compose(number)
 
     def _compose(self, number: int) -> bytes:
         whole = self.plan.broken.get(number) or self._messages.whole(number)
@@ -245,7 +241,7 @@ class Generator:
             self._send(self._clock())
 
     def _drop(self, connection: Connection) -> None:
-        """Closes a connection that can no longer be used; a request that it carried is lost. A
+        """Close a connection that can no longer be used; a request that it carried is lost. A
         client of a closed loop sends its next one.
         """
         lost = connection.request >= 0
@@ -255,8 +251,8 @@ class Generator:
             self._send(self._clock())
 
     def stolen_ns(self) -> np.ndarray[Any, Any]:
-        """For each request, for how long between due and sent a hypervisor kept this process from
-        running.
+        """Return for each request how long, between due and sent, a hypervisor kept this process
+        from running.
         """
         return self._stolen.between(np.array(self.begun_ns), np.array(self.sent_ns))
 
@@ -268,10 +264,11 @@ class Generator:
 
 
 def go_first() -> None:
-    """Gives this process real-time priority, if it may have it (root, or a limit on real-time
-    priority): behind a server on the same cores it would send late. It uses little of a core, and
-    the kernel reserves a share of each core for other processes (sched(7)).
+    """Give this process real-time priority, if it may have it (root, or a limit on real-time
+    priority); else a better nice value, if it may have that.
     """
+    # Behind a server on the same cores it would send late. It uses little of a core, and the kernel
+    # reserves a share of each core for other processes (sched(7)).
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
@@ -280,7 +277,7 @@ def go_first() -> None:
 
 
 def main() -> None:
-    """Entry point: carries out a plan and writes the result."""
+    """Entry point: carry out a plan and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -294,19 +291,15 @@ def main() -> None:
     generator.run()
     cores = (time.process_time() - cpu_s) / (time.monotonic() - began)
     ends = np.cumsum([len(reply) for reply in generator.replies])
-    begun, sent, ended, status = (
-        np.array(each, np.int64)
-        for each in (generator.begun_ns, generator.sent_ns, generator.ended_ns, generator.status)
-    )
     np.savez(
         options.out,
         cores=np.array(cores),
         reply_ends=ends,
         replies=np.frombuffer(b"".join(generator.replies), np.uint8),
-        begun_ns=begun,
-        sent_ns=sent,
-        ended_ns=ended,
-        status=status,
+        begun_ns=np.array(generator.begun_ns, np.int64),
+        sent_ns=np.array(generator.sent_ns, np.int64),
+        ended_ns=np.array(generator.ended_ns, np.int64),
+        status=np.array(generator.status, np.int64),
         stolen_ns=generator.stolen_ns(),
     )
 

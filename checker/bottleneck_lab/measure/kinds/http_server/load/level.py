@@ -1,11 +1,10 @@
-"""One level of load as the verifier asks for it, and its result: what was answered, when, and
-whether the generator kept its schedule.
+"""Put a server under one level of load, and read the result: what was answered, when, and how well
+the generator kept its schedule.
 """
 
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ import numpy as np
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.http_server.load.generator import Plan
 from bottleneck_lab.measure.kinds.http_server.load.messages import Messages
+from bottleneck_lab.measure.kinds.http_server.load.program import run_watched
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 PROGRAM = "bottleneck_lab.measure.kinds.http_server.load.generator"
-LOOK_S = 0.1
 OVERTIME_S = 30.0
 """How much longer than planned a level may take before the generator counts as hung."""
 OK = 200
@@ -38,12 +37,12 @@ class Level:
     """The result of a level, one array entry per request: when it was due, sent and answered (ns;
     0: never), HTTP status, body.
 
-    `asked`: what was sent, as the source of the requests drew it. `cores`: what the generator
-    itself used. `stolen_ns`: for how long between due and sent a hypervisor kept the generator from
+    requests: the requests themselves, as their source drew them. cores: those that the generator
+    itself used. stolen_ns: how long, between due and sent, a hypervisor kept the generator from
     running.
     """
 
-    asked: Array
+    requests: Array
     begun_ns: Array
     sent_ns: Array
     ended_ns: Array
@@ -53,36 +52,36 @@ class Level:
     stolen_ns: Array | int = 0
 
     def latencies_s(self) -> Array:
-        """Seconds from when each request was due to its answer; infinite if there was none."""
+        """Return the seconds from when each request was due to its answer; infinite if there was
+        none.
+        """
         answered = (self.status == OK) & (self.ended_ns > 0)
         return np.where(answered, (self.ended_ns - self.begun_ns) / 1e9, math.inf)
 
     def rate(self, seconds: float) -> float:
-        """Requests/s answered in the first `seconds`."""
+        """Return the requests/s answered in the first `seconds`."""
         in_time = (self.status == OK) & (self.ended_ns - self.begun_ns[0] <= seconds * 1e9)
         return float(in_time.sum()) / seconds
 
     def lateness_s(self) -> Array:
-        """Seconds from when each request was due to when it was sent, for those that were sent."""
-        return self._late_s(0)
+        """Return the seconds from when each request was due to when it was sent, for those sent."""
+        late: Array = (self.sent_ns - self.begun_ns)[self.sent_ns > 0] / 1e9
+        return late
 
     def own_lateness_s(self) -> Array:
-        """The same without the time a hypervisor took: the generator's own delay."""
-        return self._late_s(self.stolen_ns)
-
-    def _late_s(self, excused_ns: Array | int) -> Array:
-        late: Array = (self.sent_ns - self.begun_ns - excused_ns)[self.sent_ns > 0] / 1e9
-        return late
+        """Return the same without the time that a hypervisor took: the generator's own delay."""
+        own: Array = (self.sent_ns - self.begun_ns - self.stolen_ns)[self.sent_ns > 0] / 1e9
+        return own
 
 
 class Source(Protocol):
-    """Where requests come from: secret draws, and what is sent for each."""
+    """The source of requests: draws them in secret, and knows the message for each."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """`count` requests, one entry each, as the source knows them."""
+        """Draw `count` requests: one array entry each, in the source's own terms."""
 
-    def messages(self, asked: Array) -> Messages:
-        """What is sent for these."""
+    def messages(self, requests: Array) -> Messages:
+        """Return the messages to send for these."""
 
 
 class Load:
@@ -111,11 +110,11 @@ class Load:
         watch: Callable[[float], None],
         **options: Any,
     ) -> Level:
-        """`clients` clients for `seconds`, each waiting for its answer before it sends again.
-        `options`: of a plan.
+        """Load it with `clients` clients for `seconds`, each of which waits for its answer before
+        it sends again. `options` are those of a plan.
         """
-        asked = self._source.draw(int(self._most_a_second * seconds) + clients, self._rng)
-        return self._run(address, asked, watch, clients=clients, seconds=seconds, **options)
+        requests = self._source.draw(int(self._most_a_second * seconds) + clients, self._rng)
+        return self._run(address, requests, watch, clients=clients, seconds=seconds, **options)
 
     def open(
         self,
@@ -125,7 +124,8 @@ class Load:
         watch: Callable[[float], None],
         **options: Any,
     ) -> Level:
-        """Poisson arrivals at `rate` requests/s for `seconds`. `options`: of a plan."""
+        """Load it with Poisson arrivals at `rate` requests/s for `seconds`; `options` as above."""
+        # Poisson arrivals have exponential gaps; half as many again as are expected, and some more.
         gaps = self._rng.exponential(1e9 / rate, size=int(rate * seconds * 1.5) + 50)
         due, end_ns = np.cumsum(gaps), seconds * 1e9
         count = max(1, int((due < end_ns).sum()))  # a short loop may draw none
@@ -134,59 +134,45 @@ class Load:
     def at(
         self, address: str, due_ns: Array, watch: Callable[[float], None], **options: Any
     ) -> Level:
-        """A request at each of these times, in ns from the start. `options`: of a plan."""
-        asked = self._source.draw(len(due_ns), self._rng)
-        return self._run(address, asked, watch, due_ns=due_ns.tolist(), **options)
+        """Send a request at each of these times, in ns from the start. `options`: of a plan."""
+        requests = self._source.draw(len(due_ns), self._rng)
+        return self._run(address, requests, watch, due_ns=due_ns.tolist(), **options)
 
     def _run(
-        self, address: str, asked: Array, watch: Callable[[float], None], **options: Any
+        self, address: str, requests: Array, watch: Callable[[float], None], **options: Any
     ) -> Level:
-        """Runs the generator; `watch` is called again and again meanwhile, with the seconds it may
+        """Run the generator; `watch` is called again and again meanwhile, with the seconds it may
         take.
         """
-        places = {name: self._folder / name for name in ("messages.npz", "plan", "out.npz")}
-        self._source.messages(asked).save(places["messages.npz"])
-        plan = Plan(address, str(places["messages.npz"]), **options)
-        places["plan"].write_bytes(msgspec.msgpack.encode(plan))
-        command = [
-            sys.executable,
-            "-I",
-            "-m",
-            PROGRAM,
-            "--plan",
-            str(places["plan"]),
-            "--out",
-            str(places["out.npz"]),
-        ]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        self._janitor.follow(process.pid)
-        try:
-            _wait(process, plan, watch)
-        finally:
-            process.kill()
-            process.wait()
-            self._janitor.forget(process.pid)
-        return _read(places["out.npz"], asked)
+        messages, plan_file, out = (
+            self._folder / name for name in ("messages.npz", "plan", "out.npz")
+        )
+        self._source.messages(requests).save(messages)
+        plan = Plan(address, str(messages), **options)
+        plan_file.write_bytes(msgspec.msgpack.encode(plan))
+        planned_s = plan.seconds + plan.patience_s
+        if plan.due_ns:
+            planned_s = plan.due_ns[-1] / 1e9 + plan.patience_s
+        command = [sys.executable, "-I", "-m", PROGRAM]
+        command += ["--plan", str(plan_file), "--out", str(out)]
+        status = run_watched(command, self._janitor, watch, planned_s + OVERTIME_S)
+        if status != 0:
+            raise VerifierFault("The load generator did not finish.")
+        return _read(out, requests)
 
 
-def _wait(process: subprocess.Popen[bytes], plan: Plan, watch: Callable[[float], None]) -> None:
-    planned_s = max(plan.seconds, plan.due_ns[-1] / 1e9 if plan.due_ns else 0.0) + plan.patience_s
-    looks = int((planned_s + OVERTIME_S) / LOOK_S)
-    for _ in range(looks):
-        if process.poll() is not None:
-            break
-        watch(LOOK_S)
-    if process.poll() != 0:
-        raise VerifierFault("The load generator did not finish.")
-
-
-def _read(path: Path, asked: Array) -> Level:
+def _read(path: Path, requests: Array) -> Level:
     with np.load(path, allow_pickle=False) as saved:
         whole, ends = saved["replies"].tobytes(), saved["reply_ends"].tolist()
         replies = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-        begun, sent, ended, status = (
-            saved[name] for name in ("begun_ns", "sent_ns", "ended_ns", "status")
+        return Level(
+            # A closed loop starts again at the first request when it has sent the last.
+            requests[np.arange(len(replies)) % len(requests)],
+            saved["begun_ns"],
+            saved["sent_ns"],
+            saved["ended_ns"],
+            saved["status"],
+            replies,
+            float(saved["cores"]),
+            saved["stolen_ns"],
         )
-        cores, stolen = float(saved["cores"]), saved["stolen_ns"]
-        used = asked[np.arange(len(replies)) % len(asked)]
-        return Level(used, begun, sent, ended, status, replies, cores, stolen)

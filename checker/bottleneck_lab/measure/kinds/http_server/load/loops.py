@@ -1,14 +1,13 @@
-"""The same server in a closed and an open loop, side by side: two p99s, one plot. What a closed
-loop leaves out is called coordinated omission.
+"""Compare the same server in a closed and an open loop: two p99s, one plot. The waits that a closed
+loop leaves out are called coordinated omission.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bottleneck_lab.measure.kinds.http_server.figures import bottleneck_of_its_own
+from bottleneck_lab.measure.kinds.http_server.load.drawing import bar, ms
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
 
 PERCENTILES = (50, 75, 90, 95, 99, 100)
@@ -16,7 +15,7 @@ WIDTH = 46
 
 
 def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> str:
-    """Text for a terminal: both loops' latencies by percentile, drawn to one scale."""
+    """Return text for a terminal: both loops' latencies by percentile, drawn to one scale."""
     rows = [(share, _at(closed, share), _at(opened, share)) for share in PERCENTILES]
     finite = [value for _, *pair in rows for value in pair if np.isfinite(value)]
     most = max(finite, default=1.0)
@@ -34,8 +33,10 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
     ]
     for share, first, second in rows:
         name = "slowest" if share == 100 else f"p{share}"
-        lines.append(f"{name:<12} {_ms(first):>7} {_ms(second):>7}  {_bar(first, most, '▒')}")
-        lines.append(f"{'':<28}  {_bar(second, most, '█')}")
+        lines.append(
+            f"{name:<12} {ms(first):>7} {ms(second):>7}  {bar(first, most, width=WIDTH, mark='▒')}"
+        )
+        lines.append(f"{'':<28}  {bar(second, most, width=WIDTH)}")
     lines += ["", _lesson(_at(closed, 99), _at(opened, 99))]
     lines += [
         f"Treat these latencies with care: {doubt}."
@@ -46,21 +47,15 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
 
 
 def _at(level: Level, share: int) -> float:
-    """That percentile of the latencies, seconds; infinite where too few were answered."""
+    """Return that percentile of the latencies in seconds; infinite if too few were answered."""
     return float(np.quantile(level.latencies_s(), share / 100, method="higher"))
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}" if np.isfinite(seconds) else "none"
-
-
-def _bar(value: float, most: float, mark: Any) -> str:
-    return str(mark) * (WIDTH if not np.isfinite(value) else max(1, round(WIDTH * value / most)))
 
 
 def _lesson(closed_s: float, open_s: float) -> str:
     if open_s > 1.5 * closed_s:
-        waits = f"{open_s / closed_s:.1f} times as long" if np.isfinite(open_s) else "forever"
+        waits = "forever"
+        if np.isfinite(open_s):
+            waits = f"{open_s / closed_s:.1f} times as long"
         return (
             f"At the same rate, clients that arrive on their own schedule wait {waits} (p99). In a"
             " closed loop nobody arrives while the server is late, so those waits are missing from"

@@ -1,4 +1,4 @@
-"""HTTP requests put together from parts, so that thousands of different ones take little memory and
+"""Put HTTP requests together from parts, so that thousands of different ones take little memory and
 time.
 """
 
@@ -23,12 +23,12 @@ class Messages:
     rows: Array
 
     def whole(self, number: int) -> bytes:
-        """A request as it is sent; numbers past the last start again at the first."""
+        """Return a request as it is sent; numbers past the last start again at the first."""
         first, *rest = self.rows[number % len(self.rows)]
         return message(self.parts[first], b"".join(self.parts[part] for part in rest))
 
     def save(self, path: Path) -> None:
-        """Writes them for the load generator."""
+        """Write them for the load generator."""
         ends = np.cumsum([len(part) for part in self.parts])
         np.savez(
             path, parts=np.frombuffer(b"".join(self.parts), np.uint8), ends=ends, rows=self.rows
@@ -36,7 +36,7 @@ class Messages:
 
     @classmethod
     def load(cls, path: Path) -> Messages:
-        """Reads them back."""
+        """Read them back."""
         with np.load(path, allow_pickle=False) as saved:
             whole, ends = saved["parts"].tobytes(), saved["ends"].tolist()
             parts = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
@@ -44,10 +44,10 @@ class Messages:
 
 
 def head(method: str, path: str, content_type: str) -> bytes:
-    """The head of a request without its last line, which gives the length of the body."""
+    """Return the head of a request without its last line, which gives the length of the body."""
     return f"{method} {path} HTTP/1.1\r\nHost: lab\r\nContent-Type: {content_type}\r\n".encode()
 
 
 def message(first: bytes, body: bytes) -> bytes:
-    """A whole request from a `head` and a body."""
+    """Return a whole request from a `head` and a body."""
     return b"%sContent-Length: %d\r\n\r\n%s" % (first, len(body), body)

@@ -1,5 +1,5 @@
-"""A capture of a Triton Inference Server: its Python models capture themselves, each in its own
-process, and their traces become one.
+"""Capture a Triton Inference Server: its Python models capture themselves, each in its own process,
+and their traces become one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ processes may take to write.
 
 
 def put_under_profiler(repository: Path) -> None:
-    """Makes every Python model of a repository able to capture itself on command."""
+    """Make every Python model of a repository able to capture itself on command."""
     for model in repository.glob("*/1/model.py"):
         model.rename(model.with_stem(LEARNERS))
         shutil.copyfile(_PROFILED, model)
 
 
 class Ranges(threading.local):
-    """Marks what a thread does, one range after another."""
+    """Marks the work of a thread, one range after another."""
 
     _open: Any = None
 
     def begin(self, name: str | None) -> None:
-        """Ends the current range and begins this one; none without a name."""
+        """End the current range and begin this one; without a name none."""
         from torch.profiler import record_function
 
         if self._open is not None:
@@ -55,7 +55,9 @@ class Ranges(threading.local):
 
     @contextmanager
     def instead(self, name: str, after: str) -> Iterator[None]:
-        """Within it the range `name`; afterwards `after`, if a range was open before."""
+        """Put the range `name` in place of the current one inside the `with`, and `after` behind it
+        if a range was open before.
+        """
         was_open = self._open is not None
         self.begin(name)
         try:
@@ -65,49 +67,53 @@ class Ranges(threading.local):
 
 
 class Batches:
-    """Marks what a thread does for batches that overlap on it, each a coroutine: a stretch between
-    two waits is some batch's, and between stretches the thread waits for all that are under way. A
-    batch is in `preprocess` until it asks another model.
+    """Marks the work of a thread on batches that overlap, each a coroutine: a stretch between two
+    waits belongs to one batch, and between stretches the thread waits for all that are under way. A
+    batch is in `preprocess` until it sends another model a request.
     """
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
-        self._asked: dict[int, bool] = {}
+        self._sent: dict[int, bool] = {}
         self._running: int | None = None
 
-    def ask(self) -> None:
-        """The running batch asks another model."""
+    def request_sent(self) -> None:
+        """Note that the running batch has sent a request to another model."""
         if self._running is not None:
-            self._asked[self._running] = True
+            self._sent[self._running] = True
 
     async def mark(self, batch: Coroutine[Any, Any, Any]) -> Any:
-        """Runs a batch with its parts marked."""
-        self._asked[id(batch)] = False
+        """Run a batch with its parts marked."""
+        self._sent[id(batch)] = False
         return await _Marked(batch, self)
 
     @contextmanager
     def stretch(self, number: int) -> Iterator[None]:
-        """From when a batch continues until it waits again or ends."""
+        """Mark a batch from when it continues until it waits again or ends."""
         self._running = number
-        self._ranges.begin("postprocess" if self._asked[number] else "preprocess")
+        self._ranges.begin("postprocess" if self._sent[number] else "preprocess")
         try:
             yield
-        except BaseException:  # also its end
-            del self._asked[number]
+        except BaseException:  # StopIteration too: the batch's end
+            del self._sent[number]
             raise
         finally:
             self._running = None
             self._ranges.begin(self._waits_for())
 
     def _waits_for(self) -> str:
-        if not self._asked:
+        if not self._sent:
             return "queue"
-        return "request to another model" if all(self._asked.values()) else "preprocess"
+        if all(self._sent.values()):
+            return "request to another model"
+        return "preprocess"
 
 
 @dataclass(frozen=True)
 class _Marked:
-    """A coroutine, stretch by stretch."""
+    """An awaitable that runs a coroutine stretch by stretch: a coroutine itself has no hook for
+    when it continues.
+    """
 
     batch: Coroutine[Any, Any, Any]
     batches: Batches
@@ -118,20 +124,20 @@ class _Marked:
         try:
             while True:
                 with self.batches.stretch(id(self.batch)):
-                    waited_for = move(value)
+                    awaited = move(value)
                 try:
-                    move, value = self.batch.send, (yield waited_for)
+                    move, value = self.batch.send, (yield awaited)
                 except BaseException as error:
                     move, value = self.batch.throw, error
         except StopIteration as end:
             return end.value
 
 
-def capture_when_told(folder: Path, model: str) -> None:
-    """Makes this process capture all its threads, or show them to nsys, when `order` says so. A
-    first capture, which takes seconds, is made here.
+def capture_on_order(folder: Path, model: str) -> None:
+    """Have this process capture all its threads, or show them to nsys, when `order` is called. A
+    first capture, whose set-up takes seconds, is made here.
     """
-    if not nvtx.asked():
+    if not nvtx.wanted():
         capture(0.0, None)
     name = f"{model} {os.getpid()}"
     (folder / f"{name}{_READY}").touch()
@@ -145,7 +151,7 @@ def _take(folder: Path, name: str) -> None:
     begin_s, seconds = map(float, when.read_text().split())
     time.sleep(max(0.0, begin_s - time.monotonic()))
     unfinished = folder / f"{name}.unfinished{_TRACE}"
-    if nvtx.asked():
+    if nvtx.wanted():
         nvtx.show(seconds)
         unfinished.touch()
     else:
@@ -154,26 +160,26 @@ def _take(folder: Path, name: str) -> None:
 
 
 def order(folder: Path, seconds: float) -> list[Path]:
-    """Has all processes capture the same window; their traces, once all are written. Raises
-    TimeoutError if one is not.
+    """Have all processes capture the same window of `seconds`. Returns their traces, once all are
+    written. Raises TimeoutError if one is not.
     """
+    # Renamed when it is whole: the processes read it as soon as it is there.
     unfinished = folder / f"{_WHEN}.unfinished"
     unfinished.write_text(f"{time.monotonic() + LEAD_S} {seconds}")
     unfinished.rename(folder / _WHEN)
-    wanted = [
-        ready.with_name(f"{ready.stem}{_TRACE}") for ready in sorted(folder.glob(f"*{_READY}"))
-    ]
+    models = sorted(folder.glob(f"*{_READY}"))
+    traces = [ready.with_name(f"{ready.stem}{_TRACE}") for ready in models]
     deadline = time.monotonic() + LEAD_S + seconds + WRITING_S
-    while missing := [trace for trace in wanted if not trace.exists()]:
+    while missing := [trace for trace in traces if not trace.exists()]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no trace of the model {_model_of(missing[0])}")
         time.sleep(LOOK_S)
-    return wanted
+    return traces
 
 
 def merge(traces: Iterable[Path], notes: list[str], merged: Path) -> None:
-    """Merges the traces of several processes, shifted to one origin and named after their models.
-    `notes`: shown in reports of it.
+    """Merge the traces of several processes into one, with one origin of time and the processes
+    named after their models. `notes`: sentences for reports of it.
     """
     whole: dict[str, Any] = {"traceEvents": []}
     for trace in traces:

@@ -1,5 +1,5 @@
-"""A gateway to a Triton Inference Server: clients call it like any server of the lab, and it calls
-Triton.
+"""Pass requests on to a Triton Inference Server: clients call this gateway like any server of the
+lab, and it calls Triton.
 
 `POST /classify` with a JPEG file becomes a request of Triton's own protocol (KServe's, with the
 binary extension) to the model `classify`.
@@ -33,7 +33,7 @@ _REASONS = {
 
 
 class Gateway:
-    """Answers on a socket with what the server says; requests wait while it starts."""
+    """Answers on a socket with the server's answers; requests wait while it starts."""
 
     def __init__(self, server: Tritonserver) -> None:
         self._server = server
@@ -41,36 +41,36 @@ class Gateway:
         self._complained = False
 
     def serve(self, listener: socket.socket) -> None:
-        """Starts the server and answers until it ends. Raises TritonError then."""
+        """Start the server and answer until it ends. Raises TritonError then."""
         with self._changing:
             self._server.start()
         asyncio.run(self._serve(listener))
 
     def set_max_batch(self, size: int) -> None:
-        """Starts the server again with another largest batch."""
+        """Start the server again with another largest batch."""
         with self._changing:
             self._server.start(size)
 
     def capture(self, seconds: float, trace: Path | None) -> None:
-        """Captures the server's models for `seconds`, to `trace` or for nsys. Raises TritonError if
+        """Capture the server's models for `seconds`, to `trace` or for nsys. Raises TritonError if
         one does not answer.
         """
         self._server.capture(seconds, trace)
 
     def statistics(self) -> str:
-        """The server's statistics of its models, as text."""
+        """Return the server's statistics of its models, as text."""
         return self._server.statistics()
 
     def close(self) -> None:
-        """Ends the server; its end is no longer reported."""
+        """End the server; its end is no longer reported."""
         self._changing.acquire()
         self._server.close()
 
     async def _serve(self, listener: socket.socket) -> None:
         listener.setblocking(False)
-        start = (
-            asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
-        )
+        start: Any = asyncio.start_server
+        if listener.family == socket.AF_UNIX:
+            start = asyncio.start_unix_server
         async with await start(self._client, sock=listener, limit=MOST_HEAD_BYTES):
             while True:
                 await asyncio.sleep(LOOK_S)
@@ -78,7 +78,7 @@ class Gateway:
                     raise TritonError(self._server.last_words())
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client's connection, request after request."""
+        """Answer one client, request after request."""
         gone = (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError)
         with (
             contextlib.closing(writer),
@@ -91,7 +91,7 @@ class Gateway:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: Upstream
     ) -> bool:
-        """Answers one request; whether the connection can carry another."""
+        """Answer one request. Returns True if the connection can carry another."""
         (method, path, *_), headers = await read_head(reader)
         length = int(headers.get("content-length", "0"))
         if length > MOST_BODY_BYTES:
@@ -103,21 +103,17 @@ class Gateway:
         while self._changing.locked():
             await asyncio.sleep(0.02)
         if (method, path) == ("POST", "/classify"):
-            status, said = await upstream.infer(body)
+            status, content = await upstream.infer(body)
         else:
-            status, said = 404, {"error": "only POST /classify is served"}
-        if status >= 500:
-            self._complain(str(said["error"]))
-        writer.write(reply(status, said))
+            status, content = 404, {"error": "only POST /classify is served"}
+        if status >= 500 and not self._complained:
+            # Once: under load the same error of the learner's models comes hundreds of times.
+            self._complained = True
+            sys.stdout.write(f"Triton could not answer a request: {content['error']}\n")
+            sys.stdout.flush()
+        writer.write(reply(status, content))
         await writer.drain()
         return True
-
-    def _complain(self, problem: str) -> None:
-        """Shows, once, what went wrong in the learner's models."""
-        if not self._complained:
-            sys.stdout.write(f"Triton could not answer a request: {problem}\n")
-            sys.stdout.flush()
-        self._complained = True
 
 
 class Upstream:
@@ -128,15 +124,15 @@ class Upstream:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def infer(self, picture: bytes) -> tuple[int, dict[str, Any]]:
-        """HTTP status and answer for a picture: its scores, or Triton's error."""
+        """Return HTTP status and answer for a picture: its scores, or Triton's error."""
         try:
-            status, body = await self._ask(infer_request(picture))
+            status, body = await self._exchange(infer_request(picture))
         except (OSError, asyncio.IncompleteReadError):
             self.close()
             return 503, {"error": "Triton cannot be reached"}
         return answer_of(status, body)
 
-    async def _ask(self, message: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, message: bytes) -> tuple[int, bytes]:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -145,15 +141,15 @@ class Upstream:
         return int(status), await reader.readexactly(int(headers["content-length"]))
 
     def close(self) -> None:
-        """Closes it."""
+        """Close it."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[list[str], Mapping[str, str]]:
-    """The words of the first line of an HTTP message, and its headers, their names in small
-    letters.
+    """Read the head of an HTTP message. Returns the words of its first line, and its headers with
+    their names in lower case.
     """
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     pairs = (line.partition(":") for line in lines if line)
@@ -161,15 +157,15 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[list[str], Mapping[st
 
 
 def infer_request(picture: bytes) -> bytes:
-    """A request in Triton's protocol: head, JSON description, and the picture as a string tensor
-    preceded by its length.
+    """Return a request in Triton's protocol: head, JSON description, and the picture as a string
+    tensor preceded by its length.
     """
     tensor = {"name": "picture", "datatype": "BYTES", "shape": [1, 1]}
-    asked = {
+    description = {
         "inputs": [{**tensor, "parameters": {"binary_data_size": len(picture) + 4}}],
         "outputs": [{"name": "scores"}],
     }
-    text = json.dumps(asked).encode()
+    text = json.dumps(description).encode()
     head = (
         f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: triton\r\nContent-Type:"
         " application/octet-stream\r\nInference-Header-Content-Length:"
@@ -179,17 +175,17 @@ def infer_request(picture: bytes) -> bytes:
 
 
 def answer_of(status: int, body: bytes) -> tuple[int, dict[str, Any]]:
-    """What the client gets: the scores, or the error with Triton's own status."""
-    said = json.loads(body)
+    """Return status and content for the client: the scores, or the error with Triton's status."""
+    content = json.loads(body)
     if status != 200:
-        return status, {"error": said.get("error", "")}
-    (scores,) = (output["data"] for output in said["outputs"] if output["name"] == "scores")
+        return status, {"error": content.get("error", "")}
+    (scores,) = (output["data"] for output in content["outputs"] if output["name"] == "scores")
     return 200, {"scores": scores}
 
 
-def reply(status: int, said: dict[str, Any]) -> bytes:
-    """An HTTP response with JSON."""
-    body = json.dumps(said).encode()
+def reply(status: int, content: dict[str, Any]) -> bytes:
+    """Return an HTTP response with JSON."""
+    body = json.dumps(content).encode()
     first = f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}"
     return (
         f"{first}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()

@@ -1,5 +1,5 @@
-"""The lab's model as a Python model of a Triton Inference Server: in a repository it replaces
-`resnet50/1/model.py`.
+"""Serve the lab's model as a Python model of a Triton Inference Server: in a repository this file
+replaces `resnet50/1/model.py`.
 
 It runs on the device whose descriptors the server was started with. Only one process at a time can
 use it.
@@ -20,7 +20,7 @@ from bottleneck_lab.measure.kinds.input_pipeline.learner_api import Range
 
 
 class TritonPythonModel:
-    """What Triton looks for. `range_` marks its work, in a capture."""
+    """The class that Triton looks for. In a capture, `range_` marks its work."""
 
     range_: Range | None = None
 
@@ -30,7 +30,7 @@ class TritonPythonModel:
         self._model = Model(channel, Arena.attach(int(os.environ["LAB_ARENA"])), self.range_)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Called with the requests that Triton has put into a batch; an answer for each."""
+        """Called with the requests that Triton has put into a batch. Returns an answer for each."""
         images = [
             pb_utils.get_input_tensor_by_name(request, "images").as_numpy() for request in requests
         ]

@@ -1,9 +1,9 @@
-"""A Python model of a Triton Inference Server under torch.profiler: it stands in place of a
-`model.py`, which has another name meanwhile.
+"""Run a Python model of a Triton Inference Server under torch.profiler: this file takes the place
+of its `model.py`, which has another name meanwhile.
 
-Marks what a model's process shows: `queue` while it waits for its next batch, `preprocess` while it
-works on one, `postprocess` once another model has answered it. The lab's own model marks its work
-itself.
+Marks the parts of a model's process: `queue` while it waits for its next batch, `preprocess` while
+it works on one, `postprocess` once another model has answered it. The lab's own model marks its
+work itself.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bottleneck_lab.measure.kinds.inference_server.triton.capture import (
     LEARNERS,
     Batches,
     Ranges,
-    capture_when_told,
+    capture_on_order,
 )
 
-if nvtx.asked():
+if nvtx.wanted():
     nvtx.mark()
 _Model: Any = importlib.import_module(f"{__package__}.{LEARNERS}").TritonPythonModel
 _ranges = Ranges()
@@ -36,32 +36,31 @@ if _MARKS_ITSELF:
 
 
 def _mark_requests() -> None:
-    """Marks the time in which a model waits for another's answer. Triton's class is there only when
-    models are loaded.
-    """
-    ask, ask_later = pb_utils.InferenceRequest.exec, pb_utils.InferenceRequest.async_exec
+    """Mark the time in which a model waits for another's answer."""
+    # Called from `initialize`: Triton's class is there only once models are loaded.
+    send, send_later = pb_utils.InferenceRequest.exec, pb_utils.InferenceRequest.async_exec
 
     def marked(request: Any, *options: Any, **named: Any) -> Any:
-        _batches.ask()
+        _batches.request_sent()
         with _ranges.instead("request to another model", "postprocess"):
-            return ask(request, *options, **named)
+            return send(request, *options, **named)
 
     def marked_later(request: Any, *options: Any, **named: Any) -> Any:
-        _batches.ask()
-        return ask_later(request, *options, **named)
+        _batches.request_sent()
+        return send_later(request, *options, **named)
 
     pb_utils.InferenceRequest.exec, pb_utils.InferenceRequest.async_exec = marked, marked_later
 
 
 class TritonPythonModel(_Model):  # type: ignore[misc]  # whatever the learner wrote
-    """What Triton looks for."""
+    """The class that Triton looks for."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Called once, before the first batch."""
         _mark_requests()
         if hasattr(_Model, "initialize"):
             super().initialize(args)
-        capture_when_told(Path(os.environ["LAB_TRACES"]), args["model_name"])
+        capture_on_order(Path(os.environ["LAB_TRACES"]), args["model_name"])
 
     def execute(self, requests: list[Any]) -> Any:
         """Called with the requests that Triton has put into a batch."""

@@ -1,5 +1,4 @@
-"""A real Triton Inference Server instead of the lab's own: found, started on a model repository,
-watched, ended.
+"""Find a real Triton Inference Server, start it on a model repository, watch it and end it.
 
 It is the bare program from a wheel, in its own environment, which `lab data tritonserver` sets up.
 It listens only on 127.0.0.1.
@@ -53,13 +52,13 @@ class TritonError(Exception):
 
 
 def environment_for(entry: Path) -> Path | None:
-    """The environment of the Triton server that a workspace asks for (`SERVER = "triton"` in its
-    serve.py); None where its own code serves.
+    """Return the environment of the Triton server that a workspace asks for (`SERVER = "triton"` in
+    its serve.py); None if its own code serves.
 
-    Raises LearnerFault for another word, MachineError where there is no such environment.
+    Raises LearnerFault for another word, MachineError if the environment is not installed.
     """
-    found = _CHOICE.search(entry.read_text(encoding="utf-8", errors="replace"))
-    choice = found[1] if found else CHOICES[0]
+    match = _CHOICE.search(entry.read_text(encoding="utf-8", errors="replace"))
+    choice = match[1] if match else CHOICES[0]
     if choice not in CHOICES:
         raise LearnerFault(
             "crashed", f'SERVER in {entry.name} must be "python" or "triton", not "{choice}".'
@@ -76,17 +75,17 @@ def environment_for(entry: Path) -> Path | None:
 
 
 def max_batch_of(repository: Path) -> int | None:
-    """The largest batch that clients' requests are collected into; None if the configuration names
-    none.
+    """Return the largest batch into which clients' requests are collected; None if the
+    configuration names none.
     """
     config = repository / "classify" / "config.pbtxt"
-    found = _MAX_BATCH.search(config.read_text(encoding="utf-8", errors="replace"))
-    return int(found[2]) if found else None
+    match = _MAX_BATCH.search(config.read_text(encoding="utf-8", errors="replace"))
+    return int(match[2]) if match else None
 
 
 def repository_for(repository: Path, max_batch: int | None, copy: Path) -> Path:
-    """Copies a repository, with the lab's model instead of its own and, unless None, another
-    maximum batch size in every model; returns the copy.
+    """Copy a repository, with the lab's model instead of its own and, unless None, another maximum
+    batch size in every model. Returns the copy.
     """
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(repository, copy)
@@ -119,9 +118,8 @@ class Tritonserver:
         self._log = self._scratch / "log"
         self._shared = self._scratch.name
         self._traces = self._scratch / "traces"
-        self._backends = (
-            self._scratch / "backends"
-        )  # the Python inside Triton knows ASCII paths only; a home may have another
+        # The Python inside Triton knows ASCII paths only, and a home may have another.
+        self._backends = self._scratch / "backends"
         self._backends.symlink_to(home / "backends")
         self._captured = captured
         self._repository = repository
@@ -130,8 +128,8 @@ class Tritonserver:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, max_batch: int | None = None) -> None:
-        """Starts or restarts it, with another maximum batch size if given, and waits until all
-        models are loaded. Raises TritonError.
+        """Start or restart it, with another maximum batch size if given, and wait until all models
+        are loaded. Raises TritonError if it does not get there.
         """
         self.end()
         repository = repository_for(self._repository, max_batch, self._scratch / "models")
@@ -155,16 +153,23 @@ class Tritonserver:
             time.sleep(0.05)
 
     def ended(self) -> bool:
-        """Whether its process is gone."""
+        """Return True if its process is gone."""
         return self._process is None or self._process.poll() is not None
 
     def last_words(self) -> str:
-        """Why it is gone, according to its log."""
+        """Return why it is gone, from its log: the lines that name an error, else the last ones."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return "\n".join(["tritonserver failed:", *_telling(lines)])
+        errors = [
+            _STAMP.sub("", line)
+            for line in lines
+            # A missing GPU is logged as an error, but it is none.
+            if _STAMP.match(line) and not re.search("CUDA|Cuda|NVML", line)
+        ]
+        reasons = (errors or lines)[-LAST_LINES:] or ["it printed nothing"]
+        return "\n".join(["tritonserver failed:", *reasons])
 
     def end(self) -> None:
-        """Ends it with the processes of its models and their shared memory."""
+        """End it with the processes of its models and their shared memory."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -179,33 +184,30 @@ class Tritonserver:
         clear(self._scratch.parent, self._shared)
 
     def statistics(self) -> str:
-        """Triton's statistics of its models since it was started, as text; empty if it cannot be
-        asked.
+        """Return Triton's statistics of its models since it was started, as text; empty if it does
+        not answer.
         """
-        told = self._told()
-        return show_statistics(told) if told else ""
+        statistics = self._read_statistics()
+        return show_statistics(statistics) if statistics else ""
 
     def capture(self, seconds: float, trace: Path | None) -> None:
-        """Captures all its models for `seconds`, and how long requests waited, to `trace`; without
-        one, nsys sees it.
-
-        Raises TritonError if a model does not answer.
+        """Capture all its models for `seconds`, and how long requests waited, to `trace`; without
+        one, show them to nsys. Raises TritonError if a model does not answer.
         """
-        before = self._told()
+        before = self._read_statistics()
         try:
             traces = triton_capture.order(self._traces, seconds)
         except TimeoutError as error:
             raise TritonError(f"{error}\n{self.last_words()}") from error
         if trace is not None:
-            triton_capture.merge(traces, [say_queues(before, self._told())], trace)
+            triton_capture.merge(traces, [queue_note(before, self._read_statistics())], trace)
 
     def close(self) -> None:
-        """Ends it and removes its files."""
+        """End it and remove its files."""
         self.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _told(self) -> dict[str, Any]:
-        """Triton's statistics of its models since it was started; empty if it cannot be asked."""
+    def _read_statistics(self) -> dict[str, Any]:
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}/v2/models/stats", timeout=5
@@ -260,7 +262,7 @@ class Tritonserver:
 
 
 def clear(folder: Path, name: str = f"{_PREFIX}*") -> None:
-    """Removes the shared memory of servers whose scratch folders, of that name, are in `folder`: a
+    """Remove the shared memory of servers whose scratch folders, of that name, are in `folder`: a
     killed server leaves it behind.
     """
     for scratch in folder.glob(name):
@@ -269,20 +271,20 @@ def clear(folder: Path, name: str = f"{_PREFIX}*") -> None:
 
 
 def device_fds(socket_fd: int, arena_fd: int) -> dict[str, int]:
-    """The descriptors of a device, by the names under which a model looks for them."""
+    """Return the descriptors of a device, by the names under which a model looks for them."""
     return {"LAB_SOCKET": socket_fd, "LAB_ARENA": arena_fd}
 
 
-def show_statistics(told: dict[str, Any]) -> str:
-    """Text for a terminal: for each model its batches, the requests in each, and how long a request
-    waited and ran.
+def show_statistics(statistics: dict[str, Any]) -> str:
+    """Return text for a terminal: for each model its batches, the requests in each, and how long a
+    request waited and ran.
     """
     lines = [
         "Triton's statistics for its models (/v2/models/stats):",
         "",
         "model     batches  requests each  queue ms  run ms",
     ]
-    for model in told["model_stats"]:
+    for model in statistics["model_stats"]:
         times, batches = model["inference_stats"], model["execution_count"]
         each = model["inference_count"] / batches if batches else 0.0
         queue_ms, run_ms = (_mean_ms(times[name]) for name in ("queue", "compute_infer"))
@@ -292,9 +294,9 @@ def show_statistics(told: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def say_queues(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """How long a request waited in each model's queue between two readings of the statistics, as a
-    sentence.
+def queue_note(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return how long a request waited in each model's queue between two readings of the
+    statistics, as a sentence.
     """
     earlier = {
         model["name"]: model["inference_stats"]["queue"] for model in before.get("model_stats", [])
@@ -305,32 +307,18 @@ def say_queues(before: dict[str, Any], after: dict[str, Any]) -> str:
         waited = {key: queue[key] - since.get(key, 0) for key in ("ns", "count")}
         if waited["count"]:
             waits.append(f"{_mean_ms(waited):.1f} ms in the queue of {model['name']}")
-    found = (
-        f"on average a request waited {', '.join(waits)}"
-        if waits
-        else "no request waited in a queue"
-    )
-    return f"Triton's statistics: {found}."
+    if not waits:
+        return "Triton's statistics: no request waited in a queue."
+    return f"Triton's statistics: on average a request waited {', '.join(waits)}."
 
 
 def _mean_ms(time_: dict[str, int]) -> float:
     return time_["ns"] / time_["count"] / 1e6 if time_["count"] else 0.0
 
 
-def _telling(lines: list[str]) -> list[str]:
-    """The lines of a log that say what is wrong, without time and place in Triton; else its last
-    lines. A missing GPU is not an error.
-    """
-    errors = [
-        _STAMP.sub("", line)
-        for line in lines
-        if _STAMP.match(line) and not re.search("CUDA|Cuda|NVML", line)
-    ]
-    return (errors or lines)[-LAST_LINES:] or ["it printed nothing"]
-
-
 def free_ports(count: int) -> list[int]:
-    """Free ports of 127.0.0.1."""
+    """Return free ports of 127.0.0.1."""
+    # All are held until the last is drawn, or the same one could come twice.
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -1,4 +1,6 @@
-"""The learner's server while it runs in the learner's own folder, under load by us."""
+"""Run the learner's server in the learner's own folder and put it under load: the parent's end of
+child_profiled.py, for every kind of server.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ class Ended(Exception):  # noqa: N818 - says what, as `raise` reads
 
 
 class LocalServer:
-    """The learner's server. `batches`: what a device ran for it; `control`: the pipe that tells it
-    what to capture.
+    """The learner's server. `batches`: those that a device ran for it; `control`: the descriptor of
+    the pipe for commands.
     """
 
     def __init__(self, channel: Channel, address: str, control: int) -> None:
@@ -39,27 +41,24 @@ class LocalServer:
         self._channel = channel
         self._control = control
 
-    def tell(self, word: str, value: float) -> None:
-        """Has the server's process `capture` for some seconds, or sets a constant of the server."""
+    def command(self, word: str, value: float) -> None:
+        """Send a command: `capture` for some seconds, or a constant of the server and its value."""
         os.write(self._control, f"{word} {value}\n".encode())
 
     def follow(self, seconds: float) -> None:
-        """Records what a device runs for `seconds`. Raises Ended if the server is gone."""
+        """Record for `seconds` the batches of a device. Raises Ended if the server is gone."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
-            self._receive(left_s)
-
-    def _receive(self, seconds: float) -> None:
-        try:
-            message = self._channel.receive(seconds)
-        except TimedOut:
-            return
-        except WireError as error:
-            raise Ended from error
-        if isinstance(message, Ran):
-            self.batches.append(message)
-        elif not isinstance(message, Ready):
-            raise Ended
+            try:
+                message = self._channel.receive(left_s)
+            except TimedOut:
+                continue
+            except WireError as error:
+                raise Ended from error
+            if isinstance(message, Ran):
+                self.batches.append(message)
+            elif not isinstance(message, Ready):
+                raise Ended
 
 
 Work = Callable[[LocalServer], None]
@@ -68,8 +67,8 @@ Work = Callable[[LocalServer], None]
 def compare(
     server: LocalServer, load: Load, clients: int, on_line: OnLine
 ) -> tuple[Level, Level] | None:
-    """Loads the server in a closed loop, then at that rate in an open one; shows and returns both.
-    None if nothing was answered.
+    """Load the server in a closed loop, then at that rate in an open one; print and return both.
+    Returns None if nothing was answered.
     """
     closed = load.closed(server.address, clients, LOOP_S, server.follow)
     rate = closed.rate(LOOP_S)
@@ -85,18 +84,16 @@ def compare(
 
 
 def load_for_capture(server: LocalServer, load: Load, clients: int) -> None:
-    """Loads the server for as long as a capture takes, and has it capture itself meanwhile."""
-    threading.Timer(WARM_UP_S, server.tell, ["capture", CAPTURED_S]).start()
+    """Load the server for as long as a capture takes, and have it capture itself meanwhile."""
+    threading.Timer(WARM_UP_S, server.command, ["capture", CAPTURED_S]).start()
     load.closed(server.address, clients, WARM_UP_S + CAPTURED_S + LEAD_S, server.follow)
 
 
 @dataclass(frozen=True)
-class Place:
-    """How the learner's server is started. `fds`: the options of `program` that name descriptors;
-    `channel`: on which its messages arrive.
-
-    `end` closes the other end of the channel when the server is gone; `options`: further ones for
-    `program`.
+class Launch:
+    """How the learner's server is started. fds: the options of `program` that name descriptors.
+    channel: the one on which its messages arrive. end: closes the other end of the channel when the
+    server is gone. options: further ones of `program`.
     """
 
     program: str
@@ -108,31 +105,31 @@ class Place:
 
 def serve_locally(
     context: Context[Any],
-    place: Place,
+    launch: Launch,
     load: Load,
     work: Work,
     on_line: OnLine,
     trace: Path | None = None,
 ) -> tuple[int, list[Ran]]:
-    """Runs the learner's server until `work` is done: its exit status, and what a device ran for
-    it. It can be captured to `trace`.
+    """Run the learner's server until `work` is done. It can be captured to `trace`.
+
+    Returns its exit status, and the batches that a device ran for it. Raises what `work` raises.
     """
     theirs, ours = os.pipe()
-    server, problems = LocalServer(place.channel, str(address_of(context)), ours), list[LabError]()
+    server, problems = LocalServer(launch.channel, str(address_of(context)), ours), list[LabError]()
     worker = threading.Thread(target=_work, args=(server, load, work, ours, problems), daemon=True)
     worker.start()
-    fds = {**place.fds, "--control": theirs}
+    fds = {**launch.fds, "--control": theirs}
     options = [part for option, fd in fds.items() for part in (option, str(fd))]
-    options += [*place.options, *(["--trace", str(trace)] if trace else [])]
-    command = child_command(place.program, context, options)
-    temporary = {
-        "TMPDIR": str(context.janitor.folder)
-    }  # removed with what a killed server leaves there
+    options += [*launch.options, *(["--trace", str(trace)] if trace else [])]
+    command = child_command(launch.program, context, options)
+    # The janitor removes this folder, with what a killed server leaves there.
+    temporary = {"TMPDIR": str(context.janitor.folder)}
     status = stream(
         command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values())
     )
     os.close(theirs)
-    place.end()
+    launch.end()
     worker.join()
     for problem in problems:
         raise problem
@@ -140,14 +137,14 @@ def serve_locally(
 
 
 def address_of(context: Context[Any]) -> Path:
-    """Where the server listens."""
+    """Return the path at which the server listens."""
     return context.janitor.folder / "server.sock"
 
 
 def _work(
     server: LocalServer, load: Load, work: Work, control: int, problems: list[LabError]
 ) -> None:
-    """Waits until the server answers, does the work, and ends the server."""
+    """Wait until the server answers, do the work, and end the server."""
     try:
         level = load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
         if (level.status == OK).any():
@@ -155,6 +152,6 @@ def _work(
     except LabError as problem:
         problems.append(problem)
     except Ended:
-        pass
+        pass  # its exit status says so
     finally:
         os.close(control)

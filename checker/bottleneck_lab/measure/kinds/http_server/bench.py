@@ -1,0 +1,156 @@
+"""The load that servers get in a check or a run, and how their answers are judged: `Bench` for
+every kind of server, `HttpBench` for a lab whose judge makes the requests.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.channel.session import Role
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import VerifierFault
+from bottleneck_lab.measure.kinds.http_server import HttpServerSettings, figures
+from bottleneck_lab.measure.kinds.http_server.judging import Requests, check_answers
+from bottleneck_lab.measure.kinds.http_server.load.level import Array, Level, Load
+from bottleneck_lab.measure.kinds.http_server.session import ServerSession
+from bottleneck_lab.measure.settings import WorkerSettings
+from bottleneck_lab.needs import require_packages
+
+CLOSED_PATIENCE_S = 10.0
+DECIDING_ANSWERS = 200
+
+S = TypeVar("S", bound=WorkerSettings)
+
+
+@dataclass
+class Bench(ABC, Generic[S]):
+    """Loads servers with requests, and judges their answers.
+
+    clients, closed_s: connections and seconds of a closed loop. bad: the beginning of a sentence
+    about a request that must be refused.
+    """
+
+    context: Context[S]
+    rng: np.random.Generator
+    load: Load
+    clients: int
+    closed_s: float
+    bad: str = "A request that must be refused"
+
+    @abstractmethod
+    def session(self, role: Role, folder: Path) -> ServerSession:
+        """Start a server and wait until its code is loaded."""
+
+    @abstractmethod
+    def rates(self, level: Level, batches: Sequence[Ran]) -> list[float]:
+        """Return the requests answered a second in each block of a closed loop."""
+
+    @abstractmethod
+    def wrong_answers(
+        self,
+        level: Level,
+        batches: Sequence[Ran],
+        all_of: Array | None,
+    ) -> str | None:
+        """Return what is wrong with the answers of a level, if anything.
+
+        `all_of`: numbers of the requests that must have been answered.
+        """
+
+    @abstractmethod
+    def bad_requests(self) -> list[bytes]:
+        """Return requests that must be refused, as bytes to send."""
+
+    def after_load(self, server: ServerSession) -> None:
+        """Do what else has to be done with the learner's server; called once after the load."""
+
+    def deciding(self) -> float:
+        """Return the number of answers of a closed loop that a decision needs."""
+        return DECIDING_ANSWERS
+
+    def start(self, role: Role, folder: Path) -> ServerSession:
+        """Start a server and wait until it answers."""
+        server = self.session(role, folder)
+        server.wait_until_it_answers(self.load, self.context.settings.start_s)
+        return server
+
+    def closed(
+        self, server: ServerSession, seconds: float, **options: Any
+    ) -> tuple[Level, list[Ran]]:
+        """Run a closed loop; `options` are those of a plan. Returns it with the batches that a
+        device ran meanwhile.
+        """
+        return server.batches_of(
+            lambda: self.load.closed(
+                server.address,
+                self.clients,
+                seconds,
+                server.follow,
+                patience_s=CLOSED_PATIENCE_S,
+                **options,
+            )
+        )
+
+    def plateau(self, server: ServerSession) -> float:
+        """Measure the shipped server's rate, in requests/s, when it always has work.
+
+        Raises VerifierFault if it hardly answers any.
+        """
+        rates = self.rates(*self.closed(server, self.closed_s))
+        if not rates:
+            raise VerifierFault(
+                f"The shipped server hardly answered any request in {self.closed_s:.0f} s.",
+                "Close other programs and try again.",
+            )
+        return median(rates)
+
+    def open(self, server: ServerSession, rate: float, seconds: float) -> tuple[Level, list[Ran]]:
+        """Run an open loop. Returns it with the batches that a device ran meanwhile."""
+        return server.batches_of(
+            lambda: self.load.open(server.address, rate, seconds, server.follow)
+        )
+
+
+@dataclass(kw_only=True)
+class HttpBench(Bench[HttpServerSettings]):
+    """Loads servers with the requests of the lab's judge."""
+
+    requests: Requests
+
+    @classmethod
+    def prepare(cls, context: Context[HttpServerSettings]) -> HttpBench:
+        """Make the load from the lab's judge. Raises MachineError if the load generator's packages
+        are not installed.
+        """
+        require_packages("labs", httptools="httptools")
+        settings, rng = context.settings, np.random.default_rng(context.rng.getrandbits(128))
+        requests = Requests(context)
+        load = Load(
+            context.janitor.folder / "load", requests, context.janitor, rng, settings.most_a_second
+        )
+        return cls(context, rng, load, settings.clients, settings.closed_s, requests=requests)
+
+    def session(self, role: Role, folder: Path) -> ServerSession:
+        return ServerSession.start(self.context, role, folder)
+
+    def rates(self, level: Level, batches: Sequence[Ran]) -> list[float]:  # noqa: ARG002 - there is no device
+        return figures.rates(level)
+
+    def wrong_answers(
+        self,
+        level: Level,
+        batches: Sequence[Ran],  # noqa: ARG002 - there is no device
+        all_of: Array | None,
+    ) -> str | None:
+        return check_answers(level, self.requests, self.context.settings.judged, self.rng, all_of)
+
+    def bad_requests(self) -> list[bytes]:
+        return self.requests.bad(self.rng)

@@ -1,0 +1,137 @@
+"""The load that inference servers get: a different picture with every request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import cast
+
+import numpy as np
+
+from bottleneck_lab.measure.channel.messages import Ran
+from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
+from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.faults import VerifierFault
+from bottleneck_lab.measure.kinds.http_server.bench import Bench
+from bottleneck_lab.measure.kinds.http_server.load.level import Array, Level, Load
+from bottleneck_lab.measure.kinds.http_server.load.messages import message
+from bottleneck_lab.measure.kinds.http_server.session import ServerSession
+from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings, figures
+from bottleneck_lab.measure.kinds.inference_server.judging import (
+    SCORES_WITHIN,
+    check_answers,
+    scores_apart,
+)
+from bottleneck_lab.measure.kinds.inference_server.pictures import HEAD, Strips, make_strips
+from bottleneck_lab.measure.kinds.inference_server.session import DeviceSession
+from bottleneck_lab.measure.kinds.inference_server.sizing import UNSIZED, Sizing
+from bottleneck_lab.measure.kinds.inference_server.triton.server import CHOICES, environment_for
+from bottleneck_lab.needs import require_packages
+
+CALIBRATIONS, CALIBRATION_PICTURES = 3, 12
+CLOSED_S = 7.0
+DECIDING_BATCHES = 12
+BROKEN = 6
+"""Bodies that are not JPEG files, in the loop with bad requests."""
+FIRST_BYTES = (2, 3, 20)
+"""How much of a JPEG file they begin with: its marker, with the next one's beginning, with the
+segment that names the format.
+"""
+HUGE_BYTES = 12 << 20
+"""The size of one of them."""
+
+
+@dataclass(kw_only=True)
+class InferenceBench(Bench[InferenceServerSettings]):
+    """Loads servers with pictures. triton: the environment of a Triton Inference Server, if the
+    learner's code asks for one; both servers then run on it.
+
+    sizing: the model, once the speed of this machine is known. device_s: seconds that a full batch
+    took on the device when it started. apart: the largest difference between the model's scores of
+    a picture in one batch and in another.
+    """
+
+    strips: Strips
+    triton: Path | None = None
+    sizing: Sizing = UNSIZED
+    device_s: float = 0.0
+    apart: float = 0.0
+
+    @classmethod
+    def prepare(cls, context: Context[InferenceServerSettings], code: Path) -> InferenceBench:
+        """Cut pictures from photographs drawn in secret, for the server in the folder `code`.
+
+        Raises MachineError if something that the server or the load needs is not installed.
+        """
+        triton = environment_for(code / context.lab.spec.entry)
+        require_packages("labs", starlette="Starlette", uvicorn="uvicorn", httptools="httptools")
+        rng = np.random.default_rng(context.rng.getrandbits(128))
+        strips = make_strips(context.data, rng)
+        load = Load(context.janitor.folder / "load", strips, context.janitor, rng)
+        return cls(
+            context,
+            rng,
+            load,
+            context.settings.clients,
+            CLOSED_S,
+            bad="A body that is not a JPEG file",
+            strips=strips,
+            triton=triton,
+        )
+
+    def session(self, role: Role, folder: Path) -> DeviceSession:
+        session = DeviceSession.start_with(self.context, role, folder, self.sizing, self.triton)
+        self.device_s = session.device.step_s
+        return session
+
+    def after_load(self, server: ServerSession) -> None:
+        """Have the model score some pictures again. Raises VerifierFault if the scores differ: no
+        answer could be judged by them.
+        """
+        self.apart = scores_apart(server.batches, cast("DeviceSession", server).scores_alone)
+        if self.apart > SCORES_WITHIN:
+            raise VerifierFault(
+                f"The model's scores of one picture differ by {self.apart:.2g} from one batch to"
+                f" another; {SCORES_WITHIN:g} is allowed."
+            )
+
+    def rates(self, level: Level, batches: Sequence[Ran]) -> list[float]:
+        return figures.rates(level, batches)
+
+    def wrong_answers(
+        self, level: Level, batches: Sequence[Ran], all_of: Array | None
+    ) -> str | None:
+        return check_answers(level, batches, self.strips, all_of=all_of)
+
+    def bad_requests(self) -> list[bytes]:
+        """Return bodies that are not JPEG files: an empty one, one larger than any picture, and
+        noise behind the beginning of a JPEG file.
+        """
+        bodies = []
+        for number in range(BROKEN):
+            size = {0: 0, 1: HUGE_BYTES}.get(number, 2000)
+            beginning = self.strips.header[: FIRST_BYTES[number % len(FIRST_BYTES)]]
+            bodies.append(beginning + self.rng.bytes(size) if size else b"")
+        return [message(HEAD, body) for body in bodies]
+
+    def deciding(self) -> float:
+        return DECIDING_BATCHES * self.context.settings.batch
+
+
+def preprocess_s(context: Context[InferenceServerSettings], bench: InferenceBench) -> float:
+    """Measure the CPU seconds that the shipped pre-processing needs for a picture, in the reference
+    worker.
+    """
+    with CallSession.start(
+        context, "reference", context.pristine(), "judge.py", limits_of(context.settings)
+    ) as session:
+        times_s, server = [], CHOICES[bench.triton is not None]
+        for _ in range(CALIBRATIONS):
+            files = [
+                bench.strips.file(picture)
+                for picture in bench.strips.draw(CALIBRATION_PICTURES, bench.rng)
+            ]
+            times_s.append(float(session.call([server, *files])[1][0]))
+        return median(times_s)
