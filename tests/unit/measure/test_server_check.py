@@ -68,11 +68,11 @@ class Server:
 
     def batches_of(self, level):
         assert not self.frozen, "a server that rests is not loaded"
-        found = level()
+        result = level()
         period = 16 / self.rate * 1e9
         ends = np.arange(1, int(self.rate * 7 / 16)) * period
         none = np.zeros(0)
-        return found, [
+        return result, [
             Ran(
                 int(end - self.busy * period),
                 int(end - self.busy * period),
@@ -275,9 +275,9 @@ def test_a_late_generator_excuses_no_p99_that_it_cannot_have_made(checked):
 
 def test_the_device_takes_its_share_of_the_pre_processing():
     settings = InferenceServerSettings(batch=16, device_share=0.5, fixed_share=0.2)
-    found = size_model(SimpleNamespace(device="virtual", settings=settings), 0.010)
-    assert found.fixed_s + 16 * found.image_s == pytest.approx(16 * 0.005)
-    assert found.fixed_s == pytest.approx(0.2 * 16 * 0.005)
+    size = size_model(SimpleNamespace(device="virtual", settings=settings), 0.010)
+    assert size.fixed_s + 16 * size.image_s == pytest.approx(16 * 0.005)
+    assert size.fixed_s == pytest.approx(0.2 * 16 * 0.005)
     assert size.members == 0
 
 
@@ -308,7 +308,7 @@ def gpu(monkeypatch):
 
 def test_on_a_gpu_the_ensemble_has_as_many_members_as_take_the_device_its_share(gpu):
     size = size_model(gpu, 0.020)
-    assert found.batch_s == pytest.approx(0.160)
+    assert size.batch_s == pytest.approx(0.160)
     assert size.members == 29, "160 ms at 5.5 ms each, as four of them take"
     assert gpu.closed == [0.022], "what was probed makes room"
     with sizing.start_device(gpu, size) as device:
