@@ -239,12 +239,12 @@ def opened_room(folder: Path, url: str = ""):
 @pytest.fixture
 def room(tmp_path, database_url):
     """A cohort on each of the databases."""
-    with opened_room(tmp_path / "cohort", database_url) as found:
-        yield found
+    with opened_room(tmp_path / "cohort", database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
 def sqlite_room(tmp_path):
     """A cohort where the database does not matter."""
-    with opened_room(tmp_path / "cohort") as found:
-        yield found
+    with opened_room(tmp_path / "cohort") as opened:
+        yield opened

@@ -33,8 +33,13 @@ from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running.runner import Runner
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 with open_cohort(Path(sys.argv[1])) as cohort:
-    executor = LocalExecutor(cohort.folder / "slots", [], machine=int(sys.argv[2]), command=json.loads(sys.argv[3]))
-    Runner(cohort, executor, "runner", sandbox_required=bool(bubblewrap()), limits_required=False).run(lambda: False, 0.05)
+    machine, command = int(sys.argv[2]), json.loads(sys.argv[3])
+    executor = LocalExecutor(cohort.folder / "slots", [], machine=machine, command=command)
+    sandboxed = bool(bubblewrap())
+    runner = Runner(
+        cohort, executor, "runner", sandbox_required=sandboxed, limits_required=False
+    )
+    runner.run(lambda: False, 0.05)
 """
 
 
@@ -93,7 +98,7 @@ def wait_until_it_answers(port: int) -> None:
 
 @dataclass
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
@@ -153,8 +158,8 @@ class Visitor:
         return self.ask("POST", path, urlencode(fields).encode(), **{"Content-Type": kind})
 
     def csrf(self) -> str:
-        found = re.search(r'name="csrf" value="([^"]+)"', self.get("/me").text)
-        return found.group(1) if found else ""
+        hidden = re.search(r'name="csrf" value="([^"]+)"', self.get("/me").text)
+        return hidden.group(1) if hidden else ""
 
 
 def log_in(room, port: int, person) -> Visitor:

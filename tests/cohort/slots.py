@@ -32,13 +32,13 @@ class Users:
     """
 
     uids: list[int]
-    place: Path
+    root: Path
     shared: Path
     python: str
 
 
 def _runs_checks(python: str | Path, uid: int) -> bool:
-    """Whether `uid` may run it, and read what it imports."""
+    """Return True if `uid` may run it, and read what it imports."""
     command = as_user(uid, [str(python), "-c", "import bottleneck_lab.cohort.running.job"])
     return subprocess.run(command, check=False, cwd="/", capture_output=True).returncode == 0
 

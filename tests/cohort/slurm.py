@@ -47,7 +47,7 @@ PartitionName=lab Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str:
-    """Why no Slurm can be started here; empty where one can."""
+    """Explain why no Slurm can be started here; empty where one can."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:
         return f"Slurm is not here ({', '.join(absent)}): apt-get install slurm-wlm munge"
@@ -118,19 +118,19 @@ def slurm_cluster(folder: Path, nodes: int = 1) -> Iterator[Cluster]:
     ]
     saved = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-    found = Cluster(folder)
-    found.run(
+    cluster = Cluster(folder)
+    cluster.run(
         "munged",
         [*munge, *(f"--{name}-file={folder}/munge.{name}" for name in ("pid", "log", "seed"))],
     )
     try:
-        assert soon((folder / "munge.socket").exists), found.said()
+        assert soon((folder / "munge.socket").exists), cluster.said()
         for name in ("slurmctld", *names):
-            found.start(name)
-        assert soon(lambda: _ready(nodes)), found.said()
-        yield found
+            cluster.start(name)
+        assert soon(lambda: _ready(nodes)), cluster.said()
+        yield cluster
     finally:
-        found.close()
+        cluster.close()
         os.environ.pop("SLURM_CONF")
         if saved is not None:
             os.environ["SLURM_CONF"] = saved

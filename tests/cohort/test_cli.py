@@ -45,7 +45,7 @@ def good(*arguments: str, home: Path, at: Path | None = None) -> str:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The same in this process, which has imported everything already, beside the learner's folder."""
+    """Run commands in this process, which has imported everything, beside the learner's folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, home: Path) -> str:
@@ -83,12 +83,12 @@ def served(tmp_path):
 
 
 def test_a_workshop_on_the_command_line(served, here):
-    place, folder, port, server = served
-    home, said = place / "ada", (place / "serve.out").read_text()
-    url, code = re.search(r"lab join (\S+) (\S+)", said).groups()
+    outside, folder, port, server = served
+    home, output = outside / "ada", (outside / "serve.out").read_text()
+    url, code = re.search(r"lab join (\S+) (\S+)", output).groups()
     assert url == f"http://127.0.0.1:{port}"
     visitor = Visitor(port)
-    assert visitor.get(re.search(r"/login/\S+", said)[0]).status == 303
+    assert visitor.get(re.search(r"/login/\S+", output)[0]).status == 303
     assert code in visitor.get("/room").text
     wrong = lab("join", url, "AAAA-BBBB-CCCC", "--name", "Ada", home=home)
     assert (wrong.returncode, "not valid" in wrong.stderr) == (2, True)
@@ -96,7 +96,7 @@ def test_a_workshop_on_the_command_line(served, here):
         "join", url, code.lower(), "--name", "Ada", home=home
     )
     good("start", "slow", "work", home=home)
-    work = place / "work"
+    work = outside / "work"
     refused = lab("submit", home=home, at=work)
     assert (refused.returncode, "The diagnosis is incomplete" in refused.stderr) == (2, True)
     (work / "diagnosis.toml").write_text('cause = "the loop in Python"\ngain = 3.0\n')
@@ -121,29 +121,34 @@ def test_a_workshop_on_the_command_line(served, here):
     for file in (receipt, verdict):
         here("verify", str(file), "--key", key, home=home)
     assert "✓ slow: 2 submitted" in here("status", home=home)
+    verdict.unlink()
+    later = lab("status", standing["submission"], home=home, at=work)
+    assert (later.returncode, "PASS" in later.stdout) == (0, True), later.stderr
+    assert verdict.is_file()
+    assert lab("status", "nobodys", home=home, at=work).returncode == 2
     link = here("status", "--web", home=home).strip()
     assert Visitor(port).get(link.removeprefix(url)).status == 303
     status = json.loads(here("cohort", "status", "--json", "--folder", str(folder), home=home))
     assert [row["passed"] for row in status["rows"]] == [1]
-    instructors(place, folder, partial(here, home=home))
+    instructors(outside, folder, partial(here, home=home))
     server.terminate()
     assert server.wait(60) == 0
 
 
-def instructors(place: Path, folder: Path, here) -> None:
-    """What an instructor does while it runs."""
+def instructors(outside: Path, folder: Path, here) -> None:
+    """Do what an instructor does while it runs."""
     about = ("--folder", str(folder))
-    (place / "roster.csv").write_text("student_id,name\ns1,Grace Hopper\n")
+    (outside / "roster.csv").write_text("student_id,name\ns1,Grace Hopper\n")
     assert "Roster: 1 added, 0 corrected." in here("cohort", "roster", "roster.csv", *about)
     here("cohort", "export", "nbgrader", "-o", "grades.csv", *about)
-    assert "Hopper" in (place / "grades.csv").read_text()
+    assert "Hopper" in (outside / "grades.csv").read_text()
     assert "password" in here("cohort", "staff", "Grace", *about)
     assert "/login/" in here("cohort", "link", *about)
     assert "2 submissions are queued again" in here("cohort", "regrade", "slow", *about)
     here("cohort", "backup", "backup.tar", *about)
     here("cohort", "restore", "backup.tar", "--folder", "restored")
     assert "2 learners, 1 labs passed" in here("cohort", "status", "--folder", "restored")
-    again = lab("cohort", "create", "Autumn workshop", home=place / "ada")
+    again = lab("cohort", "create", "Autumn workshop", home=outside / "ada")
     assert (again.returncode, "already holds a cohort" in again.stderr) == (2, True)
 
 

@@ -1,6 +1,4 @@
-"""What travels with a submission: the committed diagnosis, the help that was taken, and the capture
-that the answers were read off.
-"""
+"""The committed diagnosis, the help taken and the capture travel with a submission."""
 
 from __future__ import annotations
 
@@ -18,7 +16,12 @@ from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import content_of
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.capture_reading import read_figures, render_report
-from bottleneck_lab.cohort.submissions.diagnosis import AS_TOLD, FROM_CAPTURE, NO_CAPTURE, Diagnosis
+from bottleneck_lab.cohort.submissions.diagnosis import (
+    AS_REPORTED,
+    FROM_CAPTURE,
+    NO_CAPTURE,
+    Diagnosis,
+)
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import figures_of
@@ -119,7 +122,7 @@ def test_a_diagnosis_is_held_against_the_capture_that_came_with_it(tmp_path, dat
         ("where", True),
         ("predicted_gain", True),
     ]
-    assert (prediction.predicted, diagnosis.notes) == (1.1, [AS_TOLD, FROM_CAPTURE])
+    assert (prediction.predicted, diagnosis.notes) == (1.1, [AS_REPORTED, FROM_CAPTURE])
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
     assert (standing.named, standing.hints, standing.corrections, standing.copied) == (
         True,

@@ -61,7 +61,7 @@ def test_a_roster_is_read_however_it_comes(kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "empty"),
         ("name\nAda\n", "no student-id column"),
@@ -69,8 +69,8 @@ def test_a_roster_is_read_however_it_comes(kind):
         ("student_id\ns1\ns1\n", "twice"),
     ],
 )
-def test_a_roster_that_cannot_be_used_is_refused_with_the_line(text, told):
-    with pytest.raises(UsageError, match=told):
+def test_a_roster_that_cannot_be_used_is_refused_with_the_line(text, message):
+    with pytest.raises(UsageError, match=message):
         read_roster(text)
 
 
@@ -114,13 +114,13 @@ def grades(room):
 
 def test_only_those_on_the_roster_join_and_each_once(room):
     roster_room(room)
-    for asked, code in (
+    for request, code in (
         (Join("", "x", "s3"), "not-on-roster"),
         (Join("", "x"), "not-on-roster"),
         (Join("", "x", "s1"), "already-joined"),
     ):
         with pytest.raises(people.RefusedError) as refused:
-            room.join(asked.name, student_id=asked.student_id)
+            room.join(request.name, student_id=request.student_id)
         assert refused.value.code == code
 
 
@@ -142,14 +142,14 @@ def test_the_best_submission_counts_and_partial_credit_is_a_criterion(room):
     best = measured(room, ada)
     measured(room, ada, Outcome.FAIL)
     measured(room, bob, Outcome.FAIL)
-    found = grades(room)
+    computed = grades(room)
     assert (
-        found["s1", "slow"].score,
-        found["s1", "slow"].submission,
-        found["s1", "slow"].attempts,
+        computed["s1", "slow"].score,
+        computed["s1", "slow"].submission,
+        computed["s1", "slow"].attempts,
     ) == (100.0, best, 3)
-    assert found["s2", "slow"].score == 50.0
-    assert (found["s2", "wrong"].score, found["s2", "wrong"].submission) == (0.0, None)
+    assert computed["s2", "slow"].score == 50.0
+    assert (computed["s2", "wrong"].score, computed["s2", "wrong"].submission) == (0.0, None)
     with room.cohort.database.writing() as connection:
         change_settings(connection, partial_credit=False)
     assert grades(room)["s2", "slow"].score == 0.0
@@ -169,10 +169,10 @@ def test_an_extension_counts_also_for_what_was_handed_in_before_it(room):
     with room.cohort.database.writing() as connection:
         set_rules(connection, "slow", room.clock(), due=room.clock() - 2 * DAY_S, points=50.0)
     measured(room, ada)
-    found = grades(room)["s1", "slow"]
-    assert (found.raw_score, found.penalty, found.score) == (50.0, 15.0, 35.0)
+    computed = grades(room)["s1", "slow"]
+    assert (computed.raw_score, computed.penalty, computed.score) == (50.0, 15.0, 35.0)
     with room.cohort.database.writing() as connection:
-        extend(connection, found.student.id, "slow", room.clock() + 60, 0, room.clock())
+        extend(connection, computed.student.id, "slow", room.clock() + 60, 0, room.clock())
     assert grades(room)["s1", "slow"].score == 50.0
 
 

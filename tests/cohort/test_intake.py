@@ -26,10 +26,10 @@ from bottleneck_lab.errors import MachineError
 
 def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(room):
     _, ada = room.join()
-    asked = room.submission()
-    accepted = room.intake.offer(ada, asked).result(20)
+    submission = room.submission()
+    accepted = room.intake.offer(ada, submission).result(20)
     receipt = accepted.receipt
-    assert room.cohort.blobs.get(receipt.content_sha256) == content_of(asked.files)
+    assert room.cohort.blobs.get(receipt.content_sha256) == content_of(submission.files)
     assert (accepted.ahead, accepted.wait_s, accepted.left) == (0, None, None)
     key = load_pem_public_key(room.cohort.public_key.encode())
     assert receipt_problem(receipt, key) is None
@@ -46,41 +46,42 @@ def test_anybody_verifies_a_receipt_with_the_cohorts_public_key(sqlite_room, tmp
         tmp_path / "receipt.json",
         str(sqlite_room.cohort.key_file.with_name("cohort.pem.pub")),
     )
-    for name, exit_code, told in (("slow", 0, "genuine receipt"), ("wrong", 1, "not what key")):
+    for name, exit_code, message in (("slow", 0, "genuine receipt"), ("wrong", 1, "not what key")):
         file.write_bytes(msgspec.json.encode(msgspec.structs.replace(receipt, lab=name)))
         done = CliRunner().invoke(app, ["verify", str(file), "--key", key])
-        assert (done.exit_code, told in done.output) == (exit_code, True)
+        assert (done.exit_code, message in done.output) == (exit_code, True)
 
 
 def test_the_same_request_again_is_answered_alike_and_stored_once(room):
     _, ada = room.join()
-    asked = room.submission()
-    answers = [room.intake.offer(ada, asked) for _ in range(5)]
+    submission = room.submission()
+    answers = [room.intake.offer(ada, submission) for _ in range(5)]
     assert len({each.result(20).receipt.submission for each in answers}) == 1
     assert len(room.rows(tables.submissions)) == 1
 
 
 def test_a_key_is_its_owners_alone(room):
     (_, ada), (_, bob) = room.join("Ada"), room.join("Bob")
-    asked = room.submission()
-    receipts = [room.intake.offer(token, asked).result(20).receipt for token in (ada, bob)]
+    submission = room.submission()
+    receipts = [room.intake.offer(token, submission).result(20).receipt for token in (ada, bob)]
     assert len({receipt.submission for receipt in receipts}) == 2
     with pytest.raises(RefusedError, match="another submission"):
-        room.submit(ada, lab="wrong", key=asked.key)
+        room.submit(ada, lab="wrong", key=submission.key)
 
 
 def test_many_at_once_are_all_stored(room):
     tokens = [room.join(f"learner {number}")[1] for number in range(60)]
-    asked = [room.submission(f"# right {number}\n") for number in range(60)]
+    submissions = [room.submission(f"# right {number}\n") for number in range(60)]
     with ThreadPoolExecutor(20) as pool:
         accepted = list(
             pool.map(
-                lambda pair: room.intake.offer(*pair).result(30), zip(tokens, asked, strict=True)
+                lambda pair: room.intake.offer(*pair).result(30),
+                zip(tokens, submissions, strict=True),
             )
         )
     assert len({one.receipt.submission for one in accepted}) == 60
     stored = {row.blob for row in room.rows(tables.submissions)}
-    assert stored == {hashlib.sha256(content_of(one.files)).hexdigest() for one in asked}
+    assert stored == {hashlib.sha256(content_of(one.files)).hexdigest() for one in submissions}
 
 
 REFUSED = {
@@ -95,9 +96,9 @@ REFUSED = {
 @pytest.mark.parametrize(("code", "fields"), REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_measured_is_refused_with_the_reason(sqlite_room, code, fields):
     _, ada = sqlite_room.join()
-    asked = sqlite_room.submission()
+    submission = sqlite_room.submission()
     with pytest.raises(RefusedError) as refused:
-        sqlite_room.intake.offer(ada, msgspec.structs.replace(asked, **fields)).result(20)
+        sqlite_room.intake.offer(ada, msgspec.structs.replace(submission, **fields)).result(20)
     assert refused.value.code == code
     assert refused.value.remedy
     assert sqlite_room.rows(tables.submissions) == []

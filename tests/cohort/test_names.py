@@ -82,12 +82,12 @@ def test_an_older_client_may_use_the_older_name(room, renamed):
     _, token = room.join()
     with room.cohort.database.writing() as connection:
         set_rules(connection, NEW, 0.0, budget=1)
-    asked = room.submission()
-    accepted = room.intake.offer(token, msgspec.structs.replace(asked, lab=OLD)).result(20)
+    submission = room.submission()
+    accepted = room.intake.offer(token, msgspec.structs.replace(submission, lab=OLD)).result(20)
     assert accepted.receipt.lab == NEW
     assert [row.lab for row in room.rows(tables.submissions)] == [NEW]
     room.clock.now += 60
-    again = room.intake.offer(token, msgspec.structs.replace(asked, lab=OLD)).result(20)
+    again = room.intake.offer(token, msgspec.structs.replace(submission, lab=OLD)).result(20)
     assert again.receipt == accepted.receipt
     with pytest.raises(RefusedError, match=f"for '{NEW}'") as refused:
         room.intake.offer(token, room.submission(lab=OLD)).result(20)

@@ -27,7 +27,8 @@ import glob, json, os
 
 def load(device):
     seen = []
-    for path in glob.glob({folder!r} + "/**", recursive=True) + [{folder!r} + "/key/cohort.pem", {folder!r} + "/cohort.db"]:
+    wanted = [{folder!r} + "/key/cohort.pem", {folder!r} + "/cohort.db"]
+    for path in glob.glob({folder!r} + "/**", recursive=True) + wanted:
         try:
             open(path, "rb").read(1)
             seen.append(path)
@@ -62,7 +63,7 @@ def executor_of(locks: Path, monkeypatch) -> Iterator[LocalExecutor]:
         else:
             monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(users.shared))
             yield LocalExecutor(
-                locks, [], command=[users.python, *JOB[1:]], uids=users.uids, place=users.place
+                locks, [], command=[users.python, *JOB[1:]], uids=users.uids, users_root=users.root
             )
 
 

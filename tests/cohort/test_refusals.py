@@ -31,11 +31,16 @@ def folder(sqlite_room, tmp_path, monkeypatch):
     """A job on a machine with neither bubblewrap nor control groups."""
     monkeypatch.setattr(job, "bubblewrap", lambda: None)
     monkeypatch.setattr(job, "limits_problem", lambda: "cgroup v2 is not mounted")
-    asked = sqlite_room.submission()
+    submission = sqlite_room.submission()
     folder = tmp_path / "job"
 
     def write(**fields) -> Result:
-        write_job(folder, Job("n", asked.lab, asked.lab_hash, "cpu", **fields), asked.files, {})
+        write_job(
+            folder,
+            Job("n", submission.lab, submission.lab_hash, "cpu", **fields),
+            submission.files,
+            {},
+        )
         run_job(folder, check)
         assert (folder / FILES / "work.py").is_file()
         return job.msgspec.json.decode((folder / RESULT).read_bytes(), type=Result)
@@ -44,7 +49,7 @@ def folder(sqlite_room, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "problem"),
     [
         ({"sandbox_required": True, "limits_required": False}, "bubblewrap does not work"),
         (
@@ -53,10 +58,10 @@ def folder(sqlite_room, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_job_measures_nothing_without_what_is_required(folder, fields, said):
+def test_a_job_measures_nothing_without_what_is_required(folder, fields, problem):
     result = folder(**fields)
     assert result.verdict is None
-    assert said in result.problem
+    assert problem in result.problem
 
 
 def test_what_was_allowed_stands_in_the_verdict(folder):

@@ -52,8 +52,8 @@ def test_what_is_handed_in_comes_to_its_verdict(room):
     for number, word in enumerate(("right", "wrong", "hostile", "undecided", "broken", "dies")):
         room.submit(room.join(f"learner {number}")[1], f"# {word}\n")
     run_until(room.runner(machine=3), settled(room))
-    found = {row.id: row.state for row in room.rows(tables.submissions)}
-    assert found == {1: "done", 2: "done", 3: "done", 4: "done", 5: "failed", 6: "failed"}
+    states = {row.id: row.state for row in room.rows(tables.submissions)}
+    assert states == {1: "done", 2: "done", 3: "done", 4: "done", 5: "failed", 6: "failed"}
     assert sorted(outcomes(room)) == ["FAIL", "FAIL", "INCONCLUSIVE", "PASS"]
     assert "too busy" in room.rows(tables.submissions)[4].note
     assert list(room.cohort.jobs.iterdir()) == []
@@ -122,7 +122,10 @@ from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running.runner import Runner
 with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], command={COMMAND!r})
-    Runner(cohort, executor, "test", sandbox_required={not NO_SANDBOX}, limits_required=False).run(lambda: False, 0.02)
+    runner = Runner(
+        cohort, executor, "test", sandbox_required={not NO_SANDBOX}, limits_required=False
+    )
+    runner.run(lambda: False, 0.02)
 """)
     return subprocess.Popen(
         [sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True

@@ -71,7 +71,7 @@ def served(tmp_path_factory):
 
 
 class Served:
-    """What the tests below share."""
+    """A served cohort that the tests below share."""
 
     def __init__(self, room, port, people_, token, handle) -> None:
         self.room, self.port, self.people, self.token, self.handle = (
@@ -90,9 +90,9 @@ def guards(route):
     """The role that a route declares; `token` for learners' programs. None at all is an error of
     ours.
     """
-    found = declared(route.dependant)
-    needs = [each.role for each in found if isinstance(each, Needs)]
-    if found & {bearer, api_person}:
+    guards_named = declared(route.dependant)
+    needs = [each.role for each in guards_named if isinstance(each, Needs)]
+    if guards_named & {bearer, api_person}:
         return "token"
     assert len(needs) == 1, f"{route.path} declares {needs}"
     return needs[0]
@@ -120,21 +120,21 @@ def test_every_route_lets_in_its_role_and_those_above_and_nobody_else(served):
             method = next(iter(route.methods - {"HEAD"}))
             answer = visitor.get(path) if method == "GET" else visitor.post(path, csrf="wrong")
             walked += 1
-            told = f"{method} {path} as {role}: {answer.status}"
+            context = f"{method} {path} as {role}: {answer.status}"
             if needed == "token":
-                assert answer.status == 401, told
+                assert answer.status == 401, context
             elif needed is None:
-                assert answer.status < 500, told
+                assert answer.status < 500, context
             elif role is None:
-                assert (answer.status, answer.headers.get("location")) == (303, "/login"), told
+                assert (answer.status, answer.headers.get("location")) == (303, "/login"), context
             elif ROLES.index(role) < ROLES.index(needed):
-                assert answer.status == 403, told
-                assert "not for you" in answer.text, told
+                assert answer.status == 403, context
+                assert "not for you" in answer.text, context
             elif method == "GET":
-                assert answer.status == 200 or "/me/submissions/" in path, told
+                assert answer.status == 200 or "/me/submissions/" in path, context
             else:
-                assert answer.status == 403, told  # a wrong CSRF token
-                assert "not sent from its own page" in answer.text, told
+                assert answer.status == 403, context  # a wrong CSRF token
+                assert "not sent from its own page" in answer.text, context
     assert walked >= 100
 
 
@@ -277,14 +277,14 @@ def test_the_leaderboard_shows_those_who_chose_it_under_their_pseudonym(served):
 
 
 def test_a_submission_is_seen_by_a_page_that_waits_for_it(served):
-    """Long polling returns when something happens and not before; the event stream carries it too."""
+    """Long polling returns when something happens; the event stream carries it too."""
     import http.client
     import threading
 
     _, token = served.room.join("Waiting")
-    asked = served.room.submission()
+    submission = served.room.submission()
     learner = Visitor(served.port, token=token)
-    accepted = learner.ask("POST", "/api/submissions", msgspec.json.encode(asked)).json()
+    accepted = learner.ask("POST", "/api/submissions", msgspec.json.encode(submission)).json()
     handle = accepted["receipt"]["submission"]
     stream = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     instructor = served.visitor("instructor")
@@ -307,8 +307,8 @@ def test_a_submission_is_seen_by_a_page_that_waits_for_it(served):
 
 def test_the_same_body_as_a_learners_client_sends_decodes(served):
     """The client's own encoding, so that both ends agree."""
-    asked = served.room.submission()
-    assert msgspec.json.decode(msgspec.json.encode(asked), type=Submission) == asked
+    submission = served.room.submission()
+    assert msgspec.json.decode(msgspec.json.encode(submission), type=Submission) == submission
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,14 @@ from .slurm import missing
 ROOT = Path(__file__).parents[2]
 TELL = """
 import json, os, psutil, signal
-print(json.dumps([process.pid for process in psutil.Process().children(recursive=True)]), flush=True)
+children = psutil.Process().children(recursive=True)
+print(json.dumps([process.pid for process in children]), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def left_by(script: str, *arguments: str) -> list[psutil.Process]:
-    """What a process had started that killed itself then."""
+    """Return what a process had started before it killed itself."""
     done = subprocess.run(
         [sys.executable, "-c", script + TELL, *arguments],
         cwd=ROOT,
@@ -33,13 +34,13 @@ def left_by(script: str, *arguments: str) -> list[psutil.Process]:
         check=False,
     )
     assert done.returncode == -9, done.stderr
-    found = []
+    started = []
     for pid in json.loads(done.stdout.splitlines()[-1]):
         try:
-            found.append(psutil.Process(pid))
+            started.append(psutil.Process(pid))
         except psutil.NoSuchProcess:
             continue
-    return found
+    return started
 
 
 def test_a_killed_test_leaves_no_postgresql():

@@ -41,10 +41,10 @@ ROOT = pytest.mark.skipif(bool(NOT_ROOT), reason=NOT_ROOT)
 
 @pytest.fixture
 def users():
-    with slot_users() as found:
-        if found is None:
+    with slot_users() as users:
+        if users is None:
             pytest.skip("no Python that other users than root may run")
-        yield found
+        yield users
 
 
 def executor_of(room, users, **options) -> LocalExecutor:
@@ -55,7 +55,7 @@ def executor_of(room, users, **options) -> LocalExecutor:
         machine=2,
         command=command,
         uids=users.uids,
-        place=users.place,
+        users_root=users.root,
         **options,
     )
 
@@ -71,8 +71,8 @@ def test_two_slots_run_as_two_users_who_read_only_their_own(sqlite_room, users, 
     runner.step()
     assert soon(notes[0].exists), [path.read_text() for path in room.cohort.jobs.glob("*/log")]
     ada = json.loads(notes[0].read_text())
-    own = users.place / str(users.uids[0])
-    prying = [ada["mine"], ada["files"], *map(str, own.rglob("*")), str(own), str(users.place)]
+    own = users.root / str(users.uids[0])
+    prying = [ada["mine"], ada["files"], *map(str, own.rglob("*")), str(own), str(users.root)]
     prying += [str(path) for path in room.cohort.folder.rglob("*")]
     monkeypatch.setenv("BOTTLENECK_LAB_PRY_INTO", json.dumps(prying))
     room.submit(room.join("Eve")[1], "# right, she says\n")
@@ -86,15 +86,15 @@ def test_two_slots_run_as_two_users_who_read_only_their_own(sqlite_room, users, 
     (users.shared / "go").touch()
     run_until(runner, settled(room))
     documents = [json.loads(row.document) for row in room.rows(tables.verdicts)]
-    said = {document["isolation"]["user"] for document in documents}
-    assert said == {f"uid {uid}, used by this slot only" for uid in users.uids}
-    assert not any(folder.is_dir() for folder in users.place.iterdir())
+    users_named = {document["isolation"]["user"] for document in documents}
+    assert users_named == {f"uid {uid}, used by this slot only" for uid in users.uids}
+    assert not any(folder.is_dir() for folder in users.root.iterdir())
     runner.stop()
 
 
 @ROOT
 def test_a_slots_user_starts_with_nothing_of_the_check_before(users, tmp_path):
-    user = SlotUser(users.uids[0], users.place)
+    user = SlotUser(users.uids[0], users.root)
     job = tmp_path / "job"
     job.mkdir()
     (job / "work.py").write_text("# mine\n")
@@ -112,7 +112,7 @@ def test_a_slots_user_starts_with_nothing_of_the_check_before(users, tmp_path):
 @ROOT
 @pytest.mark.parametrize("trick", ["link", "pipe", "another's"])
 def test_only_a_plain_file_of_the_user_is_a_result(users, tmp_path, trick):
-    user = SlotUser(users.uids[0], users.place)
+    user = SlotUser(users.uids[0], users.root)
     job, secret = tmp_path / "job", tmp_path / "secret"
     job.mkdir()
     secret.write_text('{"nonce":"stolen","checker":"x"}')
@@ -167,11 +167,11 @@ def test_a_runner_that_is_root_leaves_the_folder_to_the_servers_user(tmp_path):
 
 @ROOT
 def test_one_user_serves_one_runner(users):
-    first = SlotUser(users.uids[0], users.place)
+    first = SlotUser(users.uids[0], users.root)
     with pytest.raises(MachineError, match="Another runner uses uid"):
-        SlotUser(users.uids[0], users.place)
+        SlotUser(users.uids[0], users.root)
     first.close()
-    SlotUser(users.uids[0], users.place).close()
+    SlotUser(users.uids[0], users.root).close()
 
 
 @ROOT
@@ -209,7 +209,7 @@ def test_an_account_is_not_taken_for_a_slot(monkeypatch):
 
 def test_every_slot_needs_a_user(tmp_path):
     with pytest.raises(UsageError, match="3 slots need 3 users, but 2 are named"):
-        LocalExecutor(tmp_path, [0, 1], uids=[61000, 61001], place=tmp_path / "place")
+        LocalExecutor(tmp_path, [0, 1], uids=[61000, 61001], users_root=tmp_path / "place")
 
 
 def test_a_runner_that_is_not_root_says_what_it_lacks(sqlite_room, monkeypatch):

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.long
 def cluster(tmp_path_factory):
     if problem := missing():
         pytest.skip(problem)
-    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
 
 
 def submit(room, count: int, seconds: float) -> None:
@@ -133,8 +133,8 @@ def test_the_controller_is_asked_once_for_all_jobs(controller, monkeypatch):
     (controller / "jobs").write_text("7 RUNNING\n8 COMPLETED\n")
     assert [executor.poll(handle) for handle in ("7", "8", "9")] == ["running", "ended", "ended"]
     assert [executor.poll(handle) for handle in ("7", "8", "9")] == ["running", "ended", "ended"]
-    asked = (controller / "asked").read_text().splitlines()
-    assert [line.split()[-1] for line in asked] == ["--jobs=7,8,9"]
+    questions = (controller / "asked").read_text().splitlines()
+    assert [line.split()[-1] for line in questions] == ["--jobs=7,8,9"]
     monkeypatch.setattr("bottleneck_lab.cohort.running.executors.slurm.ASK_S", 0.0)
     (controller / "jobs").write_text("7 COMPLETED\n")
     assert executor.poll("7") == "ended"

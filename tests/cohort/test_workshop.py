@@ -41,8 +41,8 @@ LEARNERS = 30
 @pytest.fixture
 def workshop(sqlite_room):
     """A served cohort with a runner, on SQLite."""
-    with served_with_runner(sqlite_room) as found:
-        yield found
+    with served_with_runner(sqlite_room) as workshop:
+        yield workshop
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def served_with_runner(room):
 
 
 def texts(kind: str, number: int) -> list[str]:
-    """What a learner of this kind hands in, one after the other."""
+    """Return what a learner of this kind submits, one after the other."""
     unique = f"\n# learner {number}\n"
     return {
         "right": ["# wrong" + unique, "# right" + unique],
@@ -77,11 +77,11 @@ def submission(text: str, key: str, capture: str | None = None) -> Submission:
     """With a diagnosis that was corrected once."""
     lab = catalog.find_lab("slow")
     causes = ("memory bandwidth", "the loop in Python")
-    told = [
+    commitments = [
         Commitment("2026-11-23T09:00:00+00:00", {"cause": cause, "gain": 3.0}, hints=1)
         for cause in causes
     ]
-    record = Record(told, Help(), 1)
+    record = Record(commitments, Help(), 1)
     return Submission(
         key,
         "slow",
@@ -127,9 +127,9 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
-        yield found
-        found.close()
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
+        yield browser
+        browser.close()
 
 
 def link(room, person) -> str:
@@ -212,8 +212,10 @@ def look(page, name: str) -> None:
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
         assert wide <= 0, f"{name} is {wide} px too wide at {width}"
-        found = Axe().run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], f"{name} at {width}"
+        violations = Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], (
+            f"{name} at {width}"
+        )
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
 

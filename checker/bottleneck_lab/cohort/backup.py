@@ -1,13 +1,10 @@
-"""Backing up a running cohort: one archive with everything, restored into another folder, on either
-database.
-"""
+"""Backups of a running cohort: one archive, restored into another folder on either database."""
 
 from __future__ import annotations
 
 import io
 import os
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,11 +21,11 @@ SCHEMA = 1
 
 
 def back_up(cohort: Cohort, file: Path) -> int:
-    """Write the whole cohort to `file`, readable by its owner alone since the signing key is in it;
-    how many submissions.
+    """Write the whole cohort to `file` and return the number of submissions in it.
 
-    The database is read in one transaction, and blobs are never changed: what comes in meanwhile is
-    not in it, everything before is. Raises UsageError if `file` exists.
+    Only its owner can read the file: the signing key is in it. The database is read in one
+    transaction, and blobs are never changed, so what comes in meanwhile is left out whole. Raises
+    UsageError if `file` exists.
     """
     if file.exists():
         raise UsageError(
@@ -68,15 +65,14 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def restore(file: Path, folder: Path, database: str = "") -> str:
-    """Make the cohort of a backup again in `folder`, and in `database` where that is named; its
-    name.
+    """Recreate the cohort of a backup in `folder`, on `database` if given, and return its name.
 
-    Raises UsageError for a folder that holds a cohort, or a file that is no whole backup.
+    Raises UsageError for a folder that holds a cohort, or a file that is not a complete backup.
     """
     if (folder / CONFIG).exists():
         raise UsageError(f"{folder} already holds a cohort.", "Restore into a new folder.")
     try:
-        parts = dict(_read(file))
+        parts = _read(file)
         name = str(msgspec.json.decode(parts[_MARK])["name"])
     except (tarfile.TarError, KeyError, msgspec.DecodeError, OSError) as error:
         raise UsageError(
@@ -98,12 +94,14 @@ def restore(file: Path, folder: Path, database: str = "") -> str:
     return name
 
 
-def _read(file: Path) -> Iterator[tuple[str, bytes]]:
-    """The parts, by name; nothing is unpacked to a path that the archive chose."""
+def _read(file: Path) -> dict[str, bytes]:
+    """Return the parts by name. Nothing is unpacked to a path that the archive chose."""
     with tarfile.open(file) as archive:
-        for member in archive:
-            if member.isfile() and (content := archive.extractfile(member)):
-                yield member.name, content.read()
+        return {
+            member.name: content.read()
+            for member in archive
+            if member.isfile() and (content := archive.extractfile(member))
+        }
 
 
 def _enter(connection: Connection, parts: dict[str, bytes]) -> None:
@@ -114,22 +112,16 @@ def _enter(connection: Connection, parts: dict[str, bytes]) -> None:
         names = [column.name for column in table.columns]
         if rows:
             connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
-        _count_on(
-            connection, table.name, names[0], isinstance(table.columns[names[0]].type, Integer)
-        )
+        key = table.columns[names[0]]
+        if connection.dialect.name == "postgresql" and isinstance(key.type, Integer):
+            _move_sequence(connection, table.name, key.name)
 
 
-def _count_on(connection: Connection, table: str, column: str, counted: bool) -> None:
-    """PostgreSQL's counters start behind what was put in by number."""
-    if connection.dialect.name == "postgresql" and counted:
-        sequence = connection.execute(
-            text("SELECT pg_get_serial_sequence(:table, :column)"),
-            {"table": table, "column": column},
-        ).scalar()
-        if sequence:
-            connection.execute(
-                text(
-                    f"SELECT setval('{sequence}', (SELECT coalesce(max({column}), 0) + 1 FROM"
-                    f" {table}), false)"
-                )
-            )
+def _move_sequence(connection: Connection, table: str, column: str) -> None:
+    """Move PostgreSQL's counter behind rows that were inserted with their own numbers."""
+    sequence = connection.execute(
+        text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": column}
+    ).scalar()
+    if sequence:
+        largest = f"(SELECT coalesce(max({column}), 0) + 1 FROM {table})"
+        connection.execute(text(f"SELECT setval('{sequence}', {largest}, false)"))

@@ -49,7 +49,7 @@ class _Unanswered(Exception):  # noqa: N818 - what happened, not an error yet
 
 
 class RefusedByServerError(UsageError):
-    """The server's own refusal, with its code."""
+    """A refusal by the server, with its code."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(_one_line(refusal.message), _one_line(refusal.remedy))
@@ -63,7 +63,7 @@ class Client:
         self,
         url: str,
         token: str | None = None,
-        told: OnRetry = lambda _why: None,
+        on_retry: OnRetry = lambda _why: None,
         *,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
@@ -73,7 +73,7 @@ class Client:
             raise UsageError(
                 f"'{url}' is not a server's address.", "It looks like http://192.168.1.20:8321."
             )
-        self._parts, self._token, self._told = parts, token, told
+        self._parts, self._token, self._on_retry = parts, token, on_retry
         self._patience_s, self._timeout_s = patience_s, timeout_s
 
     @property
@@ -81,26 +81,30 @@ class Client:
         """The server's address, without a path."""
         return f"{self._parts.scheme}://{self._parts.netloc}"
 
-    def join(self, asked: Join) -> Joined:
-        """Join. Not repeated once it may have arrived: that would make two learners. Raises
-        UsageError for a refusal.
+    def join(self, request: Join) -> Joined:
+        """Join the cohort. Raises UsageError for a refusal, MachineError without an answer.
+
+        Never repeated: a request that did arrive would make a second learner.
         """
         try:
-            return self._once("POST", "/api/join", Joined, msgspec.json.encode(asked))
+            reply = self._ask("POST", "/api/join", msgspec.json.encode(request))
+            return self._decoded(reply, Joined)
         except _Unanswered as error:
             raise self._gone(error) from error
 
     def submit(self, submission: Submission) -> Accepted:
-        """Hand in. Repeated until the server has answered: the submission's key makes that
-        harmless. Raises UsageError, MachineError.
+        """Submit. Raises UsageError for a refusal, MachineError without an answer.
+
+        Repeated until the server has answered: the submission's key makes that harmless.
         """
         return self._patiently(
             "POST", "/api/submissions", Accepted, msgspec.json.encode(submission)
         )
 
     def send_capture(self, files: dict[str, bytes]) -> str:
-        """Have the server store the files of a capture, unless it has them; the name by which a
-        submission refers to them.
+        """Have the server store the files of a capture, unless it has them.
+
+        Returns the name by which a submission refers to them.
         """
         content = content_of(files)
         name = hashlib.sha256(content).hexdigest()
@@ -112,23 +116,24 @@ class Client:
         return self._patiently("POST", "/api/captures", Stored, content).sha256
 
     def me(self) -> Me:
-        """The learner's standing."""
+        """Return the learner's view of the cohort."""
         return self._patiently("GET", "/api/me", Me)
 
     def open_hints(self, lab: str) -> OpenHints:
-        """How many hints of a lab the instructor has opened."""
+        """Return how many hints of a lab the instructor has opened."""
         return self._patiently("GET", f"/api/labs/{quote(lab)}/hints", OpenHints)
 
     def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
-        """One submission; with `after`, not before its version is later, or `wait_s` seconds have
-        passed.
+        """Return where one submission is.
+
+        With `after`, the server answers once the version is a later one or `wait_s` have passed.
         """
         return self._patiently(
             "GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing
         )
 
     def login_path(self) -> str:
-        """The path of a link that opens the learner's own page, once."""
+        """Return the path of a link that opens the learner's own page, once."""
         return str(json.loads(self._patient_bytes("POST", "/api/login-link"))["path"])
 
     def _patiently(
@@ -146,11 +151,8 @@ class Client:
                 tries += 1
                 if time.monotonic() + pause_s > end:
                     raise self._gone(error) from error
-                self._told(f"{error}; trying again in {pause_s:.0f} s.")
+                self._on_retry(f"{error}; trying again in {pause_s:.0f} s.")
                 time.sleep(pause_s)
-
-    def _once(self, method: str, path: str, type_: type[Answer], body: bytes) -> Answer:
-        return self._decoded(self._ask(method, path, body), type_)
 
     def _decoded(self, data: bytes, type_: type[Answer]) -> Answer:
         try:
@@ -162,18 +164,26 @@ class Client:
             ) from error
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """One request. Raises _Unanswered for whatever may be better next time,
-        RefusedByServerError for a refusal.
+        """Make one request and return the body of the reply.
+
+        Raises _Unanswered for whatever may be better next time, RefusedByServerError for a refusal.
         """
-        connection = self._connection()
+        host, port = str(self._parts.hostname), self._parts.port
+        if self._parts.scheme == "https":
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=self._timeout_s
+            )
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         headers = {
             "Content-Type": "application/json",
             **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
         }
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            data = answer.read(MAX_ANSWER_BYTES + 1)
+            reply = connection.getresponse()
+            # Bounded, since the address may lead to anything.
+            data = reply.read(MAX_ANSWER_BYTES + 1)
         except ssl.SSLCertVerificationError as error:
             raise MachineError(
                 f"The certificate of {self.url} is not trusted: {error.verify_message}.",
@@ -185,15 +195,9 @@ class Client:
             ) from error
         finally:
             connection.close()
-        if answer.status < 300:
+        if reply.status < 300:
             return data
-        raise _refusal(answer.status, data)
-
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port = str(self._parts.hostname), self._parts.port
-        if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s)
-        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        raise _error_of(reply.status, data)
 
     def _gone(self, error: _Unanswered) -> LabError:
         return MachineError(
@@ -203,31 +207,23 @@ class Client:
         )
 
 
-def _refusal(status: int, data: bytes) -> Exception:
-    """What an answer that is none means: try again (busy, too fast), or a refusal."""
+def _error_of(status: int, data: bytes) -> Exception:
+    """Map an error response to a retry (`_Unanswered`) or a refusal."""
     try:
         refusal = msgspec.json.decode(data, type=Refusal)
     except msgspec.DecodeError:
-        return (
-            _Unanswered(f"the server answers with status {status}")
-            if status >= 500
-            else _strange(status)
+        if status >= 500:  # a proxy in front of a server that is starting answers so
+            return _Unanswered(f"the server answers with status {status}")
+        return MachineError(
+            f"That is not a cohort's server: it answers with status {status}.",
+            "Check the address: `lab join URL CODE`.",
         )
     if refusal.code in ("busy", "too-fast"):
-        return _Unanswered(
-            _one_line(refusal.message).rstrip("."),
-            min(60.0, max(0.5, refusal.retry_after_s or 2.0)),
-        )
+        wait_s = min(60.0, max(0.5, refusal.retry_after_s or 2.0))
+        return _Unanswered(_one_line(refusal.message).rstrip("."), wait_s)
     return RefusedByServerError(refusal)
 
 
-def _strange(status: int) -> LabError:
-    return MachineError(
-        f"That is not a cohort's server: it answers with status {status}.",
-        "Check the address: `lab join URL CODE`.",
-    )
-
-
 def _one_line(text: str) -> str:
-    """Text from a server: it cannot drive the terminal."""
+    """Return text from a server on one line, without characters that drive a terminal."""
     return "".join(char for char in text if char.isprintable())[:400]

@@ -1,4 +1,4 @@
-"""Moments as people and programs read them."""
+"""Moments in time as people and programs read them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from bottleneck_lab.errors import UsageError
 
 
 def iso(at: float) -> str:
-    """Seconds since the epoch in ISO 8601, UTC, to the second."""
+    """Format seconds since the epoch in ISO 8601, UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_moment(text: str) -> float:
-    """Seconds since the epoch of an ISO 8601 date or moment; without a zone it is UTC. Raises
-    UsageError.
+    """Return seconds since the epoch of an ISO 8601 date or moment, in UTC if it names no zone.
+
+    Raises UsageError for anything else.
     """
     try:
         moment = datetime.fromisoformat(text.strip())

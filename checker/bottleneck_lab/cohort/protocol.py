@@ -1,4 +1,4 @@
-"""What learner and server say to each other: JSON of these types, and nothing else."""
+"""Messages between learner and server: JSON of these types, and nothing else."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ class Capture(_Message, frozen=True):
 
 
 class Submission(_Message, frozen=True):
-    """What a learner hands in. `key` makes a retry of the same request harmless. What is told
-    besides the files explains, and is never believed.
+    """A submission. `key` makes a retry of the same request harmless.
+
+    All besides the files explains the work to an instructor and is never counted on.
     """
 
     key: str
@@ -86,9 +87,7 @@ class Stored(_Message, frozen=True):
 
 
 class Receipt(_Message, frozen=True):
-    """What the server confirms to have stored, signed with the cohort's key over its canonical
-    JSON.
-    """
+    """Confirmation of what is stored, signed with the cohort's key over its canonical JSON."""
 
     cohort: str
     learner: str
@@ -112,8 +111,9 @@ class Accepted(_Message, frozen=True):
 
 
 class Standing(_Message, frozen=True):
-    """Where one submission is. `version` rises with every change. `verdict` is the signed document,
-    once it is released.
+    """State of one submission. `version` rises with every change.
+
+    `verdict` is the signed document, once it is released.
     """
 
     submission: str
@@ -130,7 +130,12 @@ class Standing(_Message, frozen=True):
 
 
 class LabStanding(_Message, frozen=True):
-    """One lab of the cohort as a learner sees it. Times are ISO 8601 in UTC."""
+    """One lab of the cohort as a learner sees it. Times are ISO 8601 in UTC.
+
+    `points` that count, None while there are none or they are not released; `penalty` is what being
+    late has cost, and `late_s` how late the submission that counts came. `comment` explains points
+    that the instructor gave.
+    """
 
     slug: str
     title: str
@@ -139,16 +144,21 @@ class LabStanding(_Message, frozen=True):
     hints_open: int
     passed: bool
     submissions: int
+    points: float | None = None
+    max_points: float = 0.0
+    penalty: float = 0.0
+    late_s: float = 0.0
+    comment: str = ""
 
 
 class OpenHints(_Message, frozen=True):
-    """How many hints of a lab may be taken; None for all."""
+    """Number of hints of a lab that may be taken; None for all."""
 
     open: int | None
 
 
 class Me(_Message, frozen=True):
-    """A learner's own view of the cohort."""
+    """A learner's own view of the cohort. `needs_help` is since when they have asked for help."""
 
     cohort: str
     cohort_name: str
@@ -158,10 +168,11 @@ class Me(_Message, frozen=True):
     announcements: list[str]
     labs: list[LabStanding]
     submissions: list[Standing]
+    needs_help: str | None = None
 
 
 class Refusal(_Message, frozen=True):
-    """Why a request was refused: a code for programs, a sentence, and what to do about it."""
+    """A refusal: a code for programs, a sentence, and what to do about it."""
 
     code: str
     message: str
@@ -170,10 +181,10 @@ class Refusal(_Message, frozen=True):
 
 
 def content_of(files: dict[str, bytes]) -> bytes:
-    """Files packed into one blob: JSON, names sorted, contents in Base64."""
+    """Pack files into one blob: JSON, names sorted, contents in Base64."""
     return msgspec.json.encode(dict(sorted(files.items())))
 
 
 def files_of(content: bytes) -> dict[str, bytes]:
-    """The files of a blob. Raises msgspec.DecodeError for what is none."""
+    """Unpack the files of a blob. Raises msgspec.DecodeError for anything else."""
     return msgspec.json.decode(content, type=dict[str, bytes])

@@ -51,7 +51,7 @@ _STATUS: dict[Code, int] = {
 
 
 class RefusedError(LabError):
-    """A request that the server turns down, and why."""
+    """The server turns a request down; message and remedy say why and what to do."""
 
     def __init__(
         self, code: Code, message: str, remedy: str, retry_after_s: float | None = None
@@ -62,9 +62,9 @@ class RefusedError(LabError):
 
     @property
     def status(self) -> int:
-        """The HTTP status that goes with the code."""
+        """Return the HTTP status that goes with the code."""
         return _STATUS[self.code]
 
     def answer(self) -> Refusal:
-        """The same as it is sent."""
+        """Return the refusal as it is sent."""
         return Refusal(self.code, self.message, self.remedy, self.retry_after_s)

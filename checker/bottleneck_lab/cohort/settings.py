@@ -1,16 +1,23 @@
-"""What the instructor can set for the whole cohort."""
+"""Settings of the whole cohort."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.cohort.store import tables
 
+Scoring = Literal["best", "latest"]
+"""The submission that counts: the best after late penalties, or the latest."""
+
 
 class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a submission after the due date costs: `per_day` (0–1) of the points for each day begun,
-    at most `most`, after `grace_s` for nothing.
+    """Cost of a submission after the due date.
+
+    `per_day` (0–1) of the points for each day begun, at most `most` (0–1), and nothing within
+    `grace_s` seconds.
     """
 
     per_day: float = 0.1
@@ -19,7 +26,7 @@ class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of them, with their defaults."""
+    """All settings, with their defaults."""
 
     paused: bool = False
     roster_only: bool = False
@@ -32,18 +39,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_failures: int = 3
     late: LatePolicy = LatePolicy()
     partial_credit: bool = True
+    scoring: Scoring = "best"
 
 
 def load_settings(connection: Connection) -> Settings:
-    """The cohort's settings as they are now."""
+    """Return the cohort's settings as they are now."""
     return msgspec.json.decode(
         connection.execute(select(tables.cohort.c.settings)).scalar_one(), type=Settings
     )
 
 
 def change_settings(connection: Connection, **changes: object) -> Settings:
-    """Set some of them; all as they are then. Raises msgspec.ValidationError for a value of another
-    type.
+    """Change some settings and return all.
+
+    Raises msgspec.ValidationError for a value of another type.
     """
     fields = {**msgspec.to_builtins(load_settings(connection)), **changes}
     settings = msgspec.convert(fields, Settings)

@@ -31,11 +31,11 @@ def command(
     ] = None,
 ) -> None:
     """Join a cohort. No account is needed: a name or pseudonym will do."""
-    client, earlier = Client(url, told=note), load_membership()
-    if not name:
+    if name is None:
         name = getpass.getuser()
         if sys.stdin.isatty():
             name = str(typer.prompt("Your name or pseudonym", default=name))
+    client, earlier = Client(url, on_retry=note), load_membership()
     joined = client.join(Join(code, name, student_id))
     remember(Membership(client.url, joined))
     say(f"You have joined '{joined.cohort_name}' as {joined.name}.", style="green")

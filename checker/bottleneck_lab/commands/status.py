@@ -12,28 +12,50 @@ from bottleneck_lab.cohort.members.membership import require_membership
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
 
 if TYPE_CHECKING:
+    from bottleneck_lab.cohort.members.membership import Membership
     from bottleneck_lab.cohort.protocol import Me, Standing
 
 EXAMPLE = "lab status --web"
 
 
 def command(
+    submission: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of your submissions: show its verdict, and save it.", show_default=False
+        ),
+    ] = None,
     web: Annotated[
         bool, typer.Option("--web", help="Print a one-time link to your own page.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show your standing in the cohort: submissions, how many are left, announcements."""
+    """Show your standing in the cohort: submissions, how many are left, announcements.
+
+    With SUBMISSION, the exit code is that of its verdict, as for `lab submit`.
+    """
     membership = require_membership()
-    client = Client(membership.url, membership.joined.token, told=note)
+    client = Client(membership.url, membership.joined.token, on_retry=note)
     if web:
         say(f"{client.url}{client.login_path()}")
-        return
-    me = client.me()
-    if json:
-        print_json(me)
+    elif submission is not None:
+        _show_one(membership, client.standing(submission), json=json)
+    elif json:
+        print_json(client.me())
     else:
-        _show(me, client.url)
+        _show(client.me(), client.url)
+
+
+def _show_one(membership: Membership, standing: Standing, *, json: bool) -> None:
+    if standing.state in ("done", "failed"):
+        # Half a second of imports, which `lab status` needs for nothing else.
+        from bottleneck_lab.commands.submit import finish  # noqa: PLC0415
+
+        finish(membership, standing, json=json)
+    elif json:
+        print_json(standing)
+    else:
+        _show_standing(standing)
 
 
 def _show(me: Me, url: str) -> None:
@@ -45,22 +67,23 @@ def _show(me: Me, url: str) -> None:
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", due {lab.due}" if lab.due else ""
-        mark = "✓" if lab.passed else "·"
-        say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{left}{due}")
+        say(
+            f"{'✓' if lab.passed else '·'} {current_name(lab.slug)}: {lab.submissions}"
+            f" submitted{left}{due}"
+        )
     for standing in me.submissions[:10]:
         _show_standing(standing)
 
 
 def _show_standing(standing: Standing) -> None:
-    state = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
+    result = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
     if standing.state == "queued":
         wait = "" if standing.wait_s is None else f", about {standing.wait_s:.0f} s"
-        state = f"waiting, {standing.ahead} ahead of you{wait}"
+        result = f"waiting, {standing.ahead} ahead of you{wait}"
     elif standing.state == "running":
-        state = "being measured"
-    lab = current_name(standing.lab)
+        result = "being measured"
     say(
-        f"  {standing.received_at}  {standing.submission}  {lab}: {state}",
+        f"  {standing.received_at}  {standing.submission}  {current_name(standing.lab)}: {result}",
         style=OUTCOME_STYLES.get(standing.outcome or ""),
         hang=4,
     )

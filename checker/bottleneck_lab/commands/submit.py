@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,17 +18,18 @@ from bottleneck_lab.cohort.members.membership import (
 )
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, gather
-from bottleneck_lab.cohort.submissions.receipts import receipt_problem
+from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence_capture, figures
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
-from bottleneck_lab.grading.attest import public_key_of, verify_bytes
+from bottleneck_lab.grading.attest import public_key_of
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.workspace.commitments import Record, load_record
 
 if TYPE_CHECKING:
+    from bottleneck_lab.catalog import Device
     from bottleneck_lab.cohort.members.membership import Membership
     from bottleneck_lab.cohort.protocol import Accepted, Standing
     from bottleneck_lab.workspace.folder import Workspace
@@ -40,7 +41,10 @@ Leave = Annotated[
     bool,
     typer.Option(
         "--no-wait",
-        help="Return once the submission is stored; `lab status` shows the verdict later.",
+        help=(
+            "Return once the submission is stored. `lab status SUBMISSION` fetches the verdict"
+            " later."
+        ),
     ),
 ]
 
@@ -52,16 +56,17 @@ def command(device: DeviceName = None, no_wait: Leave = False, json: Json = Fals
     """
     workspace, membership = here(), require_membership()
     workspace.require_current()
-    client = Client(membership.url, membership.joined.token, told=note)
+    client = Client(membership.url, membership.joined.token, on_retry=note)
     accepted = _send(workspace, client, membership, device)
     if not json:
-        _show_receipt(accepted, workspace)
+        _report_accepted(accepted, workspace)
     if no_wait:
         if json:
             print_json(accepted)
+        else:
+            say(f"Fetch the verdict with: lab status {accepted.receipt.submission}")
         return
-    standing = _follow(client, accepted, quiet=json)
-    _finish(membership, standing, json=json)
+    finish(membership, _follow(client, accepted, quiet=json), json=json)
 
 
 def _send(
@@ -69,8 +74,19 @@ def _send(
 ) -> Accepted:
     """Send the files, and keep the receipt once it has been verified with the cohort's key."""
     record = require_diagnosis(workspace, load_record(workspace))
+    spec = workspace.lab.spec
+    # This machine needs no such device: the runner measures.
+    chosen: Device = workspace.info.device
+    if device is not None:
+        known = next((each for each in spec.devices if each == device), None)
+        if known is None:
+            raise UsageError(
+                f"'{workspace.lab.slug}' cannot be measured on {device}.",
+                f"Choose one of {', '.join(spec.devices)}.",
+            )
+        chosen = known
     capture = _send_capture(workspace, record, client)
-    submission = gather(workspace, _device(workspace, device), _figures(workspace), capture)
+    submission = gather(workspace, chosen, _figures(workspace), capture)
     keep_unsent(submission)
     accepted = client.submit(submission)
     problem = receipt_problem(
@@ -109,28 +125,18 @@ def _send_capture(workspace: Workspace, record: Record, client: Client) -> str |
     return client.send_capture(files)
 
 
-def _device(workspace: Workspace, device: str | None) -> Any:
-    """Return the device to measure on, which this machine need not have: the runner measures."""
-    known = workspace.lab.spec.devices
-    if device is not None and device not in known:
-        raise UsageError(
-            f"'{workspace.lab.slug}' cannot be measured on {device}.",
-            f"Choose one of {', '.join(known)}.",
-        )
-    return device or workspace.info.device
-
-
 def _figures(workspace: Workspace) -> dict[str, float]:
-    """Return the figures of the captures. An unreadable capture does not prevent submitting."""
+    """Return the figures of the captures; none if one cannot be read, which is no obstacle."""
     try:
-        known = figures(workspace) or {}
+        seen = figures(workspace) or {}
     except LabError as error:
         note(f"Your capture was not sent: {error.message}")
         return {}
-    return {name: value for name, value in known.items() if math.isfinite(value)}
+    # JSON has no infinity or NaN.
+    return {name: value for name, value in seen.items() if math.isfinite(value)}
 
 
-def _show_receipt(accepted: Accepted, workspace: Workspace) -> None:
+def _report_accepted(accepted: Accepted, workspace: Workspace) -> None:
     receipt = accepted.receipt
     say(
         f"Submitted {', '.join(workspace.lab.spec.editable)} of '{current_name(receipt.lab)}' as"
@@ -150,24 +156,34 @@ def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
 
     Ctrl-C stops waiting; the submission stays queued.
     """
-    standing, last = client.standing(accepted.receipt.submission), ""
+    standing, reported = client.standing(accepted.receipt.submission), ""
     while standing.state in ("queued", "running"):
-        line = "Being measured."
-        if standing.state == "queued":
-            line = f"Waiting, {standing.ahead} ahead of you."
-        if line != last and not quiet:
-            note(line if last else f"{line} (Ctrl-C stops waiting; the submission stays.)")
-        last = line
+        line = f"Waiting, {standing.ahead} ahead of you."
+        if standing.state == "running":
+            line = "Being measured."
+        if line != reported and not quiet:
+            hint = "" if reported else " (Ctrl-C stops waiting; the submission stays.)"
+            note(line + hint)
+        reported = line
         standing = client.standing(standing.submission, standing.version, LONG_POLL_S)
     return standing
 
 
-def _finish(membership: Membership, standing: Standing, *, json: bool) -> None:
+def finish(membership: Membership, standing: Standing, *, json: bool) -> None:
+    """Print a measured submission, keep its signed verdict, and exit with the verdict's code.
+
+    Raises MachineError for a verdict that the cohort's key did not sign for this submission.
+    """
     if json:
         print_json(standing)
     if standing.verdict is not None:
-        _show_verdict(membership, standing, quiet=json)
-    elif not json:
+        verdict = require_genuine(membership.joined, standing)
+        kept = keep_verdict(membership.joined.cohort, standing.submission, standing.verdict)
+        if not json:
+            render_verdict(verdict, console())
+            note(f"The signed verdict is saved in {kept}.")
+        raise typer.Exit(verdict.outcome.exit_code)
+    if not json:
         say(standing.note or "Measured.")
         if standing.state == "failed":
             say(
@@ -176,25 +192,3 @@ def _finish(membership: Membership, standing: Standing, *, json: bool) -> None:
             )
     if standing.state == "failed":
         raise typer.Exit(ExitCode.ERROR)
-
-
-def _show_verdict(membership: Membership, standing: Standing, *, quiet: bool) -> None:
-    """Print the verdict, which must carry the cohort's signature, and exit with its code."""
-    joined, document = membership.joined, standing.verdict or ""
-    checked = verify_bytes(document.encode(), public_key_of(joined.public_key.encode()))
-    bound = checked.verdict.binding if checked.verdict else None
-    if (
-        not checked.ok
-        or checked.verdict is None
-        or bound is None
-        or (bound.learner, bound.submission) != (joined.learner, standing.submission)
-    ):
-        raise MachineError(
-            "The verdict that arrived is not genuine.",
-            "Ask your instructor to look at this submission.",
-        )
-    kept = keep_verdict(joined.cohort, standing.submission, document)
-    if not quiet:
-        render_verdict(checked.verdict, console())
-        note(f"The signed verdict is saved in {kept}.")
-    raise typer.Exit(checked.verdict.outcome.exit_code)

@@ -1,24 +1,33 @@
-"""Grades, computed on reading: each learner's best submission in each lab, minus the late penalty."""
+"""Grades, computed on reading: verdicts under the grading rules, minus late penalties, unless an
+instructor has overridden them.
+"""
 
 from __future__ import annotations
 
 import math
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.grading.rules import Rules, rules_for
-from bottleneck_lab.cohort.settings import LatePolicy, Settings, load_settings
+from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
+from bottleneck_lab.cohort.members.people import Person
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.settings import LatePolicy, Scoring, change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 
 DAY_S = 86400.0
+MAX_COMMENT = 500
+"""Characters of the comment on an override."""
+MAX_POINTS = 100_000.0
 
 
 class Student(msgspec.Struct, frozen=True):
-    """A learner as a gradebook knows them; `student_id` falls back to the handle where there is no
-    roster.
+    """A learner as a gradebook knows them.
+
+    `student_id` falls back to the handle where there is no roster.
     """
 
     id: int
@@ -31,11 +40,33 @@ class Student(msgspec.Struct, frozen=True):
     section: str
     sis_id: str
     sis_login: str
+    canvas_id: str = ""
+
+
+class Override(msgspec.Struct, frozen=True):
+    """Points that an instructor gave in place of those computed, at a time since the epoch."""
+
+    points: float
+    comment: str
+    author: str
+    at: float
+
+
+class GradingRules(msgspec.Struct, frozen=True):
+    """All that decides how verdicts become points. `points` by lab, which are its weight too."""
+
+    scoring: Scoring
+    partial_credit: bool
+    late: LatePolicy
+    points: dict[str, float]
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """One learner in one lab; without a submission the score is 0 and `submission` None. Times in
-    seconds since the epoch.
+    """One learner in one lab. Times in seconds since the epoch.
+
+    `submission` is the one that counts; without one, the score is 0. `verdict_sha256` names its
+    signed document, of which all but lateness follows; `late_s` is how long after the due date its
+    receipt says that it came. `altered` are submissions whose record is not what was signed.
     """
 
     student: Student
@@ -50,17 +81,39 @@ class Grade(msgspec.Struct, frozen=True):
     penalty: float
     max_score: float
     attempts: int
+    late_s: float = 0.0
+    verdict_sha256: str = ""
+    checker: str = ""
+    override: Override | None = None
+    altered: list[str] = []
+
+    @property
+    def computed(self) -> float:
+        """Return the points by the rules: `raw_score` without the late penalty."""
+        return self.raw_score - self.penalty
 
     @property
     def score(self) -> float:
-        """The points that count: `raw_score` without the penalty for being late."""
-        return self.raw_score - self.penalty
+        """Return the points that count: the override if there is one, else those computed."""
+        return self.computed if self.override is None else self.override.points
+
+    @property
+    def graded(self) -> bool:
+        """Return True if there is anything to grade by, a submission or an override."""
+        return self.submission is not None or self.override is not None
 
 
-def load_students(connection: Connection) -> list[Student]:
-    """All learners, by last name."""
+def load_students(connection: Connection, person: int | None = None) -> list[Student]:
+    """Return all learners by last name, or the one whose number is `person`.
+
+    Who was merged into somebody else is left out: their submissions count for the other.
+    """
     people = tables.people
-    query = select(people).where(people.c.role == "learner", people.c.removed.is_(None))
+    query = select(people).where(
+        people.c.role == "learner", people.c.removed.is_(None), people.c.merged_into.is_(None)
+    )
+    if person is not None:
+        query = select(people).where(people.c.id == person)
     rows = connection.execute(
         query.order_by(people.c.last_name, people.c.first_name, people.c.name, people.c.id)
     )
@@ -76,62 +129,166 @@ def load_students(connection: Connection) -> list[Student]:
             row.section,
             row.sis_id,
             row.sis_login,
+            row.canvas_id,
         )
         for row in rows
     ]
 
 
-def load_grades(connection: Connection, judge: VerdictReader) -> list[Grade]:
-    """Every learner in every lab, in the order of learners and of the course."""
-    students, settings = load_students(connection), load_settings(connection)
+def load_grading(connection: Connection) -> GradingRules:
+    """Return the grading rules as they are now."""
+    settings, rules = load_settings(connection), all_rules(connection)
+    points = {lab: rules.get(lab, Rules(lab)).points for lab in load_labs()}
+    return GradingRules(settings.scoring, settings.partial_credit, settings.late, points)
+
+
+def change_grading(connection: Connection, grading: GradingRules, at: float) -> None:
+    """Put other grading rules in force."""
+    change_settings(
+        connection,
+        scoring=grading.scoring,
+        partial_credit=grading.partial_credit,
+        late=msgspec.to_builtins(grading.late),
+    )
+    current = load_grading(connection).points
+    for lab, points in grading.points.items():
+        if points != current[lab]:
+            set_rules(connection, lab, at, points=points)
+    note(connection, at, "settings", "The grading rules were changed.")
+
+
+def load_grades(
+    connection: Connection,
+    judge: VerdictReader,
+    grading: GradingRules | None = None,
+    person: int | None = None,
+) -> list[Grade]:
+    """Return every learner's grade in every lab, in the order of learners and of the course.
+
+    `grading` are rules to try out, instead of those in force; `person` limits it to one learner.
+    """
+    grading = grading or load_grading(connection)
+    students = load_students(connection, person)
     rules = rules_for(connection, [student.id for student in students])
+    overrides = _overrides(connection)
     judged: dict[tuple[int, str], list[CheckedVerdict]] = {}
-    for one in judge.latest(connection):
+    learner = func.coalesce(tables.people.c.merged_into, tables.people.c.id)
+    for one in judge.latest(connection, *([] if person is None else [learner == person])):
         judged.setdefault((one.person, one.lab), []).append(one)
-    return [
-        _grade(student, rules(lab, student.id), judged.get((student.id, lab), []), settings)
-        for student in students
-        for lab in load_labs()
-    ]
+    grades = []
+    for student in students:
+        for lab in load_labs():
+            key = (student.id, lab)
+            grade = _grade(student, rules(lab, student.id), judged.get(key, []), grading)
+            grades.append(msgspec.structs.replace(grade, override=overrides.get(key)))
+    return grades
 
 
 def _grade(
-    student: Student, rules: Rules, judged: list[CheckedVerdict], settings: Settings
+    student: Student, rules: Rules, judged: list[CheckedVerdict], grading: GradingRules
 ) -> Grade:
-    scored = [(one, *_scores(one, rules, settings)) for one in judged]
+    points = grading.points[rules.lab]
+    grade = Grade(
+        student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, points, len(judged)
+    )
+    scored = []
+    for one in judged:
+        share = one.share if grading.partial_credit or one.passed else 0.0
+        raw = round(points * share, 4)
+        penalty = round(raw * late_share(one.received, rules.due, grading.late), 4)
+        scored.append((one, raw, penalty))
     if not scored:
-        return Grade(
-            student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, rules.points, 0
-        )
-    one, raw, penalty = max(scored, key=lambda each: (each[1] - each[2], -each[0].received))
-    outcome = "ALTERED" if one.problem else str(one.outcome)
-    return Grade(
-        student,
-        rules.lab,
-        rules.due,
-        one.submission,
-        one.received,
-        outcome,
-        one.held,
-        one.total,
-        raw,
-        penalty,
-        rules.points,
-        len(judged),
+        return grade
+    if grading.scoring == "latest":
+        one, raw, penalty = max(scored, key=lambda each: each[0].received)
+    else:  # of equals the earliest, which was late by least
+        one, raw, penalty = max(scored, key=lambda each: (each[1] - each[2], -each[0].received))
+    late_s = 0.0 if rules.due is None else max(0.0, one.received - rules.due)
+    return msgspec.structs.replace(
+        grade,
+        submission=one.submission,
+        received=one.received,
+        outcome="ALTERED" if one.problem else str(one.outcome),
+        held=one.held,
+        total=one.total,
+        raw_score=raw,
+        penalty=penalty,
+        late_s=late_s,
+        verdict_sha256=one.document_sha256,
+        checker=one.checker,
+        altered=[each.submission for each in judged if each.problem],
     )
 
 
-def _scores(one: CheckedVerdict, rules: Rules, settings: Settings) -> tuple[float, float]:
-    """Points before and off for being late."""
-    share = one.share if settings.partial_credit or one.passed else 0.0
-    raw = round(rules.points * share, 4)
-    return raw, round(raw * late_share(one.received, rules.due, settings.late), 4)
-
-
 def late_share(received: float, due: float | None, policy: LatePolicy) -> float:
-    """The share (0–1) of the points that a submission loses: a part for each day begun after the
-    due date.
+    """Return the share (0–1) of the points that a submission loses.
+
+    A part for each day begun after the due date.
     """
     if due is None or received <= due + policy.grace_s:
         return 0.0
     return min(policy.most, policy.per_day * math.ceil((received - due) / DAY_S))
+
+
+def _overrides(connection: Connection) -> dict[tuple[int, str], Override]:
+    table, people = tables.overrides, tables.people
+    query = select(table, people.c.name).join(people, people.c.id == table.c.author)
+    return {
+        (row.person, row.lab): Override(row.points, row.comment, row.name, row.at)
+        for row in connection.execute(query)
+    }
+
+
+def override_grade(
+    connection: Connection,
+    person: Person,
+    lab: str,
+    points: float,
+    comment: str,
+    author: Person,
+    at: float,
+) -> None:
+    """Give points in place of those computed, in place of an earlier override.
+
+    The log of events keeps every override. Raises RefusedError without a comment: learners read it,
+    and whoever looks into the grade later.
+    """
+    if not comment.strip():
+        raise RefusedError(
+            "bad-request", "An override needs a comment.", "Write why; the learner sees it."
+        )
+    if not 0 <= points <= MAX_POINTS:
+        raise RefusedError(
+            "bad-request",
+            f"{points:g} is not a number of points.",
+            f"Write a number from 0 to {MAX_POINTS:g}.",
+        )
+    table = tables.overrides
+    connection.execute(table.delete().where(table.c.person == person.id, table.c.lab == lab))
+    connection.execute(
+        table.insert().values(
+            person=person.id,
+            lab=lab,
+            points=points,
+            comment=comment[:MAX_COMMENT],
+            author=author.id,
+            at=at,
+        )
+    )
+    text = f"{author.name} set {lab} to {points:g} points: {comment[:MAX_COMMENT]}"
+    note(connection, at, "graded", text, person=person.id)
+
+
+def withdraw_override(
+    connection: Connection, person: Person, lab: str, author: Person, at: float
+) -> None:
+    """Let the computed points count again."""
+    table = tables.overrides
+    connection.execute(table.delete().where(table.c.person == person.id, table.c.lab == lab))
+    note(
+        connection,
+        at,
+        "graded",
+        f"{author.name} withdrew the override of {lab}.",
+        person=person.id,
+    )

@@ -1,4 +1,4 @@
-"""How many hints of a lab the instructor has opened, as `lab hint` asks before it gives one."""
+"""Hints that the instructor has opened, as `lab hint` asks before it gives one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
 from bottleneck_lab.cohort.members.membership import (
-    Membership,
-    keep_hints_told,
-    load_hints_told,
+    keep_known_hints,
+    load_known_hints,
     load_membership,
 )
 from bottleneck_lab.errors import LabError
@@ -24,27 +23,24 @@ hints forever.
 
 
 def unlocked_hints(lab: str) -> int | None:
-    """How many hints of `lab` may be taken; None for all: no cohort was joined, or its instructor
-    closed none.
+    """Return how many hints of `lab` may be taken; None for all.
 
-    While the server is silent, its last answer counts for a day. Raises nothing for a server that
-    is gone or does not know this learner.
+    None too if no cohort was joined or its instructor closed none. While the server is silent, its
+    last answer counts for a day. Raises nothing for a server that is gone or does not know this
+    learner: hints never depend on a cohort that has ended.
     """
     membership = load_membership()
     if membership is None:
         return None
-    told = load_hints_told(membership)
+    known = load_known_hints(membership)
+    client = Client(
+        membership.url, membership.joined.token, patience_s=PATIENCE_S, timeout_s=PATIENCE_S
+    )
     try:
-        answer = _client(membership).open_hints(lab).open
+        answer = client.open_hints(lab).open
     except RefusedByServerError:
         return None
     except LabError:
-        return told.open.get(lab) if 0 <= time.time() - told.at < KEPT_S else None
-    keep_hints_told(replace(told, at=time.time(), open={**told.open, lab: answer}))
+        return known.open.get(lab) if 0 <= time.time() - known.at < KEPT_S else None
+    keep_known_hints(replace(known, at=time.time(), open={**known.open, lab: answer}))
     return answer
-
-
-def _client(membership: Membership) -> Client:
-    return Client(
-        membership.url, membership.joined.token, patience_s=PATIENCE_S, timeout_s=PATIENCE_S
-    )

@@ -1,6 +1,4 @@
-"""What holds for one lab and one learner: due date, budget, hints, release of feedback; the lab's
-own, and the learner's extension.
-"""
+"""Rules of a lab for one learner: due date, budget, hints, release of feedback, and extension."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from bottleneck_lab.cohort.store.database import note
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """Times in seconds since the epoch. `budget` None: as many as one likes; `hints_open` None:
-    all.
+    """Rules of a lab. Times in seconds since the epoch.
+
+    A `budget` of None sets no limit on submissions; `hints_open` of None opens all hints.
     """
 
     lab: str
@@ -26,64 +25,68 @@ class Rules(msgspec.Struct, frozen=True):
     hints_open: int | None = None
     feedback_at: float | None = None
 
-    def left(self, connection: Connection, person: int) -> int | None:
-        """How many submissions this learner has left; None without a budget."""
+    def left(self, connection: Connection, people: list[int]) -> int | None:
+        """Return how many submissions a learner has left; None without a budget.
+
+        `people` are the numbers that are this learner's, several where they were merged.
+        """
         if self.budget is None:
             return None
         table = tables.submissions
         query = select(func.count()).where(
-            table.c.person == person, table.c.lab == self.lab, table.c.counts
+            table.c.person.in_(people), table.c.lab == self.lab, table.c.counts
         )
         return self.budget - connection.execute(query).scalar_one()
 
     def hidden(self, now: float) -> bool:
-        """Whether feedback is still held back."""
+        """Return True while feedback is held back."""
         return self.feedback_at is not None and now < self.feedback_at
 
 
 def load_rules(connection: Connection, lab: str, person: int | None = None) -> Rules:
-    """The rules of a lab; with a learner's extension laid over, where there is one."""
+    """Return the rules of a lab, with the extension of `person` applied if one is given."""
     return rules_for(connection, [] if person is None else [person])(lab, person)
 
 
 def rules_for(connection: Connection, people: list[int]) -> Callable[[str, int | None], Rules]:
-    """The rules of any lab for any of these people, read at once."""
+    """Return a lookup of the rules of any lab for any of these people, read in two queries."""
     table = tables.extensions
     rules = all_rules(connection)
     rows = connection.execute(select(table).where(table.c.person.in_(people)))
     extra = {(row.person, row.lab): (row.due, row.extra_budget) for row in rows}
 
     def of(lab: str, person: int | None) -> Rules:
-        own = extra.get((person or 0, lab))
-        return _extended(rules.get(lab, Rules(lab)), *own) if own else rules.get(lab, Rules(lab))
+        general = rules.get(lab, Rules(lab))
+        if (person or 0, lab) not in extra:
+            return general
+        due, extra_budget = extra[person or 0, lab]
+        budget = None if general.budget is None else general.budget + extra_budget
+        if due is None:
+            return msgspec.structs.replace(general, budget=budget)
+        # A later due date moves the closing as far, so that the extension can be used.
+        closes = general.closes
+        if closes is not None:
+            closes = max(closes, due + closes - (general.due or closes))
+        return msgspec.structs.replace(general, due=due, closes=closes, budget=budget)
 
     return of
 
 
 def all_rules(connection: Connection) -> dict[str, Rules]:
-    """Of every lab that has any of its own."""
+    """Return the rules of every lab that has any of its own."""
     return {row.slug: Rules(*row) for row in connection.execute(select(tables.labs))}
 
 
 def all_extensions(connection: Connection) -> dict[tuple[int, str], tuple[float | None, int]]:
-    """New due date and extra budget, by learner and lab."""
+    """Return new due dates and extra budgets, by learner and lab."""
     return {
         (row.person, row.lab): (row.due, row.extra_budget)
         for row in connection.execute(select(tables.extensions))
     }
 
 
-def _extended(rules: Rules, due: float | None, extra_budget: int) -> Rules:
-    """A later due date moves the closing as far."""
-    budget = None if rules.budget is None else rules.budget + extra_budget
-    if due is None:
-        return msgspec.structs.replace(rules, budget=budget)
-    closes = rules.closes and max(rules.closes, due + (rules.closes - (rules.due or rules.closes)))
-    return msgspec.structs.replace(rules, due=due, closes=closes, budget=budget)
-
-
 def set_rules(connection: Connection, lab: str, at: float, **changes: float | int | None) -> Rules:
-    """Change some of a lab's rules; all as they are then."""
+    """Change some of a lab's rules and return all of them."""
     rules = msgspec.structs.replace(load_rules(connection, lab), **changes)
     values = {"slug": lab, **{name: getattr(rules, name) for name in Rules.__struct_fields__[1:]}}
     connection.execute(tables.labs.delete().where(tables.labs.c.slug == lab))

@@ -1,6 +1,4 @@
-"""What a learner's machine remembers: the cohort joined, the token, and a receipt for every
-submission.
-"""
+"""A learner's own records: the cohort joined, the token, and a receipt for every submission."""
 
 from __future__ import annotations
 
@@ -24,9 +22,10 @@ class Membership(msgspec.Struct, frozen=True):
     joined: Joined
 
 
-class HintsTold(msgspec.Struct, frozen=True):
-    """What the server of `cohort` said last of the hints that are open, by lab (None: all), and
-    when (seconds since the epoch).
+class KnownHints(msgspec.Struct, frozen=True):
+    """The last answer of the server of `cohort` about open hints, by lab (None: all).
+
+    `at` is when it came, in seconds since the epoch.
     """
 
     cohort: str
@@ -34,17 +33,12 @@ class HintsTold(msgspec.Struct, frozen=True):
     open: dict[str, int | None] = {}
 
 
-def _folder() -> Path:
+def _write(name: str, data: bytes) -> Path:
+    """Write a file that its owner alone can read, since it may hold the token; return its path."""
     folder = home() / "cohort"
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
-    return folder
-
-
-def _write(name: str, data: bytes) -> Path:
-    """A file for its owner alone: it may hold the token."""
-    folder = _folder()
     previous = os.umask(0o077)
     try:
         with locked(folder / "lock", "lab"):
@@ -57,18 +51,18 @@ def _write(name: str, data: bytes) -> Path:
 
 
 def remember(membership: Membership) -> None:
-    """This user has joined; an earlier cohort's receipts stay."""
+    """Record that this user has joined. An earlier cohort's receipts stay."""
     _write("joined.json", msgspec.json.format(msgspec.json.encode(membership)))
 
 
 def load_membership() -> Membership | None:
-    """The cohort joined last; None before that."""
+    """Return the cohort joined last; None before that."""
     file = home() / "cohort" / "joined.json"
     return read_json(file, Membership) if file.exists() else None
 
 
 def require_membership() -> Membership:
-    """The same. Raises UsageError before that."""
+    """Return the cohort joined last. Raises UsageError if none was."""
     membership = load_membership()
     if membership is None:
         raise UsageError(
@@ -78,40 +72,41 @@ def require_membership() -> Membership:
     return membership
 
 
-def keep_hints_told(told: HintsTold) -> None:
-    """Remember it for when the server is silent."""
-    _write("hints.json", msgspec.json.encode(told))
+def keep_known_hints(hints: KnownHints) -> None:
+    """Keep an answer of the server for when it is silent."""
+    _write("hints.json", msgspec.json.encode(hints))
 
 
-def load_hints_told(membership: Membership) -> HintsTold:
-    """What was said last by the server of this cohort."""
-    file, nothing = home() / "cohort" / "hints.json", HintsTold(membership.joined.cohort)
-    told = read_json(file, HintsTold) if file.exists() else nothing
-    return told if told.cohort == membership.joined.cohort else nothing
+def load_known_hints(membership: Membership) -> KnownHints:
+    """Return the last answer of this cohort's server; an empty one if none was kept."""
+    file = home() / "cohort" / "hints.json"
+    if file.exists():
+        hints = read_json(file, KnownHints)
+        if hints.cohort == membership.joined.cohort:
+            return hints
+    return KnownHints(membership.joined.cohort)
 
 
 def keep_receipt(receipt: Receipt) -> Path:
-    """Where the receipt is kept."""
+    """Keep a receipt and return its path."""
     return _write(
         f"receipts/{receipt.cohort}-{receipt.submission}.json",
         msgspec.json.format(msgspec.json.encode(receipt)),
     )
 
 
-def keep_verdict(receipt_cohort: str, submission: str, document: str) -> Path:
-    """Where the signed verdict of a submission is kept, as it came."""
-    return _write(f"verdicts/{receipt_cohort}-{submission}.json", document.encode())
+def keep_verdict(cohort: str, submission: str, document: str) -> Path:
+    """Keep the signed verdict of a submission, as it came, and return its path."""
+    return _write(f"verdicts/{cohort}-{submission}.json", document.encode())
 
 
 def keep_unsent(submission: Submission) -> None:
-    """Remember what is about to be sent, so that the next `lab submit` of the same files is the
-    same request.
-    """
+    """Keep what is about to be sent: the next `lab submit` of it is then the same request."""
     _write("unsent.json", msgspec.json.encode(submission))
 
 
 def same_key(submission: Submission) -> Submission:
-    """The submission under the key of an earlier try that was never answered, if it is the same."""
+    """Return the submission, under the key of an earlier unanswered try if it is the same."""
     file = home() / "cohort" / "unsent.json"
     if not file.exists():
         return submission
@@ -125,5 +120,5 @@ def same_key(submission: Submission) -> Submission:
 
 
 def forget_unsent() -> None:
-    """It was answered."""
+    """Forget what was about to be sent: it has been answered."""
     (home() / "cohort" / "unsent.json").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Who is in the cohort: joining by code, the few with a password, and the roles."""
+"""People of a cohort: joining by code, roles, sessions and login links."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Person(msgspec.Struct, frozen=True):
     on_leaderboard: bool = False
 
     def may(self, role: Role) -> bool:
-        """Whether this person has the role, or one above it."""
+        """Return True if this person has the role, or one above it."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -52,12 +52,12 @@ _PERSON = [tables.people.c[name] for name in Person.__struct_fields__]
 
 
 def as_person(row: Any) -> Person:
-    """A row that begins with the columns of a person."""
+    """Return the person of a row that begins with a person's columns."""
     return Person(*row[: len(_PERSON)])
 
 
 def clean(text: str, most: int = MAX_NAME) -> str:
-    """Text that somebody typed, on one line, without control and direction characters."""
+    """Return text that somebody typed on one line, without control and direction characters."""
     kept = "".join(
         char
         for char in unicodedata.normalize("NFC", text)
@@ -67,21 +67,21 @@ def clean(text: str, most: int = MAX_NAME) -> str:
 
 
 def new_join_code(connection: Connection, at: float) -> str:
-    """A further join code; those before it stay valid until they are revoked."""
+    """Add a join code and return it; earlier ones stay valid until they are revoked."""
     code = new_code()
     connection.execute(tables.join_codes.insert().values(code=code, created=at, uses=0))
     return code
 
 
 def revoke_join_code(connection: Connection, code: str, at: float) -> None:
-    """Nobody joins with this code any more; who has joined stays."""
+    """Let nobody join with this code any more; who has joined stays."""
     table = tables.join_codes
     connection.execute(update(table).where(table.c.code == code).values(revoked=at))
     note(connection, at, "settings", "A join code was revoked.")
 
 
 def join_codes(connection: Connection) -> list[str]:
-    """The codes that are valid, newest first."""
+    """Return the codes that are valid, newest first."""
     table = tables.join_codes
     query = (
         select(table.c.code)
@@ -91,11 +91,12 @@ def join_codes(connection: Connection) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def join(connection: Connection, asked: Join, at: float) -> tuple[Person, str]:
-    """Let a learner in; who it is, and the token. Raises RefusedError for a wrong code, a name that
-    is empty, or one who is not on the roster.
+def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]:
+    """Let a learner in and return who it is, with the token.
+
+    Raises RefusedError for a wrong code, an empty name, or somebody who is not on the roster.
     """
-    code, name = plain_code(asked.code), clean(asked.name)
+    code, name = plain_code(request.code), clean(request.name)
     if code not in join_codes(connection):
         raise RefusedError(
             "wrong-code",
@@ -111,24 +112,22 @@ def join(connection: Connection, asked: Join, at: float) -> tuple[Person, str]:
     uses = tables.join_codes
     connection.execute(update(uses).where(uses.c.code == code).values(uses=uses.c.uses + 1))
     token = new_token()
-    person = (
-        _from_roster(connection, asked, token, at)
-        if _has_roster(connection, asked)
-        else _new_learner(connection, name, token, at)
-    )
+    access = {"joined": at, "seen": at, "token_sha256": digest(token)}
+    # Whoever names a student id means the roster, also where joining without one is allowed.
+    if load_settings(connection).roster_only or request.student_id is not None:
+        person = _from_roster(connection, request.student_id or "", access)
+    else:
+        person = add_person(connection, "learner", name, at, **access)
     note(connection, at, "joined", person=person.id)
     return person, token
 
 
-def _has_roster(connection: Connection, asked: Join) -> bool:
-    return load_settings(connection).roster_only or asked.student_id is not None
-
-
-def _from_roster(connection: Connection, asked: Join, token: str, at: float) -> Person:
+def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]) -> Person:
+    """Let in a learner who is on the roster and has not joined. Raises RefusedError otherwise."""
     people = tables.people
     row = connection.execute(
-        select(people).where(
-            people.c.student_id == (asked.student_id or ""), people.c.removed.is_(None)
+        select(*_PERSON, people.c.joined).where(
+            people.c.student_id == student_id, people.c.removed.is_(None)
         )
     ).first()
     if row is None:
@@ -143,18 +142,8 @@ def _from_roster(connection: Connection, asked: Join, token: str, at: float) -> 
             "Somebody has already joined with that student id.",
             "If that was you on another machine, ask your instructor to reset it.",
         )
-    connection.execute(
-        update(people)
-        .where(people.c.id == row.id)
-        .values(joined=at, seen=at, token_sha256=digest(token))
-    )
-    return Person(row.id, row.handle, row.role, row.name, row.pseudonym, row.on_leaderboard)
-
-
-def _new_learner(connection: Connection, name: str, token: str, at: float) -> Person:
-    return add_person(
-        connection, "learner", name, at, joined=at, seen=at, token_sha256=digest(token)
-    )
+    connection.execute(update(people).where(people.c.id == row.id).values(**access))
+    return as_person(row)
 
 
 def add_person(connection: Connection, role: Role, name: str, at: float, **fields: Any) -> Person:
@@ -175,8 +164,9 @@ def add_person(connection: Connection, role: Role, name: str, at: float, **field
 
 
 def add_staff(connection: Connection, role: Role, name: str, password: str, at: float) -> Person:
-    """Add an instructor or an assistant, who logs in with name and password. Raises RefusedError if
-    the name is taken.
+    """Add an instructor or an assistant, who logs in with name and password.
+
+    Raises RefusedError if the name is taken.
     """
     if _staff_row(connection, name) is not None:
         raise RefusedError(
@@ -196,14 +186,14 @@ def _staff_row(connection: Connection, name: str) -> Any | None:
 
 
 def check_password(connection: Connection, name: str, password: str) -> Person | None:
-    """The instructor or assistant with that name and password."""
+    """Return the instructor or assistant with that name and password; None if either is wrong."""
     row = _staff_row(connection, name)
     good = password_is(row.password_hash if row else None, password)
     return as_person(row) if row and good else None
 
 
 def by_tokens(connection: Connection, tokens: Iterable[str]) -> dict[str, Person]:
-    """Whose tokens these are; those that are nobody's, or were revoked, are left out."""
+    """Return the owners of tokens; those that are nobody's, or were revoked, are left out."""
     people, digests = tables.people, {digest(token): token for token in tokens}
     query = select(*_PERSON, people.c.token_sha256).where(
         people.c.token_sha256.in_(digests), people.c.removed.is_(None)
@@ -212,15 +202,15 @@ def by_tokens(connection: Connection, tokens: Iterable[str]) -> dict[str, Person
 
 
 def by_token(connection: Connection, token: str) -> Person:
-    """Whose token this is. Raises RefusedError when it is nobody's, or was revoked."""
-    found = by_tokens(connection, [token])
-    if token not in found:
+    """Return the owner of a token. Raises RefusedError when it is nobody's, or was revoked."""
+    owners = by_tokens(connection, [token])
+    if token not in owners:
         raise unknown_token()
-    return found[token]
+    return owners[token]
 
 
 def unknown_token() -> RefusedError:
-    """What somebody is told whose token is nobody's."""
+    """Return the refusal of a token that is nobody's."""
     return RefusedError(
         "not-joined",
         "This cohort does not know you, or no longer does.",
@@ -228,8 +218,18 @@ def unknown_token() -> RefusedError:
     )
 
 
+def same_learner(connection: Connection, person: Person) -> list[int]:
+    """Return the numbers of all people who are this learner: of those merged, and of the other."""
+    people = tables.people
+    root = connection.execute(
+        select(func.coalesce(people.c.merged_into, people.c.id)).where(people.c.id == person.id)
+    ).scalar_one()
+    group = select(people.c.id).where((people.c.id == root) | (people.c.merged_into == root))
+    return list(connection.execute(group).scalars())
+
+
 def by_handle(connection: Connection, handle: str) -> Person:
-    """The person of that handle. Raises RefusedErrorError."""
+    """Return the person with that handle. Raises RefusedError if there is none."""
     people = tables.people
     row = connection.execute(
         select(*_PERSON).where(people.c.handle == handle, people.c.removed.is_(None))
@@ -242,8 +242,9 @@ def by_handle(connection: Connection, handle: str) -> Person:
 
 
 def the_instructor(connection: Connection, at: float) -> Person:
-    """The first instructor; made where there is none yet, without a password: only a link from the
-    terminal lets them in.
+    """Return the first instructor, who is added if there is none yet.
+
+    Without a password: only a link from the terminal lets them in.
     """
     people = tables.people
     query = (
@@ -252,11 +253,13 @@ def the_instructor(connection: Connection, at: float) -> Person:
         .order_by(people.c.id)
     )
     row = connection.execute(query).first()
-    return as_person(row) if row else add_person(connection, "instructor", "Instructor", at)
+    if row is None:
+        return add_person(connection, "instructor", "Instructor", at)
+    return as_person(row)
 
 
 def remove(connection: Connection, person: Person, at: float) -> None:
-    """Take somebody out: token, sessions and links end at once; what was submitted stays on record."""
+    """Remove somebody. Token, sessions and links end at once; submissions stay on record."""
     connection.execute(
         update(tables.people)
         .where(tables.people.c.id == person.id)
@@ -274,7 +277,7 @@ def reset_token(connection: Connection, person: Person) -> None:
 
 
 def new_link(connection: Connection, person: Person, at: float) -> str:
-    """The token of a link that logs this person's browser in, once, within a quarter of an hour."""
+    """Return the token of a link that logs this person in, once, within a quarter of an hour."""
     token = new_token()
     connection.execute(
         tables.login_links.insert().values(
@@ -285,7 +288,7 @@ def new_link(connection: Connection, person: Person, at: float) -> str:
 
 
 def use_link(connection: Connection, token: str, at: float) -> Person | None:
-    """Whose link this is; it is used up then."""
+    """Use a link up and return its owner; None for a used, expired or unknown one."""
     links, people = tables.login_links, tables.people
     fresh = (
         (links.c.token_sha256 == digest(token)) & links.c.used.is_(None) & (links.c.expires > at)
@@ -307,7 +310,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 def open_session(connection: Connection, person: Person, at: float) -> str:
-    """The token for the browser's cookie. Clears sessions that have run out."""
+    """Open a session and return the token for the cookie. Clears sessions that have run out."""
     token, table = new_token(), tables.sessions
     connection.execute(table.delete().where(table.c.expires < at))
     connection.execute(
@@ -323,7 +326,7 @@ def open_session(connection: Connection, person: Person, at: float) -> str:
 
 
 def find_session(connection: Connection, token: str, at: float) -> Session | None:
-    """The session of a cookie, if it is one and has not run out."""
+    """Return the session of a cookie; None if it is none or has run out."""
     table, people = tables.sessions, tables.people
     query = select(*_PERSON, table.c.csrf).join(people, people.c.id == table.c.person)
     row = connection.execute(

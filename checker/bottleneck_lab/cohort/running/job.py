@@ -1,4 +1,4 @@
-"""What an executor starts for one lease: the trusted program that measures a submission and leaves
+"""The trusted program that an executor starts for one lease: it measures a submission and leaves
 the result in the job's folder.
 
 It holds no key and no way to the database. The code under test is in `check_lab`'s sandbox, which
@@ -54,7 +54,7 @@ Check = Callable[..., Verdict]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What to measure."""
+    """A submission to measure, and how."""
 
     nonce: str
     lab: str
@@ -67,7 +67,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result: a verdict, not signed yet, or why there is none."""
+    """A verdict that is not signed yet, or why there is none."""
 
     nonce: str
     checker: str
@@ -76,8 +76,9 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def write_job(folder: Path, job: Job, files: dict[str, bytes], capture: dict[str, bytes]) -> None:
-    """Lay out a job's folder, readable by the runner's user alone: the submitted files, and those
-    of the learner's capture.
+    """Lay out a job's folder with the submitted files and those of the learner's capture.
+
+    Only the runner's user can read it.
     """
     folder.mkdir(mode=0o700, parents=True)
     for part, contents in ((FILES, files), (CAPTURE, capture)):
@@ -89,7 +90,7 @@ def write_job(folder: Path, job: Job, files: dict[str, bytes], capture: dict[str
 
 
 def read_result(folder: Path) -> Result | None:
-    """What a job left; None while there is nothing. Raises MachineError for what is not a result."""
+    """Return a job's result; None while there is none. Raises MachineError for anything else."""
     path = folder / RESULT
     try:
         with path.open("rb") as file:
@@ -126,10 +127,10 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
             f"The runner has another edition of '{job.lab}'.",
             "Install the server's version on the runner.",
         )
-    notes = [*([] if _sandboxed(job) else [UNSANDBOXED]), *([] if _limited(job) else [UNLIMITED])]
+    notes = _containment_notes(job)
     wait_until_quiet(job.quiet_s)
-    told = Diagnosis(lab, files, folder / CAPTURE, job.record)
-    results, prediction = told.graded()
+    diagnosis = Diagnosis(lab, files, folder / CAPTURE, job.record)
+    results, prediction = diagnosis.graded()
     verdict = (check or check_lab)(
         lab,
         files,
@@ -140,37 +141,40 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
         prediction=prediction.predicted if prediction else None,
         sandbox_required=job.sandbox_required,
     )
-    if verdict.prediction and any(question.to_reference for question in told.questions):
+    if verdict.prediction and any(question.to_reference for question in diagnosis.questions):
+        # How much faster the reference is was not measured here, so nothing was predicted of it.
         unmeasured = msgspec.structs.replace(verdict.prediction, measured=None)
         verdict = msgspec.structs.replace(verdict, prediction=unmeasured)
     return msgspec.structs.replace(
         without_answers(lab, verdict),
-        notes=[*verdict.notes, *notes, *told.notes],
-        diagnosis=told.standing(verdict),
+        notes=[*verdict.notes, *notes, *diagnosis.notes],
+        diagnosis=diagnosis.standing(verdict),
     )
 
 
-def _sandboxed(job: Job) -> bool:
+def _containment_notes(job: Job) -> list[str]:
+    """Return what a verdict must say of missing containment.
 
-    if bubblewrap() is not None:
-        return True
-    if job.sandbox_required:
-        raise MachineError(
-            "bubblewrap does not work on this runner.",
-            "Install it, or start the runner with --allow-unsandboxed.",
-        )
-    return False
-
-
-def _limited(job: Job) -> bool:
+    Raises MachineError where the job requires what is missing.
+    """
+    notes = []
+    if bubblewrap() is None:
+        if job.sandbox_required:
+            raise MachineError(
+                "bubblewrap does not work on this runner.",
+                "Install it, or start the runner with --allow-unsandboxed.",
+            )
+        notes.append(UNSANDBOXED)
     take_charge()
-    problem = limits_problem()
-    if problem and job.limits_required:
-        raise MachineError(
-            f"The code under test cannot be limited by a control group on this runner: {problem}.",
-            HOW_TO_LIMIT,
-        )
-    return not problem
+    if problem := limits_problem():
+        if job.limits_required:
+            raise MachineError(
+                "The code under test cannot be limited by a control group on this runner:"
+                f" {problem}.",
+                HOW_TO_LIMIT,
+            )
+        notes.append(UNLIMITED)
+    return notes
 
 
 def wait_until_quiet(
@@ -178,8 +182,10 @@ def wait_until_quiet(
     busy: Callable[[], str | None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Wait until the machine is idle and its GPU cool, at most that long; whether it came to that.
-    What is measured then says itself if it is not.
+    """Wait until the machine is idle and its GPU cool, at most `limit_s` seconds.
+
+    Returns False if it never was. The check goes on all the same: its own statistics notice a noisy
+    machine.
     """
     busy, end = busy or _busy, time.monotonic() + limit_s
     while limit_s > 0 and busy() is not None:
@@ -195,33 +201,34 @@ MOST_CELSIUS = 75
 
 
 def _busy() -> str | None:
-    """What keeps this machine from measuring well; None when nothing does."""
+    """Return what keeps this machine from measuring well; None when nothing does."""
     try:
+        # Kernel documentation, accounting/psi: "some avg10=1.23 avg60=... total=..." in per cent.
         pressure = float(Path("/proc/pressure/cpu").read_text().split("avg10=")[1].split()[0])
     except (OSError, IndexError, ValueError):
         pressure = 0.0
     if pressure > MOST_PRESSURE:
         return f"programs waited for a core during {pressure:.0f}% of the last ten seconds"
-    hottest = max(_gpu_temperatures(), default=0)
+    nvml, _ = open_nvml()
+    if nvml is None:
+        return None
+    try:
+        hottest = max(
+            (
+                nvml.nvmlDeviceGetTemperature(
+                    nvml.nvmlDeviceGetHandleByIndex(index), nvml.NVML_TEMPERATURE_GPU
+                )
+                for index in range(nvml.nvmlDeviceGetCount())
+            ),
+            default=0,
+        )
+    except nvml.NVMLError:
+        return None
     return f"a GPU is at {hottest} °C" if hottest > MOST_CELSIUS else None
 
 
-def _gpu_temperatures() -> list[int]:
-    nvml, _ = open_nvml()
-    if nvml is None:
-        return []
-    try:
-        handles = [
-            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
-        ]
-        return [
-            nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU) for handle in handles
-        ]
-    except nvml.NVMLError:
-        return []
-
-
 def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    # An exception, unlike the default action, lets `check_lab` end its sandbox on the way out.
     raise SystemExit(128 + signum)
 
 
@@ -229,8 +236,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Be sent SIGTERM when the process that started this one ends, however it ends. Raises
-    SystemExit if it has ended already.
+    """Have the kernel send SIGTERM when `parent` ends, however it ends.
+
+    Raises SystemExit if it has ended already.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it has ended already
@@ -238,8 +246,9 @@ def end_with(parent: int) -> None:
 
 
 def main(check: Check | None = None) -> None:
-    """`python -m bottleneck_lab.cohort.running.job FOLDER [PARENT]`: with PARENT, a process number,
-    it ends when that process does.
+    """Run `python -m bottleneck_lab.cohort.running.job FOLDER [PARENT]`.
+
+    With PARENT, a process number, it ends when that process does.
     """
     signal.signal(signal.SIGTERM, _stop)
     if len(sys.argv) > 2:

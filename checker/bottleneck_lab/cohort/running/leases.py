@@ -28,8 +28,9 @@ COUNTED = (Outcome.PASS, Outcome.FAIL)
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to measure one submission until it expires. `job` is the executor's name for the
-    work under way.
+    """The right to measure one submission until it expires.
+
+    `job` is the executor's name for the work under way.
     """
 
     nonce: str
@@ -41,14 +42,14 @@ class Lease(msgspec.Struct, frozen=True):
     lab_hash: str
     blob: str
     capture: str | None
-    told: str
+    circumstances: str
     slot: str
     taken: float
     job: str | None = None
 
     @property
     def binding(self) -> Binding:
-        """What the verdict must carry."""
+        """Return the binding that the verdict must carry."""
         return Binding(self.cohort, self.learner, self.submission, self.nonce)
 
 
@@ -79,14 +80,14 @@ Choose = Callable[[Waiting], str | None]
 def claim(
     connection: Connection, runner: str, devices: Iterable[Device], choose: Choose, now: float
 ) -> Lease | None:
-    """A lease on the submission that is next among those that this runner can measure; None if
-    there is none, or no room for it.
+    """Lease the submission that is next among those that this runner can measure.
 
-    It waits for room rather than let others pass: what needs the whole machine would else never
-    have it.
+    Returns None if there is none, or no room for it.
     """
     settings, known = load_settings(connection), set(devices)
     first = next((one for one in load_queue(connection) if one.device in known), None)
+    # The next one waits for room rather than let others pass: what needs the whole machine would
+    # otherwise never get it.
     if settings.paused or first is None or (slot := choose(first)) is None:
         return None
     nonce = token_hex(16)
@@ -115,7 +116,7 @@ _LEASE = (
         tables.submissions.c.lab_hash,
         tables.submissions.c.blob,
         tables.submissions.c.capture,
-        tables.submissions.c.told,
+        tables.submissions.c.circumstances,
         tables.leases.c.slot,
         tables.leases.c.taken,
         tables.leases.c.job,
@@ -130,25 +131,25 @@ def _as_lease(row: Any) -> Lease:
 
 
 def load_lease(connection: Connection, nonce: str) -> Lease:
-    """The lease of that nonce, whatever its state."""
+    """Return the lease of that nonce, whatever its state."""
     return _as_lease(connection.execute(_LEASE.where(tables.leases.c.nonce == nonce)).one())
 
 
 def active_leases(connection: Connection, runner: str) -> list[Lease]:
-    """What a runner has under way."""
+    """Return the leases that a runner holds."""
     query = _LEASE.where(tables.leases.c.runner == runner, tables.leases.c.state == "active")
     return [_as_lease(row) for row in connection.execute(query)]
 
 
 def set_job(connection: Connection, lease: Lease, job: str) -> None:
-    """Remember what the executor calls this work, so that a runner that starts again finds it."""
+    """Record what the executor calls this work, so that a runner that starts again finds it."""
     connection.execute(
         update(tables.leases).where(tables.leases.c.nonce == lease.nonce).values(job=job)
     )
 
 
 def renew(connection: Connection, nonces: list[str], now: float) -> set[str]:
-    """Prolong these leases; those that were still valid."""
+    """Prolong these leases and return those that were still valid."""
     table, until = tables.leases, now + load_settings(connection).lease_s
     valid = (table.c.nonce.in_(nonces)) & (table.c.state == "active") & (table.c.expires > now)
     kept = set(connection.execute(select(table.c.nonce).where(valid)).scalars())
@@ -170,7 +171,7 @@ def finish(
     Raises StaleError when the lease is not valid any more, ForgedError when the document is not
     this lease's verdict as the cohort's key signed it.
     """
-    row = _valid(connection, nonce, now)
+    row = _require_valid(connection, nonce, now)
     verdict = _require_genuine(load_lease(connection, nonce), document, key)
     settings = load_settings(connection)
     if verdict.outcome is Outcome.ERROR and row.failures + 1 < settings.max_failures:
@@ -187,14 +188,13 @@ def finish(
     }
     connection.execute(tables.verdicts.insert().values(values))
     failed = verdict.outcome is Outcome.ERROR
-    state, told = ("failed", verdict.summary) if failed else ("done", None)
     _change(
         connection,
         row.id,
         now,
         "verdict",
-        state=state,
-        note=told,
+        state="failed" if failed else "done",
+        note=verdict.summary if failed else None,
         counts=verdict.outcome in COUNTED,
     )
 
@@ -202,8 +202,9 @@ def finish(
 def give_up(
     connection: Connection, nonce: str, why: str, now: float, *, blame: bool = True
 ) -> None:
-    """End a lease without a verdict, and queue the submission again; with `blame` it counts as a
-    failure of the machine. A lease that is over stays so.
+    """End a lease without a verdict, and queue the submission again.
+
+    With `blame` it counts as a failure of the machine. A lease that is over stays so.
     """
     table = tables.leases
     row = connection.execute(
@@ -214,7 +215,7 @@ def give_up(
 
 
 def expire(connection: Connection, now: float) -> int:
-    """Queue again what nobody has renewed in time; how many."""
+    """Queue again whatever was not renewed in time, and return how many."""
     table = tables.leases
     late = connection.execute(
         _held().where(table.c.state == "active", table.c.expires <= now)
@@ -226,8 +227,9 @@ def expire(connection: Connection, now: float) -> int:
 
 
 def regrade(connection: Connection, submissions: list[str], now: float) -> int:
-    """Queue these again for a further round, where a verdict stands or the machine failed; how
-    many. Old verdicts stay on record.
+    """Queue these for a further round, where a verdict stands or the machine failed.
+
+    Returns how many. Old verdicts stay on record.
     """
     table = tables.submissions
     query = select(table.c.id, table.c.round).where(
@@ -262,7 +264,7 @@ def _held() -> Any:
     return select(*columns).join(leases, leases.c.submission == table.c.id)
 
 
-def _valid(connection: Connection, nonce: str, now: float) -> Row[Any]:
+def _require_valid(connection: Connection, nonce: str, now: float) -> Row[Any]:
     table = tables.leases
     row: Row[Any] | None = connection.execute(
         _held().where(table.c.nonce == nonce, table.c.state == "active")
@@ -340,7 +342,7 @@ def _change(connection: Connection, submission: int, now: float, kind: str, **va
 
 
 def queue_length(connection: Connection) -> dict[str, int]:
-    """How many submissions are in each state."""
+    """Return how many submissions are in each state."""
     table = tables.submissions
     rows = connection.execute(select(table.c.state, func.count()).group_by(table.c.state))
     return {row[0]: row[1] for row in rows}

@@ -31,12 +31,12 @@ class Waiting(NamedTuple):
 def in_turn(
     waiting: list[Waiting], running: Counter[int], served: dict[int, float]
 ) -> list[Waiting]:
-    """The waiting in the order they are measured.
+    """Sort the waiting into the order in which they are measured.
 
     First those whose learner has the fewest before it (running, or waiting longer), then the
     learner who was served longest ago, then who came first.
     """
-    before = Counter(running)
+    before = Counter(running)  # copied, since it is counted on below
     keyed = []
     for one in sorted(waiting, key=lambda one: (one.queued, one.id)):
         keyed.append(((before[one.person], served.get(one.person, 0.0), one.queued, one.id), one))
@@ -45,7 +45,7 @@ def in_turn(
 
 
 def load_queue(connection: Connection) -> list[Waiting]:
-    """The waiting in their order, from the database."""
+    """Load the waiting in the order in which they are measured."""
     table, leases = tables.submissions, tables.leases
     query = select(*(table.c[name] for name in Waiting._fields)).where(table.c.state == "queued")
     waiting = [Waiting(*row) for row in connection.execute(query)]
@@ -68,18 +68,21 @@ def load_queue(connection: Connection) -> list[Waiting]:
 
 
 class Pace(NamedTuple):
-    """How fast the line moves: how long a check typically lasts, and how many go on at once."""
+    """Speed of the queue: the typical length of a check, and how many go on at once."""
 
     typical_s: float
     slots: int
 
     def wait_s(self, ahead: int) -> float | None:
-        """How long until a submission with so many ahead of it is begun; None without a runner."""
+        """Estimate seconds until a submission with `ahead` before it starts; None without runners.
+
+        Checks under way are on average half done, hence the half.
+        """
         return round(self.typical_s * (ahead + 0.5) / self.slots, 1) if self.slots else None
 
 
 def load_pace(connection: Connection, now: float) -> Pace:
-    """From the median of the last checks and the runners that are there."""
+    """Return the pace by the median of the last 50 checks and the runners that are alive."""
     table = tables.leases
     query = (
         select(table.c.ended - table.c.taken)

@@ -24,8 +24,7 @@ from bottleneck_lab.cohort.running.executors.base import Executor
 from bottleneck_lab.cohort.running.job import FILES, Job, Result, read_result, write_job
 from bottleneck_lab.cohort.running.leases import Lease
 from bottleneck_lab.cohort.running.queue_order import Waiting
-from bottleneck_lab.cohort.running.workers import Runner as Self_
-from bottleneck_lab.cohort.running.workers import Slot, announce
+from bottleneck_lab.cohort.running.workers import RunnerStatus, Slot, report_status
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.errors import LabError, MachineError
@@ -38,7 +37,7 @@ BEAT_S = 5.0
 
 
 class Runner:
-    """One loop over everything under way. `step` is one turn of it; `run` turns until told to stop."""
+    """One loop over everything under way. `step` is one turn of it; `run` turns until stopped."""
 
     def __init__(
         self,
@@ -62,20 +61,21 @@ class Runner:
         self._moved = False
 
     def run(self, stopping: Callable[[], bool], pause_s: float = 0.2) -> None:
-        """Until `stopping`; then jobs of an executor that cannot survive are ended and queued
-        again, without blame.
+        """Measure until `stopping` returns True.
+
+        Then jobs of an executor that cannot survive are ended and queued again, without blame.
         """
-        while not self._done(self.recover) and not stopping():
+        while not self._try(self.recover) and not stopping():
             time.sleep(1.0)
         while not stopping():
             self._moved = False
-            self._done(self.step)
+            self._try(self.step)
             if not self._moved:
                 time.sleep(pause_s)
-        self._done(self.stop)
+        self._try(self.stop)
 
-    def _done(self, work: Callable[[], object]) -> bool:
-        """Whether it could be done: a database that restarts is waited for."""
+    def _try(self, work: Callable[[], object]) -> bool:
+        """Return False if the database does not answer; it may be restarting, so try again."""
         try:
             work()
         except (OperationalError, InterfaceError) as error:
@@ -85,9 +85,7 @@ class Runner:
         return True
 
     def recover(self) -> None:
-        """Take over what an earlier runner with this name left: go on with jobs that survive it,
-        queue the others again.
-        """
+        """Take over from an earlier runner of this name: adopt surviving jobs, requeue others."""
         with self._cohort.database.writing() as connection:
             now = self._cohort.database.clock()
             for lease in leases.active_leases(connection, self._name):
@@ -131,35 +129,34 @@ class Runner:
         self._executor.close()
         self._under_way.clear()
         with self._cohort.database.writing() as connection:
-            announce(connection, self._said([], 0.0))
+            report_status(connection, self._status([], 0.0))  # seen at 0: gone at once
 
-    def _said(self, slots: list[Slot], seen: float) -> Self_:
-        return Self_(self._name, self._executor.name, slots, seen, self._executor.health())
+    def _status(self, slots: list[Slot], seen: float) -> RunnerStatus:
+        return RunnerStatus(self._name, self._executor.name, slots, seen, self._executor.health())
 
     def _keep_alive(self) -> None:
-        """Prolong the leases, end jobs that lost theirs or take too long, queue again what others
-        let lapse, and be seen.
+        """Prolong leases, end jobs that lost theirs or take too long, and report the status.
+
+        Leases that other runners let lapse are queued again here: any runner that lives sees to it.
         """
         now = self._cohort.database.clock()
-        if 0 <= now - self._beat < BEAT_S:
+        if 0 <= now - self._beat < BEAT_S:  # a clock that was set back does not stop the beat
             return
         with self._cohort.database.writing() as connection:
             kept = leases.renew(connection, list(self._under_way), now)
             limit_s = load_settings(connection).job_limit_s
             leases.expire(connection, now)
-            announce(connection, self._said(self._slots(), now))
+            submissions = {handle: lease.submission for lease, handle in self._under_way.values()}
+            slots = [
+                Slot(slot.name, submissions.get(slot.busy or "")) for slot in self._executor.slots()
+            ]
+            report_status(connection, self._status(slots, now))
         self._beat = now
         for nonce, (lease, handle) in list(self._under_way.items()):
             if nonce not in kept:
                 self._drop(nonce, "its lease has expired")
             elif now - lease.taken > limit_s and self._executor.poll(handle) == "running":
                 self._drop(nonce, f"it took longer than {limit_s:.0f} s")
-
-    def _slots(self) -> list[Slot]:
-        submissions = {handle: lease.submission for lease, handle in self._under_way.values()}
-        return [
-            Slot(slot.name, submissions.get(slot.busy or "")) for slot in self._executor.slots()
-        ]
 
     def _drop(self, nonce: str, why: str) -> None:
         lease, handle = self._under_way.pop(nonce)
@@ -169,7 +166,7 @@ class Runner:
         self._clear(lease, handle)
 
     def _begin(self) -> bool:
-        """Claim and start one job, where there is one and room for it."""
+        """Claim and start one job if there is one and room for it; False if nothing was begun."""
         chosen: list[str] = []
 
         def choose(waiting: Waiting) -> str | None:
@@ -187,6 +184,7 @@ class Runner:
                     self._cohort.database.clock(),
                 )
         except BaseException:
+            # The transaction is undone, so the slot that it took must be given back as well.
             for slot in chosen:
                 self._executor.release(slot, None)
             raise
@@ -200,7 +198,17 @@ class Runner:
         try:
             blobs = self._cohort.blobs
             capture = files_of(blobs.get(lease.capture)) if lease.capture else {}
-            write_job(folder, self._job(lease), files_of(blobs.get(lease.blob)), capture)
+            job = Job(
+                lease.nonce,
+                lease.lab,
+                lease.lab_hash,
+                lease.device,
+                self._sandbox_required,
+                self._quiet_s,
+                msgspec.json.decode(lease.circumstances, type=Circumstances).record,
+                self._limits_required,
+            )
+            write_job(folder, job, files_of(blobs.get(lease.blob)), capture)
             handle = self._executor.submit(lease.slot, folder, lease.device)
         except LabError as error:
             log.warning("%s cannot be measured: %s", lease.submission, error.message)
@@ -210,19 +218,6 @@ class Runner:
         self._under_way[lease.nonce] = (lease, handle)
         with self._cohort.database.writing() as connection:
             leases.set_job(connection, lease, handle)
-
-    def _job(self, lease: Lease) -> Job:
-        record = msgspec.json.decode(lease.told, type=Circumstances).record
-        return Job(
-            lease.nonce,
-            lease.lab,
-            lease.lab_hash,
-            lease.device,
-            self._sandbox_required,
-            self._quiet_s,
-            record,
-            self._limits_required,
-        )
 
     def _conclude(self, lease: Lease, handle: str) -> None:
         """Record what an ended job left, signed; or queue the submission again."""
@@ -237,16 +232,16 @@ class Runner:
         self._clear(lease, handle)
 
     def _record(self, lease: Lease, verdict: Verdict, checker: str) -> None:
+        # The job is not trusted: its verdict must be of the files that this runner laid out.
         expected = find_lab(lease.lab).code_hash(self._cohort.jobs / lease.nonce / FILES)
         if verdict.submission_hash not in (expected, ""):
             raise MachineError(
                 "The verdict is about other files than those submitted.",
                 "Look at the runner's machine.",
             )
-        held = {**verdict.isolation, "user": self._executor.user(lease.slot)}
-        signed = sign(
-            msgspec.structs.replace(verdict, binding=lease.binding, isolation=held), self._key
-        )
+        isolation = {**verdict.isolation, "user": self._executor.user(lease.slot)}
+        bound = msgspec.structs.replace(verdict, binding=lease.binding, isolation=isolation)
+        signed = sign(bound, self._key)
         document = msgspec.json.encode(signed).decode()
         with self._cohort.database.writing() as connection:
             leases.finish(
@@ -286,7 +281,6 @@ def keep_lock(cohort: Cohort, name: str) -> int:
 
     Returns the descriptor that holds it. Raises MachineError while another has it.
     """
-
     path = Path(cohort.folder / f"runner-{name}.lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

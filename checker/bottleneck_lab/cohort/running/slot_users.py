@@ -1,4 +1,4 @@
-"""A user for each slot: a runner that is root has the checks of two slots run as two users, who can
+"""A user for each slot: a runner that is root runs the checks of two slots as two users, who can
 read neither each other's files nor the cohort's.
 
 The whole job runs as its slot's user, verifier and workers. It is copied into a folder that only
@@ -25,7 +25,7 @@ from bottleneck_lab.measure.sandbox.cgroup import delegate_group, remove_tree
 from bottleneck_lab.measure.sandbox.visible import torch_home
 from bottleneck_lab.workspace.home import home
 
-PLACE = Path("/var/lib/bottleneck-lab-slots")
+USERS_ROOT = Path("/var/lib/bottleneck-lab-slots")
 FIRST_UID = 61000
 """The first that is taken where none is named: no account that a distribution or systemd hands out
 has it (systemd.io/UIDS-GIDS).
@@ -50,10 +50,11 @@ looks for the command.
 
 
 def parse_uids(text: str) -> list[int]:
-    """`61000-61003` or `61000,61007` as numbers. Raises UsageError for anything else, for root, and
-    for a user named twice.
+    """Return the numbers of `61000-61003` or `61000,61007`.
+
+    Raises UsageError for anything else, for root, and for a user named twice.
     """
-    found: list[int] = []
+    uids: list[int] = []
     for part in filter(None, map(str.strip, text.split(","))):
         matched = re.fullmatch(r"([1-9]\d*)(?:-(\d+))?", part)
         first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
@@ -61,16 +62,14 @@ def parse_uids(text: str) -> list[int]:
             raise UsageError(
                 f"'{part}' names no unprivileged users.", "Write their uids: --uids 61000-61003."
             )
-        found += range(first, last + 1)
-    if len(set(found)) < len(found):
+        uids += range(first, last + 1)
+    if len(set(uids)) < len(uids):
         raise UsageError(f"--uids {text} names a user twice.", "Every slot needs its own user.")
-    return found
+    return uids
 
 
 def free_uids(count: int) -> list[int]:
-    """As many uids as there are slots, of no account. Raises MachineError if one of them has an
-    account.
-    """
+    """Return `count` uids without an account. Raises MachineError if one of them has an account."""
     uids = list(range(FIRST_UID, FIRST_UID + count))
     for uid in uids:
         try:
@@ -86,8 +85,10 @@ def free_uids(count: int) -> list[int]:
 def require_slot_users(
     uids: list[int], *, sandbox_required: bool = True, python: str = sys.executable
 ) -> None:
-    """Raises MachineError if checks cannot run as these users: no right to change to them, or no
-    way for them to what a check needs.
+    """Try out that checks can run as these users.
+
+    Raises MachineError without the right to change to them, or if they cannot reach what a check
+    needs.
     """
     probe = [python, "-m", __name__, *(["sandbox"] if sandbox_required else [])]
     for uid in uids:
@@ -103,22 +104,22 @@ def require_slot_users(
             timeout=_PROBE_S,
         )
         if done.returncode:
-            said = (done.stdout.strip() or done.stderr.strip() or "no reason given").splitlines()[
-                -1
-            ]
+            output = done.stdout.strip() or done.stderr.strip() or "no reason given"
             raise MachineError(
-                f"Checks cannot run as uid {uid}: {said}.", f"{HOW_TO_OPEN} {HOW_TO_SHARE}"
+                f"Checks cannot run as uid {uid}: {output.splitlines()[-1]}.",
+                f"{HOW_TO_OPEN} {HOW_TO_SHARE}",
             )
 
 
 def as_user(uid: int, command: list[str], group: Path | None = None) -> list[str]:
-    """A command line that root runs as `uid` and the gid with that number, in a control group."""
+    """Return a command line that root runs as `uid`, and the gid of that number, in `group`."""
     return ["/bin/sh", "-c", _AS_USER, "sh", str(uid), str(group or ""), *command]
 
 
 def _environment(uid: int, folder: Path) -> dict[str, str]:
-    """The runner's own, with the user's home and temporary files in its folder, and the runner's
-    data sets and weights.
+    """Return the runner's own environment, with the user's home and temporary files in `folder`.
+
+    Data sets and weights stay the runner's.
     """
     name = f"slot-{uid}"
     return {
@@ -133,17 +134,18 @@ def _environment(uid: int, folder: Path) -> dict[str, str]:
 
 
 class SlotUser:
-    """The user of one slot, with its folder `place/UID`. Raises MachineError while another runner
-    has that user.
+    """The user of one slot, with its folder `root/UID`.
+
+    Raises MachineError while another runner has that user.
     """
 
-    def __init__(self, uid: int, place: Path) -> None:
+    def __init__(self, uid: int, root: Path) -> None:
         self.uid = uid
-        self._folder = place / str(uid)
+        self._folder = root / str(uid)
         self._group: Path | None = None
-        place.mkdir(parents=True, exist_ok=True)
-        place.chmod(0o711)
-        self._lock = os.open(place / f"{uid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        root.mkdir(parents=True, exist_ok=True)
+        root.chmod(0o711)  # users reach their own folders, and list nobody's
+        self._lock = os.open(root / f"{uid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -153,7 +155,8 @@ class SlotUser:
             ) from None
 
     def take_in(self, job: Path) -> Path:
-        """A copy of a job's folder for this user, who sees nothing of an earlier one; where it is.
+        """Copy a job's folder for this user, who sees nothing of an earlier one; return its path.
+
         Raises OSError.
         """
         self.clear()
@@ -166,16 +169,18 @@ class SlotUser:
         return copy
 
     def command(self, command: list[str]) -> list[str]:
-        """The command line that runs as this user, in its control group where there is one."""
+        """Return the command line that runs as this user, in its control group if there is one."""
         return as_user(self.uid, command, self._group)
 
     def environment(self) -> dict[str, str]:
-        """What a job of this user has in its environment."""
+        """Return the environment of a job of this user."""
         return _environment(self.uid, self._folder)
 
     def fetch(self, job: Path) -> None:
-        """Bring what the copy of `job` has for a result to `job` itself: the bytes of a plain file
-        of this user, nothing else.
+        """Bring the result from the copy of `job` to `job` itself.
+
+        Only the bytes of a plain file of this user: a link could lead to a secret that root can
+        read, and a pipe would never end.
         """
         try:
             descriptor = os.open(
@@ -189,12 +194,11 @@ class SlotUser:
                 (job / RESULT).write_bytes(file.read(MAX_RESULT_BYTES + 1))
 
     def clear(self) -> None:
-        """End what still runs in the user's control group, and remove its files, by the system's
-        own tool: a folder may be nested without end.
-        """
+        """End what still runs in the user's control group, and remove its files."""
         if self._group is not None:
             remove_tree(self._group)
             self._group = None
+        # `rm` rather than rmtree, which recurses: hostile code can nest folders without end.
         subprocess.run(
             ["rm", "-rf", "--", str(self._folder)], check=False, stderr=subprocess.DEVNULL
         )
@@ -205,7 +209,7 @@ class SlotUser:
 
 
 def _problem(sandbox_required: bool) -> str:
-    """What this user lacks for a check."""
+    """Return what this user lacks for a check; an empty string if nothing."""
     if sandbox_required and (problem := bubblewrap_problem()):
         return f"bubblewrap is {problem}"
     folder = home() / "datasets"

@@ -1,4 +1,4 @@
-"""Which runners are there, and how many checks they can do at once."""
+"""Runners as they last reported themselves, and how many checks they can do at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Slot(msgspec.Struct, frozen=True):
     busy: str | None = None
 
 
-class Runner(msgspec.Struct, frozen=True):
-    """A runner as it last said of itself."""
+class RunnerStatus(msgspec.Struct, frozen=True):
+    """A runner as it last reported itself. `seen` in seconds since the epoch."""
 
     name: str
     executor: str
@@ -28,15 +28,15 @@ class Runner(msgspec.Struct, frozen=True):
     health: dict[str, str]
 
     def alive(self, now: float) -> bool:
-        """Whether it has been heard of lately."""
+        """Return True if it has been heard from lately."""
         return now - self.seen < SILENT_S
 
 
-def load_runners(connection: Connection) -> list[Runner]:
-    """All that ever came, by name."""
+def load_runners(connection: Connection) -> list[RunnerStatus]:
+    """Return every runner that ever reported, by name."""
     rows = connection.execute(select(tables.runners).order_by(tables.runners.c.name))
     return [
-        Runner(
+        RunnerStatus(
             row.name,
             row.executor,
             msgspec.json.decode(row.slots, type=list[Slot]),
@@ -48,12 +48,12 @@ def load_runners(connection: Connection) -> list[Runner]:
 
 
 def free_slots(connection: Connection, now: float) -> int:
-    """How many checks go on at once, over all runners that are there."""
+    """Return how many checks can go on at once, over all runners that are alive."""
     return sum(len(runner.slots) for runner in load_runners(connection) if runner.alive(now))
 
 
-def announce(connection: Connection, runner: Runner) -> None:
-    """What a runner says of itself, in place of what it said before."""
+def report_status(connection: Connection, runner: RunnerStatus) -> None:
+    """Store a runner's status in place of its earlier one."""
     table = tables.runners
     connection.execute(table.delete().where(table.c.name == runner.name))
     values = {

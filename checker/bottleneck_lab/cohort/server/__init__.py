@@ -1,1 +1,1 @@
-"""The web server: an API for learners' clients, pages for browsers, and a stream of what changes."""
+"""The web server: an API for learners' clients, pages for browsers, and a stream of changes."""

@@ -1,4 +1,4 @@
-"""What learners' clients call. JSON both ways; every refusal is a `Refusal`."""
+"""The API of learners' clients: JSON both ways; every refusal is a `Refusal`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ UPLOAD_S = 60.0
 MAX_PACKED_BYTES = MAX_CAPTURE_BYTES * 4 // 3 + (64 << 10)
 """A capture in Base64, with names."""
 
-Asked = TypeVar("Asked", Join, Submission)
+Received = TypeVar("Received", Join, Submission)
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:
-    """The request's body. Raises RefusedError for one that is too large, before it is all read."""
+    """Return the request's body. Raises RefusedError as soon as it is too large."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -54,8 +54,8 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def _body(request: Request, type_: type[Asked]) -> Asked:
-    """The request's message. Raises RefusedError for one that is too large or not of that type."""
+async def _body(request: Request, type_: type[Received]) -> Received:
+    """Return the request's message. Raises RefusedError if it is too large or not of that type."""
     body = await _read(request, MAX_BODY_BYTES)
     try:
         return msgspec.json.decode(body, type=type_)
@@ -70,17 +70,17 @@ async def _body(request: Request, type_: type[Asked]) -> Asked:
 @router.post("/join", dependencies=[Depends(OPEN)])
 async def join(request: Request) -> Response:
     """Let a learner in."""
-    asked = await _body(request, Join)
-    return answer(await run_in_threadpool(_join, request, asked))
+    message = await _body(request, Join)
+    return answer(await run_in_threadpool(_join, request, message))
 
 
-def _join(request: Request, asked: Join) -> Joined:
+def _join(request: Request, message: Join) -> Joined:
     shared, now = state(request), state(request).cohort.database.clock()
     shared.joins.count(client(request))
     shared.wrong_codes.require(client(request))
     try:
         with shared.cohort.database.writing() as connection:
-            person, token = people.join(connection, asked, now)
+            person, token = people.join(connection, message, now)
     except RefusedError as refused:
         if refused.code != "already-joined":
             shared.wrong_codes.count(client(request))
@@ -97,18 +97,19 @@ def _join(request: Request, asked: Join) -> Joined:
 
 @router.post("/submissions", dependencies=[Depends(bearer)])
 async def submit(request: Request) -> Response:
-    """Take in a submission; answered once it is on the disk."""
+    """Take in a submission, and answer once it is on the disk."""
     token = bearer(request)
     state(request).requests.count(token)
-    asked = await _body(request, Submission)
-    accepted = await asyncio.wrap_future(state(request).intake.offer(token, asked))
+    submission = await _body(request, Submission)
+    accepted = await asyncio.wrap_future(state(request).intake.offer(token, submission))
     return answer(accepted, 201)
 
 
 @router.get("/captures/{name}", dependencies=[Depends(api_person)])
 def has_capture(request: Request, name: str) -> Response:
-    """Whether a capture is here already, so that nobody sends it twice. Raises RefusedError if it
-    is not.
+    """Confirm that a capture is here already, so that nobody sends it twice.
+
+    Raises RefusedError if it is not.
     """
     if not state(request).cohort.blobs.holds(name):
         raise RefusedError("not-found", "That capture is not here.", "`lab submit` sends it.")
@@ -117,8 +118,7 @@ def has_capture(request: Request, name: str) -> Response:
 
 @router.post("/captures")
 async def store_capture(request: Request, person: ByToken) -> Response:
-    """Store the files of a capture, for a submission that names it. Few at a time: each is held in
-    memory until it is on the disk.
+    """Store the files of a capture, for a submission that names it.
 
     Raises RefusedError for too many, too slow or too large ones, and for what is not a capture.
     """
@@ -148,11 +148,12 @@ def _store(request: Request, content: bytes) -> Stored:
 
 
 @router.get("/submissions/{handle}")
-async def standing(
+async def submission_standing(
     request: Request, person: ByToken, handle: str, after: int = -1, wait: float = 0.0
 ) -> Response:
-    """One submission; with `after`, not before its version is a later one, or `wait` seconds have
-    passed.
+    """Return where one submission is.
+
+    With `after`, only once its version is a later one or `wait` seconds have passed.
     """
     shared = state(request)
 
@@ -164,16 +165,17 @@ async def standing(
 
     loop = asyncio.get_running_loop()
     end = loop.time() + min(wait, MOST_WAIT_S)
-    found = await run_in_threadpool(look)
-    while found.version <= after and (left_s := end - loop.time()) > 0:
+    standing = await run_in_threadpool(look)
+    while standing.version <= after and (left_s := end - loop.time()) > 0:
+        # Every few seconds all the same: an event may come between the look and the wait.
         await shared.hub.next(person, min(left_s, 5.0))
-        found = await run_in_threadpool(look)
-    return answer(found)
+        standing = await run_in_threadpool(look)
+    return answer(standing)
 
 
 @router.get("/me")
 def me(request: Request, person: ByToken) -> Response:
-    """The cohort as this learner sees it."""
+    """Return the cohort as this learner sees it."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         return answer(load_me(connection, shared.judge, person, shared.cohort.database.clock()))
@@ -181,14 +183,14 @@ def me(request: Request, person: ByToken) -> Response:
 
 @router.get("/labs/{slug}/hints")
 def open_hints(request: Request, person: ByToken, slug: str) -> Response:
-    """How many hints of a lab this learner may take."""
+    """Return how many hints of a lab this learner may take."""
     with state(request).cohort.database.reading() as connection:
         return answer(OpenHints(load_rules(connection, current_name(slug), person.id).hints_open))
 
 
 @router.post("/login-link")
 def login_link(request: Request, person: ByToken) -> Response:
-    """A link that opens this learner's own page in a browser, once."""
+    """Return a link that opens this learner's own page in a browser, once."""
     database = state(request).cohort.database
     with database.writing() as connection:
         token = people.new_link(connection, person, database.clock())

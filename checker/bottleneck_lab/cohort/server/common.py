@@ -1,6 +1,4 @@
-"""Pages and streams for everybody: joining, logging in, what changes, and whether the server is
-well.
-"""
+"""Pages and streams for everybody: joining, logging in, changes, health and metrics."""
 
 from __future__ import annotations
 
@@ -29,16 +27,21 @@ router = APIRouter()
 
 @router.get("/")
 def first(session: AsAnybody) -> Response:
-    """Where somebody belongs."""
+    """Send a browser to the page where its owner belongs."""
     if session is None:
-        return RedirectResponse("/login", status_code=303)
-    return RedirectResponse("/room" if session.person.may("assistant") else "/me", status_code=303)
+        page = "/login"
+    elif session.person.may("assistant"):
+        page = "/room"
+    else:
+        page = "/me"
+    return RedirectResponse(page, status_code=303)
 
 
 @router.get("/join/{code}")
 def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
-    """What a learner types; the page behind the QR code. Raises RefusedError if the code is not
-    valid.
+    """Show the command that learners type; the page behind the QR code.
+
+    Raises RefusedError if the code is not valid.
     """
     shared, typed = state(request), plain_code(code)
     with shared.cohort.database.reading() as connection:
@@ -54,16 +57,15 @@ def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
 
 @router.get("/login")
 def login_page(request: Request, session: AsAnybody) -> Response:
-    """The form for instructors and assistants."""
+    """Show the form for instructors and assistants."""
     return state(request).page("login.html", session, wrong=False)
 
 
 @router.post("/login", dependencies=[Depends(OPEN)])
 def login(request: Request, fields: Form) -> Response:
-    """Check name and password. A wrong one costs as much time as a right one, and there are not
-    many tries.
-    """
+    """Check name and password. A wrong one takes as long as a right one."""
     shared, name = state(request), fields.get("name", "")
+    # By name too: an attacker with many addresses has no more tries at one instructor.
     for who in (client(request), f"name {name.lower()}"):
         shared.logins.require(who)
     with shared.cohort.database.reading() as connection:
@@ -77,9 +79,7 @@ def login(request: Request, fields: Form) -> Response:
 
 @router.get("/login/{token}", dependencies=[Depends(OPEN)])
 def login_by_link(request: Request, token: str) -> Response:
-    """A link from the terminal lets its owner in, once. Raises RefusedError if it is used or too
-    old.
-    """
+    """Log in by a link from the terminal. Raises RefusedError if it was used or is too old."""
     database = state(request).cohort.database
     with database.writing() as connection:
         person = people.use_link(connection, token, database.clock())
@@ -102,7 +102,7 @@ def logout(request: Request) -> Response:
 
 @router.get("/events")
 async def events(request: Request, session: AsLearner) -> Response:
-    """What changes for whoever asks, as an EventSource reads it."""
+    """Stream the changes that concern this session, as an EventSource reads them."""
     return StreamingResponse(
         state(request).hub.stream(session.person), media_type="text/event-stream"
     )
@@ -110,13 +110,13 @@ async def events(request: Request, session: AsLearner) -> Response:
 
 @router.get("/health/live", dependencies=[Depends(OPEN)])
 def live() -> Response:
-    """The server answers."""
+    """Confirm that the server answers."""
     return Response("ok\n", media_type="text/plain")
 
 
 @router.get("/metrics", dependencies=[Depends(OPEN)])
 def metrics(request: Request) -> Response:
-    """Figures for Prometheus."""
+    """Return figures for Prometheus."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         text = render_metrics(
@@ -127,7 +127,7 @@ def metrics(request: Request) -> Response:
 
 @router.get("/health/ready", dependencies=[Depends(OPEN)])
 def ready(request: Request) -> Response:
-    """The server and its database answer."""
+    """Confirm that the server and its database answer."""
     with state(request).cohort.database.reading() as connection:
         connection.exec_driver_sql("SELECT 1")
     return Response("ok\n", media_type="text/plain")

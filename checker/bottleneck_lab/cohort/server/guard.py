@@ -39,7 +39,7 @@ HEADERS = {
 
 
 class LoginNeededError(Exception):
-    """Somebody who is not logged in wants a page that needs it; the browser is sent to the login."""
+    """Somebody who is not logged in wants a page that needs it: the browser goes to the login."""
 
 
 def client(request: Request) -> str:
@@ -82,7 +82,7 @@ class Needs:
         self.role = role
 
     def __call__(self, request: Request) -> Session | None:
-        """Return the session. Raises LoginNeededError without one, RefusedError for a lesser role."""
+        """Return the session. Raises LoginNeededError, or RefusedError for a lesser role."""
         session = session_of(request)
         if self.role is None:
             return session

@@ -1,5 +1,6 @@
-"""What changed, told to everybody who watches. The log of events in the database is followed, so
-that runners in other processes are heard too.
+"""Changes, sent to everybody who watches.
+
+The log of events in the database is followed, so that runners in other processes are heard too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FOR_ALL = ("announced", "settings")
 
 
 class Event(NamedTuple):
-    """Something that happened; `person` is whom it concerns."""
+    """A change; `person` is whom it concerns."""
 
     id: int
     kind: str
@@ -50,7 +51,7 @@ class Hub:
             with contextlib.suppress(SQLAlchemyError):  # a database that restarts is asked again
                 for event in await run_in_threadpool(self._since, last):
                     last = event.id
-                    self._tell(event)
+                    self._send(event)
 
     def _last(self) -> int:
         with self._database.reading() as connection:
@@ -66,12 +67,11 @@ class Hub:
         with self._database.reading() as connection:
             return [Event(*row) for row in connection.execute(query)]
 
-    def _tell(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         for queue, person in self._watchers.items():
             if person.may("assistant") or event.person == person.id or event.kind in FOR_ALL:
-                with contextlib.suppress(
-                    asyncio.QueueFull
-                ):  # a page that does not read gets the next one
+                # A page that does not read its events reloads on the next one that it gets.
+                with contextlib.suppress(asyncio.QueueFull):
                     queue.put_nowait(event)
 
     @contextlib.contextmanager
@@ -86,7 +86,7 @@ class Hub:
             del self._watchers[queue]
 
     async def stream(self, person: Person) -> AsyncIterator[bytes]:
-        """The events that concern this person, as an EventSource reads them."""
+        """Yield the events that concern this person, as an EventSource reads them."""
         with self._watching(person) as queue:
             yield b"retry: 2000\n\n"
             while True:
@@ -101,13 +101,13 @@ class Hub:
                 yield f"id: {event.id}\nevent: change\ndata: {about}\n\n".encode()
 
     async def next(self, person: Person, most_s: float) -> None:
-        """Wait until something happens that concerns this person, at most that long."""
+        """Wait until something happens that concerns this person, at most `most_s` seconds."""
         with self._watching(person) as queue, contextlib.suppress(TimeoutError):
             await asyncio.wait_for(queue.get(), most_s)
 
     @property
     def watchers(self) -> int:
-        """How many pages are open."""
+        """Return how many pages and clients are following."""
         return len(self._watchers)
 
     def close(self) -> None:

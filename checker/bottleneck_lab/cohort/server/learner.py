@@ -22,13 +22,13 @@ router = APIRouter()
 
 @router.get("/me")
 def me(request: Request, session: AsLearner) -> Response:
-    """The learner's standing."""
+    """Show the learner's own page."""
     return _me(request, session, "me.html")
 
 
 @router.get("/me/live")
 def me_live(request: Request, session: AsLearner) -> Response:
-    """The part of it that changes."""
+    """Return the part of the page that changes."""
     return _me(request, session, "_me.html")
 
 
@@ -42,7 +42,7 @@ def _me(request: Request, session: Session, template: str) -> Response:
 
 @router.get("/me/submissions/{handle}")
 def my_submission(request: Request, session: AsLearner, handle: str) -> Response:
-    """One's own submission with its verdict, once that is released."""
+    """Show one's own submission with its verdict, once that is released."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         standing = load_standing(
@@ -55,10 +55,8 @@ def my_submission(request: Request, session: AsLearner, handle: str) -> Response
 @router.post("/me/leaderboard")
 def show_me(request: Request, session: AsLearner, fields: Form) -> Response:
     """Appear on the leaderboard under a pseudonym, or no longer."""
-    pseudonym, table = (
-        clean(fields.get("pseudonym", ""), 40) or session.person.pseudonym,
-        tables.people,
-    )
+    table = tables.people
+    pseudonym = clean(fields.get("pseudonym", ""), 40) or session.person.pseudonym
     values = {"on_leaderboard": fields.get("shown") == "yes", "pseudonym": pseudonym}
     with state(request).cohort.database.writing() as connection:
         connection.execute(update(table).where(table.c.id == session.person.id).values(values))
@@ -67,7 +65,7 @@ def show_me(request: Request, session: AsLearner, fields: Form) -> Response:
 
 @router.get("/leaderboard")
 def leaderboard(request: Request, session: AsLearner) -> Response:
-    """Who chose to be seen, by labs passed. Raises RefusedError in a cohort without a leaderboard."""
+    """Show the leaderboard. Raises RefusedError in a cohort without one."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         if not load_settings(connection).leaderboard:

@@ -1,4 +1,4 @@
-"""How often somebody may try: counted in memory, by whatever names the one who asks."""
+"""Rate limits, counted in memory by whatever names the one who asks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_NAMES = 10_000
 
 
 class Limit:
-    """At most `most` within `window_s` for each name."""
+    """At most `most` within `window_s` seconds for each name."""
 
     def __init__(
         self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic
@@ -23,7 +23,7 @@ class Limit:
         self._lock = threading.Lock()
 
     def count(self, name: str) -> None:
-        """One more. Raises RefusedError when that is too many."""
+        """Count one more. Raises RefusedError when that is too many."""
         with self._lock:
             times = self._recent(name)
             if len(times) >= self._most:
@@ -31,9 +31,7 @@ class Limit:
             times.append(self._clock())
 
     def require(self, name: str) -> None:
-        """The same without counting: for what counts only when it fails. Raises RefusedError if
-        there were too many.
-        """
+        """Raise RefusedError if there were too many; for what is counted only when it fails."""
         with self._lock:
             times = self._recent(name)
             if len(times) >= self._most:

@@ -1,4 +1,4 @@
-"""Runs the server and a runner next to it, which is restarted if it dies."""
+"""Running the server, and a runner next to it that is restarted if it dies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bottleneck_lab.cohort.serve")
 STOP_S = 5
-"""How long open requests may go on after the server was told to stop."""
+"""Seconds that open requests may go on after the server was told to stop."""
 
 
 class _Server(uvicorn.Server):
@@ -53,9 +53,8 @@ def serve(
     )
     server = _Server(config)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, lambda _signum, _frame: None
-        )  # uvicorn raises them once more after it has stopped
+        # uvicorn raises a signal once more after it has stopped; the default would end us with it.
+        signal.signal(number, lambda _signum, _frame: None)
     server.run()
     if not server.started:
         raise MachineError(
@@ -65,9 +64,7 @@ def serve(
 
 
 class Keeper:
-    """Keeps a command running: started again when it ends, after a pause that grows while it keeps
-    ending at once.
-    """
+    """Keeps a command running: starts it again when it ends, after a pause that doubles."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -91,7 +88,7 @@ class Keeper:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, start_new_session=True
             )
-            if self._stopping.is_set():  # just then
+            if self._stopping.is_set():  # since the loop looked; __exit__ saw no process then
                 self._process.terminate()
             status = self._process.wait()
             if not self._stopping.is_set():

@@ -1,5 +1,7 @@
-"""The instructor's pages. Assistants see everything and can help; only instructors decide who is
-in, what counts and what is measured again.
+"""The instructor's pages.
+
+Assistants see the room and can help; only instructors decide who is in, what counts and what is
+measured again.
 """
 
 from __future__ import annotations
@@ -44,28 +46,28 @@ router = APIRouter()
 
 @router.get("/room")
 def room(request: Request, session: AsAssistant) -> Response:
-    """Everybody at a glance."""
+    """Show everybody at a glance."""
     return _room(request, session, "room.html")
 
 
 @router.get("/room/live")
 def room_live(request: Request, session: AsAssistant) -> Response:
-    """The part of it that changes."""
+    """Return the part of the room that changes."""
     return _room(request, session, "_room.html")
 
 
 def _room(request: Request, session: Session, template: str) -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        found = load_room(connection, shared.judge, shared.cohort.database.clock())
+        view = load_room(connection, shared.judge, shared.cohort.database.clock())
         codes = people.join_codes(connection)
-    drawn = qr_page(f"{shared.url}/join/{codes[0]}") if codes else ""
-    return shared.page(template, session, room=found, codes=codes, qr=drawn)
+    qr = qr_page(f"{shared.url}/join/{codes[0]}") if codes else ""
+    return shared.page(template, session, room=view, codes=codes, qr=qr)
 
 
 @router.post("/room/announce")
 def announce(request: Request, session: AsAssistant, fields: Form) -> Response:
-    """Tell all learners something; or withdraw what was told."""
+    """Announce something to all learners, or withdraw an announcement."""
     database, table = state(request).cohort.database, tables.announcements
     with database.writing() as connection:
         now = database.clock()
@@ -79,7 +81,7 @@ def announce(request: Request, session: AsAssistant, fields: Form) -> Response:
 
 @router.post("/room/pause", dependencies=[Depends(INSTRUCTOR)])
 def pause(request: Request, fields: Form) -> Response:
-    """Begin no further check, or go on. Submissions are taken in all the same."""
+    """Pause checks, or resume them. Submissions are taken in all the same."""
     database = state(request).cohort.database
     with database.writing() as connection:
         change_settings(connection, paused=fields.get("paused") == "yes")
@@ -89,7 +91,7 @@ def pause(request: Request, fields: Form) -> Response:
 
 @router.get("/labs/{slug}")
 def lab(request: Request, session: AsAssistant, slug: str) -> Response:
-    """One lab over all learners."""
+    """Show one lab over all learners."""
     shared = state(request)
     _require_lab(slug)
     with shared.cohort.database.reading() as connection:
@@ -160,9 +162,7 @@ def _number(text: str) -> int | None:
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
 def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
-    """Measure again everything that was submitted for a lab; with `checker`, what that version of
-    the checker measured.
-    """
+    """Measure a lab's submissions again; with `checker`, those of that version of the checker."""
     shared = state(request)
     with shared.cohort.database.writing() as connection:
         judged = shared.judge.latest(connection, tables.submissions.c.lab == slug)
@@ -175,7 +175,7 @@ def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
 
 @router.get("/people/{handle}")
 def person(request: Request, session: AsAssistant, handle: str) -> Response:
-    """One learner."""
+    """Show one learner."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         who = people.by_handle(connection, handle)
@@ -197,7 +197,7 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
 
 @router.post("/people/{handle}/extend", dependencies=[Depends(INSTRUCTOR)])
 def extend_person(request: Request, handle: str, fields: Form) -> Response:
-    """Give somebody more time or more submissions."""
+    """Grant somebody more time or more submissions."""
     lab = fields.get("lab", "")
     _require_lab(lab)
     database = state(request).cohort.database
@@ -210,8 +210,9 @@ def extend_person(request: Request, handle: str, fields: Form) -> Response:
 
 @router.post("/people/{handle}/remove")
 def remove_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
-    """Take somebody out, or, for one on the roster, let them join again. Raises RefusedError for
-    oneself.
+    """Remove somebody or, for one on the roster, let them join again.
+
+    Raises RefusedError for oneself.
     """
     database = state(request).cohort.database
     with database.writing() as connection:
@@ -231,7 +232,7 @@ def remove_person(request: Request, session: AsInstructor, handle: str, fields: 
 def submission(
     request: Request, session: AsAssistant, handle: str, against: str = "shipped"
 ) -> Response:
-    """One submission: files, verdicts, attempts at measuring it."""
+    """Show one submission: files, verdicts, attempts at measuring it."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         whole = load_whole(connection, shared.judge, shared.cohort.blobs, handle, against)
@@ -242,15 +243,14 @@ PAGE_OF_ITS_OWN = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src"
     " 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 )
-"""For a page that was made from a learner's file: it runs its own scripts, as a site that is
+"""Policy of a page made from a learner's file: it runs its own scripts, but as a site that is
 nobody's, without cookies and without a way out.
 """
 
 
 @router.get("/submissions/{handle}/capture", dependencies=[Depends(ASSISTANT)])
 def capture_report(request: Request, handle: str) -> Response:
-    """The report of the capture that came with a submission, with causes and findings. One is made
-    at a time.
+    """Show the report of the capture that came with a submission, with causes and findings.
 
     Raises RefusedError if there is none, or it cannot be read.
     """
@@ -280,12 +280,12 @@ def regrade(request: Request, handle: str) -> Response:
 
 @router.get("/grades")
 def grades(request: Request, session: AsInstructor) -> Response:
-    """Every learner's scores, and the exports."""
+    """Show every learner's scores, and the exports."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        found = load_grades(connection, shared.judge)
+        all_grades = load_grades(connection, shared.judge)
     rows: dict[str, list[Grade]] = {}
-    for grade in found:
+    for grade in all_grades:
         rows.setdefault(grade.student.handle, []).append(grade)
     return shared.page("grades.html", session, rows=rows, labs=list(load_labs()), exports=EXPORTS)
 
@@ -320,7 +320,7 @@ def roster(request: Request, fields: Form) -> Response:
 
 @router.get("/settings")
 def settings(request: Request, session: AsInstructor) -> Response:
-    """What holds for the whole cohort."""
+    """Show the settings of the whole cohort."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         values = load_settings(connection)
@@ -343,9 +343,7 @@ _FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
 
 @router.post("/settings", dependencies=[Depends(INSTRUCTOR)])
 def change(request: Request, fields: Form) -> Response:
-    """Set limits, the late policy, the leaderboard. Raises RefusedError if a value is out of its
-    range.
-    """
+    """Set limits, the late policy, the leaderboard. Raises RefusedError for a wrong value."""
     database = state(request).cohort.database
     numbers = {name: _number(fields[name]) for name in _FIELDS if fields.get(name, "").strip()}
     late = {
@@ -366,7 +364,7 @@ def change(request: Request, fields: Form) -> Response:
 
 @router.post("/settings/codes", dependencies=[Depends(INSTRUCTOR)])
 def codes(request: Request, fields: Form) -> Response:
-    """A further join code, or the end of one."""
+    """Add a join code, or revoke one."""
     database = state(request).cohort.database
     with database.writing() as connection:
         if code := fields.get("revoke"):
@@ -378,14 +376,9 @@ def codes(request: Request, fields: Form) -> Response:
 
 @router.post("/settings/staff", dependencies=[Depends(INSTRUCTOR)])
 def staff(request: Request, fields: Form) -> Response:
-    """Add an assistant or an instructor, with a password of at least twelve characters. Raises
-    RefusedError if something is missing.
-    """
-    name, password, role = (
-        clean(fields.get("name", "")),
-        fields.get("password", ""),
-        fields.get("role", ""),
-    )
+    """Add an assistant or an instructor. Raises RefusedError if something is missing."""
+    name, role = clean(fields.get("name", "")), fields.get("role", "")
+    password = fields.get("password", "")
     if not name or len(password) < 12 or role not in ("assistant", "instructor"):
         raise RefusedError(
             "bad-request",

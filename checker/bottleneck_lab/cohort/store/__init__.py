@@ -1,3 +1,1 @@
-"""Where a cohort's state lives: one database, SQLite or PostgreSQL, and a folder of
-content-addressed blobs.
-"""
+"""State of a cohort in its database, SQLite or PostgreSQL."""

@@ -1,6 +1,4 @@
-"""Opening the database, and the two kinds of transaction: reading, and writing with everybody else
-kept out.
-"""
+"""Opening the database, and its two kinds of transaction: reading, and writing alone."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A consistent view that nobody's writing changes meanwhile."""
+        """Open a consistent view that nobody's writing changes meanwhile."""
         with self.engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execution_options(isolation_level="REPEATABLE READ")
@@ -45,11 +43,10 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that is alone in writing from its first statement on. Durable when the
-        block has ended.
+        """Open a transaction that is alone in writing from its first statement on.
 
-        SQLite's ordinary BEGIN takes the lock at the first write, and fails then if anyone else
-        wrote in between: 251 of 300 parallel uploads did.
+        It is durable when the block has ended. SQLite's ordinary BEGIN takes the lock at the first
+        write, and fails then if anyone else wrote in between: 251 of 300 parallel uploads did.
         """
         with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if connection.dialect.name == "postgresql":
@@ -108,8 +105,7 @@ def explained() -> Iterator[None]:
 
 
 def migrate(database: Database) -> None:
-    """Bring the schema to this version's. Changes nothing where it is there already."""
-
+    """Bring the schema to this version's; does nothing if it is there already."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     with explained(), database.writing() as connection:
@@ -118,7 +114,8 @@ def migrate(database: Database) -> None:
 
 
 def note(connection: Connection, at: float, kind: str, text: str = "", **about: Any) -> None:
-    """Append to the log of events, which pages follow. `about` may name `person` (its number) and
-    `submission` (its handle).
+    """Append to the log of events, which pages follow.
+
+    `about` may name `person` (its number) and `submission` (its handle).
     """
     connection.execute(tables.events.insert().values(at=at, kind=kind, text=text, **about))

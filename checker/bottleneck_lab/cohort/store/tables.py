@@ -1,5 +1,6 @@
-"""The tables. Times are seconds since the epoch (UTC); secrets are stored as their SHA-256 or as an
-argon2 hash.
+"""Tables of the database.
+
+Times are seconds since the epoch (UTC); secrets are stored as their SHA-256 or as an argon2 hash.
 """
 
 from __future__ import annotations
@@ -56,6 +57,14 @@ people = Table(
     Column("section", Text, nullable=False, default=""),
     Column("sis_id", Text, nullable=False, default=""),
     Column("sis_login", Text, nullable=False, default=""),
+    Column("canvas_id", Text, nullable=False, default=""),
+    # Of one who joined twice: whose submissions count together. Nothing is moved, since verdicts
+    # are signed for the learner who submitted.
+    Column("merged_into", Integer),
+    # Who this person says to be, until an instructor has decided.
+    Column("claims", Integer),
+    Column("needs_help", Float),
+    Column("help_text", Text, nullable=False, default=""),
     Column("token_sha256", String(64), unique=True),
     Column("password_hash", Text),
     Column("created", Float, nullable=False),
@@ -113,6 +122,17 @@ extensions = Table(
     Column("extra_budget", Integer, nullable=False, default=0),
 )
 
+overrides = Table(
+    "overrides",
+    metadata,
+    Column("person", ForeignKey("people.id"), primary_key=True),
+    Column("lab", Text, primary_key=True),
+    Column("points", Float, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("author", ForeignKey("people.id"), nullable=False),
+    Column("at", Float, nullable=False),
+)
+
 submissions = Table(
     "submissions",
     metadata,
@@ -127,7 +147,7 @@ submissions = Table(
     Column("capture", String(64)),
     Column("received", Float, nullable=False),
     Column("receipt", Text, nullable=False),
-    Column("told", Text, nullable=False),
+    Column("circumstances", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("round", Integer, nullable=False, default=0),
     Column("queued", Float, nullable=False),
@@ -215,8 +235,6 @@ events = Table(
 
 
 def blobs_of_submissions(connection: Connection) -> set[str]:
-    """The names of all blobs that submissions refer to: their files, and the captures that came
-    with them.
-    """
+    """Return the names of all blobs that submissions refer to: files, and captures with them."""
     rows = connection.execute(select(submissions.c.blob, submissions.c.capture))
     return {name for row in rows for name in row if name is not None}

@@ -1,6 +1,4 @@
-"""Content-addressed files: a name is the SHA-256 of what it holds, so that a changed blob is
-noticed when it is read.
-"""
+"""Content-addressed files: a name is the SHA-256 of the content, so a changed blob is noticed."""
 
 from __future__ import annotations
 
@@ -31,15 +29,15 @@ class Blobs:
                 (folder / f"{number:02x}").mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """Where the blob with that name is, or would be."""
+        """Return the path of the blob with that name, whether or not it is there."""
         return self._folder / name[:2] / name
 
     def put(self, contents: list[bytes]) -> list[str]:
-        """Store each and return their names. All are on the disk, folders included, when this
-        returns.
-        """
+        """Store each and return their names. All are on the disk when this returns."""
         with explained(self._folder):
+            # In threads: fsync waits for the disk, and waits overlap.
             names = list(self._pool.map(self._write, contents))
+            # A new name is durable only once its folder is (fsync(2)).
             list(self._pool.map(sync_folder, {self.path(name).parent for name in names}))
         return names
 
@@ -61,16 +59,14 @@ class Blobs:
         return name
 
     def holds(self, name: str) -> bool:
-        """Whether there is a blob with that name; one that there is will not be collected within
-        the hour.
-        """
+        """Return True if there is a blob with that name, and keep it for the next hour."""
         if not re.fullmatch(r"[0-9a-f]{64}", name) or not self.path(name).is_file():
             return False
         os.utime(self.path(name))
         return True
 
     def get(self, name: str) -> bytes:
-        """What was stored. Raises MachineError if it is gone or is no longer what it was."""
+        """Return a blob's content. Raises MachineError if it is gone or was altered."""
         try:
             content = self.path(name).read_bytes()
         except OSError as error:
@@ -86,8 +82,9 @@ class Blobs:
         return content
 
     def collect(self, wanted: Iterable[str], age_s: float = ORPHAN_AGE_S) -> int:
-        """Remove what is not `wanted` and older than `age_s`; how many. Leftovers of killed writers
-        go too.
+        """Remove blobs that are not `wanted` and older than `age_s`, and return how many.
+
+        Leftovers of killed writers go too.
         """
         keep, limit, removed = set(wanted), time.time() - age_s, 0
         for path in self._folder.glob("??/*"):

@@ -1,8 +1,8 @@
-"""Reading a learner's capture: in its own process, in the sandbox where there is one, since the
-file comes from elsewhere.
+"""Reading a learner's capture in a process of its own, in the sandbox where there is one.
 
-`python -m bottleneck_lab.cohort.submissions.capture_reading FOLDER` reads what `request.json` there
-asks, and leaves `reading.json` or `report.html`.
+A capture comes from elsewhere and may be hostile. `python -m
+bottleneck_lab.cohort.submissions.capture_reading FOLDER` reads `request.json` there, and leaves
+`reading.json` or `report.html`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bottleneck_lab.measure.sandbox.limits import Limits, set_limits
 from bottleneck_lab.measure.sandbox.process import python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment
 from bottleneck_lab.report.page.html import render_html
-from bottleneck_lab.trace import Timeline, load, merge_ranks
+from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.trace.load import by_number
 
 FILES, REQUEST, READING, REPORT = "capture", "request.json", "reading.json", "report.html"
@@ -36,8 +36,8 @@ LIMITS = Limits(
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """`title`: a report with that title is wanted, instead of figures; of the whole capture, and of
-    these stretches (ns from its begin).
+    """A request for a report with that `title`, or, without one, for figures of the whole capture
+    and of these stretches (ns from its begin).
     """
 
     title: str | None = None
@@ -52,8 +52,9 @@ class _Reading(msgspec.Struct, frozen=True):
 
 
 def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> CaptureFigures:
-    """What a capture shows as a whole and in these stretches, ns from its begin. Raises
-    CaptureError if it cannot be read.
+    """Return the figures of a capture as a whole and in `stretches` (ns from its begin).
+
+    Raises CaptureError if it cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="lab-reading-") as name:
         folder = Path(name)
@@ -68,8 +69,9 @@ def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> Captur
 
 
 def render_report(files: dict[str, bytes], title: str) -> bytes:
-    """The whole report of a capture as one page, with causes and findings. Raises CaptureError if
-    it cannot be read.
+    """Render the whole report of a capture as one page, with causes and findings.
+
+    Raises CaptureError if it cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="lab-reading-") as name:
         folder = Path(name)
@@ -119,33 +121,26 @@ def _output(path: Path) -> bytes:
         ) from error
 
 
-def _timeline(folder: Path) -> Timeline:
-    """All ranks together."""
-    files = sorted(
-        (path for path in folder.iterdir() if path.name != DESCRIPTION),
-        key=lambda path: by_number(path.name),
-    )
-    return merge_ranks([load(path) for path in files])
-
-
-def _figures(timeline: Timeline, stretches: list[Window]) -> _Reading:
-    found, (start, end) = analyse(timeline), timeline.extent
-    within = [dict(figures_within(timeline, found.times, stretch)) for stretch in stretches]
-    return _Reading(figures=figures_of(found.summary), span_ns=end - start, within=within)
-
-
 def main() -> None:
-    """The held process: what cannot be read is said in `reading.json`."""
+    """Run the contained process; a problem is reported in `reading.json`."""
     set_limits(LIMITS)
     folder = Path(sys.argv[1])
     request = msgspec.json.decode((folder / REQUEST).read_bytes(), type=_Request)
+    paths = [path for path in (folder / FILES).iterdir() if path.name != DESCRIPTION]
     try:
-        timeline = _timeline(folder / FILES)
+        # One file per rank: together they are the run.
+        timeline = merge_ranks(
+            [load(path) for path in sorted(paths, key=lambda path: by_number(path.name))]
+        )
         if request.title is not None:
             page = render_html(title=request.title, capture=analyse(timeline))
             (folder / REPORT).write_text(page, encoding="utf-8")
             return
-        reading = _figures(timeline, request.stretches)
+        capture, (start, end) = analyse(timeline), timeline.extent
+        within = [
+            dict(figures_within(timeline, capture.times, stretch)) for stretch in request.stretches
+        ]
+        reading = _Reading(figures=figures_of(capture.summary), span_ns=end - start, within=within)
     except CaptureError as error:
         reading = _Reading(problem=f"{error.message} {error.remedy}")
     (folder / READING).write_bytes(msgspec.json.encode(reading))

@@ -1,14 +1,13 @@
-"""What a learner submits about the work: the diagnosis, its record, and the capture it is based on.
+"""The diagnosis of a submission: answers, their record, and the capture that they are based on.
+
 A runner grades it, and notes what it took on trust.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from bottleneck_lab.analysis.selection import parse_stretch
-from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.cohort.submissions.capture_reading import read_figures
 from bottleneck_lab.errors import CaptureError, LabError
@@ -23,7 +22,7 @@ FROM_CAPTURE = (
     " machine; no runner can vouch for it."
 )
 NO_CAPTURE = "The diagnosis was not compared with the learner's own capture: {why}"
-AS_TOLD = (
+AS_REPORTED = (
     "When the diagnosis was committed, and with what help, is as reported by the learner's machine."
 )
 NOTHING = Record([], Help(), 0)
@@ -31,78 +30,67 @@ NOTHING = Record([], Help(), 0)
 
 
 class Diagnosis:
-    """The diagnosis of one submission. `capture` is the folder of the capture that came with it,
-    which may be missing.
+    """The diagnosis of one submission.
 
-    `questions` are those that are graded, `notes` what the verdict must say of them.
+    `capture` is the folder of the capture that came with it, which may be missing. `questions` are
+    those that are graded, `notes` what the verdict must say of them.
     """
 
     def __init__(self, lab: Lab, files: Path, capture: Path, record: Record | None) -> None:
         self._lab, self._files = lab, files
         self._record = record or NOTHING
-        self._answers = _answers(files)
-        self.questions, self.notes = (
-            questions_of(lab, self._record),
-            ([AS_TOLD] if self._record.commitments else []),
-        )
+        try:
+            self._answers = load_answers(files)
+        except LabError:  # broken TOML answers nothing
+            self._answers = {}
+        self.questions = questions_of(lab, self._record)
+        self.notes = [AS_REPORTED] if self._record.commitments else []
         self._seen = self._read(capture) if needs_capture(self.questions) else None
         if self._seen is None:
+            # A missing capture is not held against anybody: what needs it is left out.
             self.questions = [
                 question for question in self.questions if not needs_capture([question])
             ]
 
     def _read(self, capture: Path) -> CaptureFigures | None:
-        """The learner's capture as answers are compared with it; None, and a note why, where there
-        is none to be read.
-        """
+        """Return the figures of the learner's capture; None, and a note why, if it has none."""
         if not capture.is_dir():
             self.notes.append(NO_CAPTURE.format(why="none came with the submission."))
             return None
+        # Every stretch that an answer names, in what was submitted and in what was committed first.
+        answered = [self._answers, *(one.answers for one in self._record.commitments[:1])]
+        stretches = set()
+        for answers in answered:
+            for question in self.questions:
+                stretch = parse_stretch(str(answers.get(question.id))) if question.shows else None
+                if stretch and stretch.length > 0:
+                    stretches.add(stretch)
         try:
-            seen = read_figures(
-                {path.name: path.read_bytes() for path in capture.iterdir()}, self._stretches()
-            )
+            files = {path.name: path.read_bytes() for path in capture.iterdir()}
+            seen = read_figures(files, sorted(stretches))
         except CaptureError as error:
             self.notes.append(NO_CAPTURE.format(why=error.message))
             return None
         self.notes.append(FROM_CAPTURE)
         return seen
 
-    def _stretches(self) -> list[Window]:
-        """Every stretch that an answer names, in what was submitted and in what was committed
-        first.
-        """
-        told = [self._answers, *(commitment.answers for commitment in self._record.commitments[:1])]
-        named = (
-            parse_stretch(str(answers.get(question.id)))
-            for answers in told
-            for question in self.questions
-            if question.shows
-        )
-        return sorted({stretch for stretch in named if stretch and stretch.length > 0})
-
     def graded(self) -> tuple[list[CriterionResult], Prediction | None]:
-        """One result for each question that can be graded here, and the prediction."""
+        """Return a result for each question that can be graded here, and the prediction."""
         return grade_diagnosis(
             self.questions, self._answers, load_answers(self._lab.solution), self._seen
         )
 
     def standing(self, verdict: Verdict) -> Standing | None:
-        """What the diagnosis that was committed first is worth; None if none was, and nothing was
-        copied.
-        """
+        """Grade the diagnosis committed first; None if none was, and nothing was copied."""
         record = self._record
         if record.commitments and self._lab.spec.questions:
-            return standing_of(self._lab, record, verdict, self._files, self._captured)
+            # Only the capture of the last commitment came along; earlier ones stay unknown.
+            last = record.commitments[-1].capture
+            return standing_of(
+                self._lab,
+                record,
+                verdict,
+                self._files,
+                lambda name: self._seen if name == last else None,
+            )
         return Standing(None, copied=True) if is_copied(self._lab, record, self._files) else None
-
-    def _captured(self, name: str) -> CaptureFigures | None:
-        return self._seen if name == self._record.commitments[-1].capture else None
-
-
-def _answers(files: Path) -> dict[str, Any]:
-    """Broken TOML answers nothing."""
-    try:
-        return load_answers(files)
-    except LabError:
-        return {}

@@ -1,4 +1,4 @@
-"""What a workspace submits: the editable files, the diagnosis, and what the captures showed."""
+"""Gathering a submission: editable files, diagnosis, and figures of the captures."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 def gather(
     workspace: Workspace, device: Device, figures: dict[str, float], capture: str | None
 ) -> Submission:
-    """The submission of this workspace as it is now, with what its captures showed; the same
-    request again where it was sent before without an answer.
+    """Gather the submission of this workspace as it is now.
 
-    `capture` names the one that the diagnosis is about, as the server stored it.
+    `figures` are those of its captures; `capture` names the one that the diagnosis is about, as the
+    server stored it. If the same was sent before without an answer, it is that request again.
     """
     lab = workspace.lab
     with workspace.working("lab submit"), submission(workspace, lab) as folder:
@@ -37,6 +37,10 @@ def gather(
             for path in folder.rglob("*")
             if path.is_file()
         }
+    captures = [
+        Capture(path.name, iso(path.stat().st_mtime))
+        for _, path in numbered(workspace.captures)[-MOST_CAPTURES:]
+    ]
     return same_key(
         Submission(
             token_hex(16),
@@ -46,7 +50,7 @@ def gather(
             files,
             len(load_hints(workspace)),
             len(load_attempts(workspace)),
-            _captures(workspace),
+            captures,
             figures,
             load_record(workspace),
             capture,
@@ -54,15 +58,8 @@ def gather(
     )
 
 
-def _captures(workspace: Workspace) -> list[Capture]:
-    found = [path for _, path in numbered(workspace.captures)][-MOST_CAPTURES:]
-    return [Capture(path.name, iso(path.stat().st_mtime)) for path in found]
-
-
 def capture_files(folder: Path) -> dict[str, bytes] | None:
-    """What travels of a capture: its description, and the files that the profiler wrote; None if
-    that is more than may travel.
-    """
+    """Return a capture's description and the profiler's files; None if they are too large."""
     paths = [folder / DESCRIPTION, *find_traces(folder)]
     if sum(path.stat().st_size for path in paths) > MAX_CAPTURE_BYTES:
         return None
@@ -70,7 +67,7 @@ def capture_files(folder: Path) -> dict[str, bytes] | None:
 
 
 def files_problem(files: dict[str, bytes]) -> str | None:
-    """What is wrong with the files of a capture, as one sentence; None when they can be stored."""
+    """Explain in a sentence why files are not a capture; None when they can be stored."""
     if DESCRIPTION not in files or not 2 <= len(files) <= MAX_FILES:
         return f"A capture is {DESCRIPTION} and at most {MAX_FILES - 1} files of a profiler."
     strange = next((name for name in files if not _NAME.fullmatch(name)), None)

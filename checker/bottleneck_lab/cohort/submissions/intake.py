@@ -77,7 +77,7 @@ class Intake:
         self._thread.join()
 
     def offer(self, token: str, submission: Submission) -> Future[Accepted]:
-        """Queue a submission. The future gives Accepted once all is on the disk, or RefusedError."""
+        """Queue a submission; the future gives Accepted once it is on the disk, or RefusedError."""
         request = _Request(token, submission, Future())
         self._requests.put(request)
         return request.answer

@@ -140,7 +140,7 @@ class Ledger:
                 "capture": submission.capture,
                 "received": self._now,
                 "receipt": msgspec.json.encode(receipt).decode(),
-                "told": msgspec.json.encode(circumstances).decode(),
+                "circumstances": msgspec.json.encode(circumstances).decode(),
                 "state": "queued",
                 "queued": self._now,
             }

@@ -1,6 +1,4 @@
-"""A receipt says that the server has stored a submission. The learner keeps it, and anyone can
-verify it offline.
-"""
+"""Receipts: signed confirmations that the server has stored a submission, verifiable offline."""
 
 from __future__ import annotations
 
@@ -12,8 +10,17 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 
 from bottleneck_lab.catalog import current_name
-from bottleneck_lab.cohort.protocol import Receipt
-from bottleneck_lab.grading.attest import NAME_A_VERDICT, Verification, fingerprint, read_regular
+from bottleneck_lab.cohort.protocol import Joined, Receipt, Standing
+from bottleneck_lab.errors import MachineError
+from bottleneck_lab.grading.attest import (
+    NAME_A_VERDICT,
+    Verification,
+    fingerprint,
+    public_key_of,
+    read_regular,
+    verify_bytes,
+)
+from bottleneck_lab.grading.verdict import Verdict
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -33,13 +40,12 @@ def _canonical(receipt: Receipt) -> bytes:
 
 
 def sign_receipt(receipt: Receipt, key: Ed25519PrivateKey) -> Receipt:
-    """The receipt with its signature."""
+    """Return the receipt with its signature."""
     return msgspec.structs.replace(receipt, signature=key.sign(_canonical(receipt)).hex())
 
 
 def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | None:
-    """Why this is not a receipt that the key's owner signed; None when it is."""
-
+    """Explain why this is not a receipt that the key's owner signed; None when it is."""
     try:
         public_key.verify(bytes.fromhex(receipt.signature), _canonical(receipt))
     except (InvalidSignature, ValueError):
@@ -48,8 +54,7 @@ def receipt_problem(receipt: Receipt, public_key: Ed25519PublicKey) -> str | Non
 
 
 def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | None:
-    """Whether `path` holds a receipt signed with the private half of `public_key`; None if it holds
-    no receipt at all. Needs no network.
+    """Verify the receipt in `path`, without a network; None if it holds no receipt at all.
 
     Raises UsageError when it cannot be read.
     """
@@ -65,3 +70,24 @@ def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | N
         f" received {receipt.received_at}"
     )
     return Verification(True, f"A genuine receipt: {about}, content {receipt.content_sha256[:16]}.")
+
+
+def require_genuine(joined: Joined, standing: Standing) -> Verdict:
+    """Return the verdict of a learner's submission, as the cohort's key signed it.
+
+    Raises MachineError if it was not signed, or was signed for somebody or something else.
+    """
+    key = public_key_of(joined.public_key.encode())
+    checked = verify_bytes((standing.verdict or "").encode(), key)
+    bound = checked.verdict.binding if checked.verdict else None
+    if (
+        not checked.ok
+        or checked.verdict is None
+        or bound is None
+        or (bound.learner, bound.submission) != (joined.learner, standing.submission)
+    ):
+        raise MachineError(
+            "The verdict that arrived is not genuine.",
+            "Ask your instructor to look at this submission.",
+        )
+    return checked.verdict

@@ -1,3 +1,1 @@
-"""What pages, exports and the learner's client show: read from the database, computed when it is
-asked for.
-"""
+"""Views for pages, exports and the learner's client, computed from the database when needed."""

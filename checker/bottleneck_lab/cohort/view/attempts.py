@@ -1,4 +1,4 @@
-"""What a learner submitted: the attempts, what changed in each, and what their captures showed."""
+"""Attempts of learners: what changed in each, and what their captures showed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, select
 
-from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.protocol import Capture, files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
@@ -71,7 +71,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 def load_attempts(connection: Connection, judge: VerdictReader, *where: Any) -> list[Attempt]:
-    """Submissions, newest first."""
+    """Return submissions, newest first. `where` narrows them down."""
     table = tables.submissions
     judged = {one.submission: one for one in judge.latest(connection, *where)}
     query = select(table).where(*where).order_by(table.c.id.desc())
@@ -79,7 +79,7 @@ def load_attempts(connection: Connection, judge: VerdictReader, *where: Any) -> 
 
 
 def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
-    told = msgspec.json.decode(row.told, type=Circumstances)
+    circumstances = msgspec.json.decode(row.circumstances, type=Circumstances)
     return Attempt(
         row.handle,
         row.lab,
@@ -87,11 +87,11 @@ def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
         row.state,
         row.received,
         row.note,
-        told.hints,
-        told.checks,
-        told.captures,
-        told.figures,
-        told.record,
+        circumstances.hints,
+        circumstances.checks,
+        circumstances.captures,
+        circumstances.figures,
+        circumstances.record,
         row.capture,
         judged,
     )
@@ -104,13 +104,16 @@ def load_whole(
     handle: str,
     against: str = "shipped",
 ) -> Whole:
-    """One submission. `against`: what its files are compared with, the `shipped` ones or those of
-    the attempt `before`. Raises RefusedError.
+    """Return one submission, its files compared with others.
+
+    `against` is `shipped` for the lab's own files, or `before` for the learner's earlier attempt.
+    Raises RefusedError for an unknown handle.
     """
     table, people, leases = tables.submissions, tables.people, tables.leases
     row = connection.execute(select(table).where(table.c.handle == handle)).first()
     if row is None:
         raise RefusedError("not-found", "There is no such submission.", "Go back to the room.")
+    lab = load_labs()[row.lab]
     who = connection.execute(
         select(people.c.handle, people.c.name).where(people.c.id == row.person)
     ).one()
@@ -119,44 +122,40 @@ def load_whole(
     tries = connection.execute(
         select(*columns).where(leases.c.submission == row.id).order_by(leases.c.id)
     )
-    old = (
-        _files_before(connection, blobs, row)
-        if against == "before"
-        else _shipped(load_labs()[row.lab])
-    )
+
+    names = [*lab.spec.editable, "diagnosis.toml"]
+    old = {name: (lab.path / name).read_bytes() for name in names if (lab.path / name).is_file()}
+    if against == "before":
+        earlier = (table.c.person == row.person) & (table.c.lab == row.lab) & (table.c.id < row.id)
+        query = select(table.c.blob).where(earlier).order_by(table.c.id.desc())
+        if blob := connection.execute(query).scalar():
+            old = files_of(blobs.get(blob))
+    new = files_of(blobs.get(row.blob))
+
+    attempt = _attempt(row, rounds[-1][0] if rounds else None)
+    commitments = attempt.record.commitments if attempt.record else []
+    diagnosis = []
+    for question in lab.spec.questions if commitments else []:
+        answers = [each.answers for each in commitments if question.id in each.answers]
+        shown = [format_answer(question, each[question.id]) for each in answers]
+        diagnosis.append(AnsweredQuestion(question.ask, shown))
     return Whole(
-        _attempt(row, rounds[-1][0] if rounds else None),
+        attempt,
         who.handle,
         who.name,
         [(judged, verdict) for judged, verdict, _ in rounds],
         [(each[0], each[1], each[2], each[3], each[4]) for each in tries],
-        _changes(old, files_of(blobs.get(row.blob))),
+        {name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted(old | new)},
         against,
         row.receipt,
-        _diagnosis(load_labs()[row.lab], msgspec.json.decode(row.told, type=Circumstances).record),
+        diagnosis,
     )
 
 
-def _diagnosis(lab: Lab, record: Record | None) -> list[AnsweredQuestion]:
-    """What was committed, question by question."""
-    commitments = record.commitments if record else []
-    return [
-        AnsweredQuestion(
-            question.ask,
-            [
-                format_answer(question, each.answers[question.id])
-                for each in commitments
-                if question.id in each.answers
-            ],
-        )
-        for question in lab.spec.questions
-        if commitments
-    ]
-
-
 def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str, dict[str, bytes]]:
-    """The title of a submission's lab, and the files of the capture that came with it. Raises
-    RefusedError if there is none.
+    """Return the title of a submission's lab, and the files of the capture that came with it.
+
+    Raises RefusedError if there is none.
     """
     table = tables.submissions
     row = connection.execute(
@@ -169,34 +168,16 @@ def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str,
     return load_labs()[row.lab].spec.title, files_of(blobs.get(row.capture))
 
 
-def _shipped(lab: Lab) -> dict[str, bytes]:
-    names = [*lab.spec.editable, "diagnosis.toml"]
-    return {name: (lab.path / name).read_bytes() for name in names if (lab.path / name).is_file()}
-
-
-def _files_before(connection: Connection, blobs: Blobs, row: Any) -> dict[str, bytes]:
-    table = tables.submissions
-    earlier = (table.c.person == row.person) & (table.c.lab == row.lab) & (table.c.id < row.id)
-    blob = connection.execute(
-        select(table.c.blob).where(earlier).order_by(table.c.id.desc())
-    ).scalar()
-    return files_of(blobs.get(blob)) if blob else _shipped(load_labs()[row.lab])
-
-
-def _changes(old: dict[str, bytes], new: dict[str, bytes]) -> dict[str, list[DiffLine]]:
-    return {
-        name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted({*old, *new})
-    }
-
-
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
 def _difference(old: bytes, new: bytes) -> list[DiffLine]:
     before, after = (
-        data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES] for data in (old, new)
+        # Learners' files may be anything, also no text at all.
+        data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES]
+        for data in (old, new)
     )
-    lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]  # without file names
     return [
         DiffLine(_KINDS.get(line[:1], "same"), line[:MOST_COLUMNS]) for line in lines[:MOST_LINES]
     ]

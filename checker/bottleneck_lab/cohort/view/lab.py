@@ -1,6 +1,8 @@
-"""One lab over the whole cohort: what was measured, against the target."""
+"""One lab over the whole cohort: measured figures against the target."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import msgspec
 from sqlalchemy import Connection
@@ -12,7 +14,7 @@ BINS = 20
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """The best measured figure of each learner: bin edges (one more than counts), and the target."""
+    """Each learner's best measured figure, in bins (one edge more than counts), and the target."""
 
     edges: list[float]
     counts: list[int]
@@ -24,35 +26,30 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def load_distribution(connection: Connection, judge: VerdictReader, lab: str) -> Distribution:
-    """Of all verdicts of a lab; those that were altered are left out."""
+    """Return the distribution over all verdicts of a lab; altered ones are left out."""
     judged = [
         one
         for one in judge.latest(connection, tables.submissions.c.lab == lab)
         if one.problem is None
     ]
-    best = _best(judged)
-    edges, counts = _histogram([one.value for one in best if one.value is not None])
+    # Each learner's best attempt: passed before failed, then the better figure.
+    best: dict[int, CheckedVerdict] = {}
+    for one in judged:
+        if one.value is None:
+            continue
+        if one.person not in best or _rank(one) > _rank(best[one.person]):
+            best[one.person] = one
+    edges, counts = _histogram([one.value for one in best.values() if one.value is not None])
     shown = next((one for one in judged if one.target is not None), None)
     return Distribution(
         edges,
         counts,
         shown.target if shown else None,
         shown.unit if shown else "",
-        _count([str(one.outcome) for one in judged]),
-        _count([one.reason for one in judged if one.reason]),
+        dict(sorted(Counter(str(one.outcome) for one in judged).items())),
+        dict(sorted(Counter(one.reason for one in judged if one.reason).items())),
         len({one.person for one in judged}),
     )
-
-
-def _best(judged: list[CheckedVerdict]) -> list[CheckedVerdict]:
-    """Each learner's best attempt: passed before failed, then the better figure."""
-    best: dict[int, CheckedVerdict] = {}
-    for one in judged:
-        if one.value is not None and (
-            one.person not in best or _rank(one) > _rank(best[one.person])
-        ):
-            best[one.person] = one
-    return list(best.values())
 
 
 def _rank(one: CheckedVerdict) -> tuple[bool, float]:
@@ -61,15 +58,12 @@ def _rank(one: CheckedVerdict) -> tuple[bool, float]:
 
 
 def _histogram(values: list[float]) -> tuple[list[float], list[int]]:
+    """Return the edges of `BINS` equal bins, one more than counts, and the counts."""
     if not values:
         return [], []
     low, high = min(values), max(values)
-    step = (high - low) / BINS or 1.0
+    step = (high - low) / BINS or 1.0  # all alike: one bin has them
     counts = [0] * BINS
     for value in values:
-        counts[min(BINS - 1, int((value - low) / step))] += 1
+        counts[min(BINS - 1, int((value - low) / step))] += 1  # the largest lies on the last edge
     return [low + step * at for at in range(BINS + 1)], counts
-
-
-def _count(names: list[str]) -> dict[str, int]:
-    return {name: names.count(name) for name in sorted(set(names))}

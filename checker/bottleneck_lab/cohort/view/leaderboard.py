@@ -1,6 +1,4 @@
-"""The leaderboard: under pseudonyms, of those alone who chose to be on it, and without what is not
-yet released.
-"""
+"""The leaderboard: under pseudonyms, only of those who chose to be on it."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from bottleneck_lab.cohort.view.verdicts import VerdictReader
 class LeaderboardRow(msgspec.Struct, frozen=True):
     """One line: labs passed, and how many submissions that took."""
 
-    place: int
+    rank: int
     pseudonym: str
     passed: int
     submissions: int
@@ -24,7 +22,7 @@ class LeaderboardRow(msgspec.Struct, frozen=True):
 def load_leaderboard(
     connection: Connection, judge: VerdictReader, now: float
 ) -> list[LeaderboardRow]:
-    """The most labs first, then the fewest submissions; equals share a place."""
+    """Return the rows: most labs first, then fewest submissions; equals share a rank."""
     people = tables.people
     shown = {
         row.id: row.pseudonym
@@ -33,16 +31,16 @@ def load_leaderboard(
         )
     }
     judged = [one for one in judge.latest(connection) if one.person in shown]
+    # A rank would give away what is not released yet.
     hidden = {lab for lab in {one.lab for one in judged} if load_rules(connection, lab).hidden(now)}
-    scores = {}
-    for person in shown:
+    standings = []
+    for person, pseudonym in shown.items():
         mine = [one for one in judged if one.person == person and one.lab not in hidden]
-        scores[person] = (len({one.lab for one in mine if one.passed}), len(mine))
-    ordered = sorted(
-        scores, key=lambda person: (-scores[person][0], scores[person][1], shown[person])
-    )
-    order = [(-scores[person][0], scores[person][1]) for person in ordered]
+        passed = len({one.lab for one in mine if one.passed})
+        standings.append((-passed, len(mine), pseudonym))
+    standings.sort()
+    scores = [(passed, count) for passed, count, _ in standings]
     return [
-        LeaderboardRow(1 + order.index(order[at]), shown[person], *scores[person])
-        for at, person in enumerate(ordered)
+        LeaderboardRow(1 + scores.index((passed, count)), pseudonym, -passed, count)
+        for passed, count, pseudonym in standings
     ]

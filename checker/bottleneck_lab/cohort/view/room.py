@@ -1,4 +1,4 @@
-"""The room at a glance: everybody's progress, who is stuck, what is queued."""
+"""The room at a glance: everybody's progress, who is stuck or asks for help, and the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.running.leases import queue_length
 from bottleneck_lab.cohort.running.queue_order import load_queue
-from bottleneck_lab.cohort.running.workers import Runner, load_runners
+from bottleneck_lab.cohort.running.workers import RunnerStatus, load_runners
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
@@ -45,7 +45,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """A sign for the state, so that it does not rest on colour alone."""
+        """Return a sign for the state, so that it does not rest on colour alone."""
         return MARKS[self.state]
 
 
@@ -62,6 +62,8 @@ class Row(msgspec.Struct, frozen=True):
     hints: int
     stuck: bool
     gone: bool
+    needs_help: float | None = None
+    help_text: str = ""
 
 
 class Queued(msgspec.Struct, frozen=True):
@@ -75,6 +77,25 @@ class Queued(msgspec.Struct, frozen=True):
     since: float
 
 
+class AlteredRecord(msgspec.Struct, frozen=True):
+    """A submission whose record in the database is not what the cohort's key signed."""
+
+    submission: str
+    name: str
+    lab: str
+    problem: str
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Somebody who says to be a learner who has joined before."""
+
+    handle: str
+    name: str
+    joined: float
+    earlier: str
+    earlier_joined: float | None
+
+
 class Room(msgspec.Struct, frozen=True):
     """Everything on the instructor's first page."""
 
@@ -83,51 +104,68 @@ class Room(msgspec.Struct, frozen=True):
     rows: list[Row]
     queue: list[Queued]
     states: dict[str, int]
-    runners: list[Runner]
+    runners: list[RunnerStatus]
     announcements: list[tuple[int, str]]
     unmeasurable: list[str]
     version: int
     now: float
+    altered: list[AlteredRecord] = []
+    claims: list[Claim] = []
 
     @property
     def stuck(self) -> list[Row]:
-        """Who needs help, those who tried most first."""
+        """Return who is stuck, those who tried most first."""
         return sorted(
             (row for row in self.rows if row.stuck), key=lambda row: (-row.failed, -row.idle_min)
         )
 
     @property
+    def helpless(self) -> list[Row]:
+        """Return who asks for help, those who have waited longest first."""
+        return sorted(
+            (row for row in self.rows if row.needs_help is not None),
+            key=lambda row: row.needs_help or 0.0,
+        )
+
+    @property
     def passed(self) -> int:
-        """Labs passed by anybody, all counted."""
+        """Return how many labs were passed by anybody, all counted."""
         return sum(row.passed for row in self.rows)
 
 
 def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
-    """The room as it is at this moment."""
+    """Return the room as it is at this moment."""
     labs = list(load_labs())
     runners = load_runners(connection)
     queue = _queue(connection)
+    alive = [runner for runner in runners if runner.alive(now)]
+    slots = [slot.name for runner in alive for slot in runner.slots]
+    has_gpu = any(name.startswith(("gpu", "cluster")) for name in slots)
+    wanted = {one.device for one in queue if one.state == "queued"}
+    judged = judge.latest(connection)
     return Room(
         load_settings(connection),
         labs,
-        _rows(connection, judge, labs, now),
+        _rows(connection, judged, labs, now),
         queue,
         queue_length(connection),
         runners,
         announcements(connection),
-        _unmeasurable(queue, [runner for runner in runners if runner.alive(now)]),
+        sorted(device for device in wanted if not alive or (device == "cuda" and not has_gpu)),
         latest_event(connection),
         now,
+        altered_records(connection, judged),
+        _claims(connection),
     )
 
 
 def latest_event(connection: Connection) -> int:
-    """The number of the last thing that happened."""
+    """Return the number of the last event."""
     return connection.execute(select(func.max(tables.events.c.id))).scalar() or 0
 
 
 def announcements(connection: Connection) -> list[tuple[int, str]]:
-    """What is announced now, newest first, with its number."""
+    """Return the announcements in force, newest first, with their numbers."""
     table = tables.announcements
     query = (
         select(table.c.id, table.c.text)
@@ -137,13 +175,32 @@ def announcements(connection: Connection) -> list[tuple[int, str]]:
     return [(row.id, row.text) for row in connection.execute(query)]
 
 
-def _unmeasurable(queue: list[Queued], runners: list[Runner]) -> list[str]:
-    """Devices that submissions wait for and no runner has."""
-    has_gpu = any(
-        slot.name.startswith(("gpu", "cluster")) for runner in runners for slot in runner.slots
+def altered_records(connection: Connection, judged: list[CheckedVerdict]) -> list[AlteredRecord]:
+    """Return the records among `judged` that are not to be believed, with their learners."""
+    people = tables.people
+    names = {row.id: row.name for row in connection.execute(select(people.c.id, people.c.name))}
+    return [
+        AlteredRecord(one.submission, names[one.person], one.lab, one.problem)
+        for one in judged
+        if one.problem
+    ]
+
+
+def _claims(connection: Connection) -> list[Claim]:
+    people, earlier = tables.people, tables.people.alias()
+    query = (
+        select(
+            people.c.handle,
+            people.c.name,
+            people.c.joined,
+            earlier.c.name.label("earlier"),
+            earlier.c.joined.label("earlier_joined"),
+        )
+        .join(earlier, earlier.c.id == people.c.claims)
+        .where(people.c.removed.is_(None), people.c.merged_into.is_(None))
+        .order_by(people.c.id)
     )
-    wanted = {one.device for one in queue if one.state == "queued"}
-    return sorted(device for device in wanted if not runners or (device == "cuda" and not has_gpu))
+    return [Claim(*row) for row in connection.execute(query)]
 
 
 def _queue(connection: Connection) -> list[Queued]:
@@ -159,83 +216,80 @@ def _queue(connection: Connection) -> list[Queued]:
         Queued(row.handle, names[row.person], row.lab, row.device, "running", row.taken)
         for row in connection.execute(query)
     ]
-    return [
-        *running,
-        *(
-            Queued(one.handle, names[one.person], one.lab, one.device, "queued", one.queued)
-            for one in load_queue(connection)
-        ),
+    waiting = [
+        Queued(one.handle, names[one.person], one.lab, one.device, "queued", one.queued)
+        for one in load_queue(connection)
     ]
+    return running + waiting
 
 
-def _rows(connection: Connection, judge: VerdictReader, labs: list[str], now: float) -> list[Row]:
-    judged = {one.submission: one for one in judge.latest(connection)}
-    handed_in: dict[int, list[Any]] = defaultdict(list)
-    table = tables.submissions
-    columns = (
-        table.c.person,
-        table.c.handle,
-        table.c.lab,
-        table.c.state,
-        table.c.received,
-        table.c.told,
-    )
-    for submission in connection.execute(select(*columns).order_by(table.c.id)):
-        handed_in[submission.person].append(submission)
-    people = tables.people
+def _rows(
+    connection: Connection, judged: list[CheckedVerdict], labs: list[str], now: float
+) -> list[Row]:
+    verdicts = {one.submission: one for one in judged}
+    submitted: dict[int, list[Any]] = defaultdict(list)
+    table, people = tables.submissions, tables.people
     query = (
-        select(people)
-        .where(people.c.role == "learner", people.c.removed.is_(None))
-        .order_by(people.c.name, people.c.id)
+        select(
+            func.coalesce(people.c.merged_into, people.c.id).label("person"),
+            table.c.handle,
+            table.c.lab,
+            table.c.state,
+            table.c.received,
+            table.c.circumstances,
+        )
+        .join(people, people.c.id == table.c.person)
+        .order_by(table.c.id)
+    )
+    for submission in connection.execute(query):
+        submitted[submission.person].append(submission)
+    learners = select(people).where(
+        people.c.role == "learner", people.c.removed.is_(None), people.c.merged_into.is_(None)
     )
     return [
-        _row(person, handed_in[person.id], judged, labs, now)
-        for person in connection.execute(query)
+        _row(person, submitted[person.id], verdicts, labs, now)
+        for person in connection.execute(learners.order_by(people.c.name, people.c.id))
     ]
 
 
 def _row(
     person: Any,
-    handed_in: list[Any],
-    judged: dict[str, CheckedVerdict],
+    submitted: list[Any],
+    verdicts: dict[str, CheckedVerdict],
     labs: list[str],
     now: float,
 ) -> Row:
-    verdicts = [judged[one.handle] for one in handed_in if one.handle in judged]
-    failed, since = _since_progress(verdicts, person.joined or person.created)
-    cells = [_cell(lab, [one for one in handed_in if one.lab == lab], judged) for lab in labs]
-    idle_min = (now - since) / 60
-    hints = {one.lab: msgspec.json.decode(one.told).get("hints", 0) for one in handed_in}
-    done = sum(cell.state == "pass" for cell in cells)
-    return Row(
-        person.handle,
-        person.name,
-        cells,
-        done,
-        handed_in[-1].lab if handed_in else None,
-        failed,
-        idle_min,
-        sum(hints.values()),
-        done < len(labs) and (failed >= STUCK_FAILED or (failed > 0 and idle_min >= STUCK_MIN)),
-        person.joined is None,
-    )
-
-
-def _since_progress(verdicts: list[CheckedVerdict], since: float) -> tuple[int, float]:
-    """Failed attempts since the last progress, and when that was. Progress: more criteria of a lab
-    hold than ever before, or all.
-    """
+    # Failed attempts since the last progress. Progress: more criteria of a lab hold than ever
+    # before, or all.
+    failed, since = 0, person.joined or person.created
     best: dict[str, int] = {}
-    failed = 0
-    for one in verdicts:
-        if one.passed or (
-            one.outcome is Outcome.FAIL and one.lab in best and one.held > best[one.lab]
-        ):
+    for one in (verdicts[each.handle] for each in submitted if each.handle in verdicts):
+        better = one.lab in best and one.held > best[one.lab]
+        if one.passed or (one.outcome is Outcome.FAIL and better):
             failed, since = 0, one.recorded
         elif one.outcome is Outcome.FAIL:
             failed += 1
         best[one.lab] = max(best.get(one.lab, 0), one.held)
-    return failed, since
+    idle_min = (now - since) / 60
+    cells = [_cell(lab, [one for one in submitted if one.lab == lab], verdicts) for lab in labs]
+    passed = sum(cell.state == "pass" for cell in cells)
+    # Each submission counts all hints so far in its lab, so the latest one counts.
+    hints = {one.lab: msgspec.json.decode(one.circumstances).get("hints", 0) for one in submitted}
+    stuck = failed >= STUCK_FAILED or (failed > 0 and idle_min >= STUCK_MIN)
+    return Row(
+        person.handle,
+        person.name,
+        cells,
+        passed,
+        submitted[-1].lab if submitted else None,
+        failed,
+        idle_min,
+        sum(hints.values()),
+        stuck and passed < len(labs),
+        person.joined is None,
+        person.needs_help,
+        person.help_text,
+    )
 
 
 _STATES = {
@@ -247,20 +301,21 @@ _STATES = {
 }
 
 
-def _cell(lab: str, handed_in: list[Any], judged: dict[str, CheckedVerdict]) -> Cell:
-    """A lab once passed stays so; otherwise the latest attempt counts."""
-    if not handed_in:
+def _cell(lab: str, submitted: list[Any], verdicts: dict[str, CheckedVerdict]) -> Cell:
+    """Return a learner's cell. A lab once passed stays so; otherwise the latest attempt counts."""
+    if not submitted:
         return Cell(lab)
-    passed = [one for one in handed_in if one.handle in judged and judged[one.handle].passed]
-    last = (passed or handed_in)[-1]
-    if passed or last.state in ("done", "failed"):
-        verdict = judged.get(last.handle)
-        state = (
-            "copied"
-            if verdict and verdict.copied
-            else _STATES[verdict.outcome]
-            if verdict
-            else "error"
-        )
-        return Cell(lab, state, len(handed_in), last.handle)
-    return Cell(lab, last.state, len(handed_in), last.handle)
+    # An altered record is shown before anything else: it is what somebody must look into.
+    altered = [one for one in submitted if one.handle in verdicts and verdicts[one.handle].problem]
+    passed = [one for one in submitted if one.handle in verdicts and verdicts[one.handle].passed]
+    last = (altered or passed or submitted)[-1]
+    state = last.state
+    if altered or passed or state in ("done", "failed"):
+        verdict = verdicts.get(last.handle)
+        if verdict is None:
+            state = "error"
+        elif verdict.copied:
+            state = "copied"
+        else:
+            state = _STATES[verdict.outcome]
+    return Cell(lab, state, len(submitted), last.handle)

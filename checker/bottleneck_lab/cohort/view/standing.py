@@ -1,5 +1,5 @@
-"""The cohort as one learner may see it: their own submissions, how many are left, announcements;
-feedback only once released.
+"""The cohort as one learner may see it: own submissions, points, how many are left; feedback only
+once released.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, Row, select
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.grades import Grade, load_grades
 from bottleneck_lab.cohort.grading.rules import Rules, load_rules, rules_for
-from bottleneck_lab.cohort.members.people import Person
+from bottleneck_lab.cohort.members.people import Person, same_learner
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
 from bottleneck_lab.cohort.refused import RefusedError
@@ -28,80 +29,81 @@ SHOWN = 50
 def load_standing(
     connection: Connection, judge: VerdictReader, person: Person, handle: str, now: float
 ) -> Standing:
-    """One submission of this learner. Raises RefusedError for one that is somebody else's, just as
-    for one that is nobody's.
+    """Return one submission of this learner.
+
+    Raises RefusedError for one that is somebody else's, just as for one that is nobody's.
     """
     table = tables.submissions
     row = connection.execute(
-        select(table).where(table.c.handle == handle, table.c.person == person.id)
+        select(table).where(
+            table.c.handle == handle, table.c.person.in_(same_learner(connection, person))
+        )
     ).first()
     if row is None:
         raise RefusedError(
             "not-found", "You have no submission with that name.", "`lab status` lists them."
         )
-    rounds = judge.all_of(connection, handle)
-    shown = rounds[-1] if rounds and row.state in ("done", "failed") else None
+    measured = row.state in ("done", "failed")
+    judged = judge.latest(connection, table.c.handle == handle) if measured else []
     rules = load_rules(connection, row.lab, person.id)
-    standing = _standing(connection, row, shown[0] if shown else None, rules, now)
-    hidden = rules.hidden(now) or shown is None or shown[0].problem is not None
-    return standing if hidden or shown is None else _with_document(standing, shown[2])
-
-
-def _with_document(standing: Standing, document: str) -> Standing:
-
-    return replace(standing, verdict=document)
+    standing = _standing(connection, row, judged[0] if judged else None, rules, now)
+    if rules.hidden(now) or not judged or judged[0].problem:
+        return standing
+    return replace(standing, verdict=judge.all_of(connection, handle)[-1][2])
 
 
 def _standing(
     connection: Connection, row: Row[Any], judged: CheckedVerdict | None, rules: Rules, now: float
 ) -> Standing:
-    ahead = (
-        next((place for place, one in enumerate(load_queue(connection)) if one.id == row.id), 0)
-        if row.state == "queued"
-        else 0
+    standing = Standing(
+        row.handle, row.lab, row.state, row.version, 0, None, iso(row.received), note=row.note
     )
-    wait_s = load_pace(connection, now).wait_s(ahead) if row.state == "queued" else None
-    outcome, summary, note = (
-        (str(judged.outcome or "ERROR"), judged.summary, row.note)
-        if judged
-        else (None, None, row.note)
-    )
-    if judged and judged.problem:
-        summary, note = judged.problem, "Tell your instructor."
-    if judged and rules.hidden(now):
-        outcome, summary, note = (
-            None,
-            None,
-            f"Measured. Feedback is released at {iso(rules.feedback_at or now)}.",
+    if row.state == "queued":
+        order = [one.id for one in load_queue(connection)]
+        ahead = order.index(row.id) if row.id in order else 0
+        wait_s = load_pace(connection, now).wait_s(ahead)
+        return replace(standing, ahead=ahead, wait_s=wait_s)
+    if judged is None:
+        return standing
+    if rules.hidden(now):
+        released = iso(rules.feedback_at or now)
+        return replace(standing, note=f"Measured. Feedback is released at {released}.")
+    if judged.problem:
+        return replace(
+            standing, outcome="ERROR", summary=judged.problem, note="Tell your instructor."
         )
-    return Standing(
-        row.handle,
-        row.lab,
-        row.state,
-        row.version,
-        ahead,
-        wait_s,
-        iso(row.received),
-        outcome,
-        summary,
-        None,
-        note,
-    )
+    return replace(standing, outcome=str(judged.outcome or "ERROR"), summary=judged.summary)
 
 
 def load_me(connection: Connection, judge: VerdictReader, person: Person, now: float) -> Me:
-    """Everything on a learner's own page."""
-    table, cohort = tables.submissions, connection.execute(select(tables.cohort)).one()
+    """Return everything on a learner's own page."""
+    table, people = tables.submissions, tables.people
+    cohort = connection.execute(select(tables.cohort)).one()
+    own = connection.execute(select(people).where(people.c.id == person.id)).one()
     rows = connection.execute(
-        select(table).where(table.c.person == person.id).order_by(table.c.id.desc())
+        select(table)
+        .where(table.c.person.in_(same_learner(connection, person)))
+        .order_by(table.c.id.desc())
     ).all()
-    judged = {one.submission: one for one in judge.latest(connection, table.c.person == person.id)}
+    judged = {
+        one.submission: one
+        for one in judge.latest(connection, table.c.handle.in_([row.handle for row in rows]))
+    }
     of = rules_for(connection, [person.id])
     rules = {slug: of(slug, person.id) for slug in {*load_labs(), *(row.lab for row in rows)}}
-    settled = {
-        row.handle: judged.get(row.handle) if row.state in ("done", "failed") else None
-        for row in rows
-    }
+    learner = own.merged_into or person.id
+    grades = {grade.lab: grade for grade in load_grades(connection, judge, person=learner)}
+    labs = []
+    for slug in load_labs():
+        mine = [judged.get(row.handle) for row in rows if row.lab == slug]
+        passed = any(one.passed for one in mine if one)
+        left = rules[slug].left(connection, same_learner(connection, person))
+        labs.append(_lab(slug, rules[slug], len(mine), passed, left, grades.get(slug), now))
+    submissions = []
+    for row in rows[:SHOWN]:
+        measured = row.state in ("done", "failed")
+        verdict = judged.get(row.handle) if measured else None
+        submissions.append(_standing(connection, row, verdict, rules[row.lab], now))
     return Me(
         cohort.id,
         cohort.name,
@@ -109,35 +111,40 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         person.name,
         load_settings(connection).paused,
         [text for _, text in announcements(connection)],
-        [_lab(connection, slug, rules[slug], person, rows, judged, now) for slug in load_labs()],
-        [
-            _standing(connection, row, settled[row.handle], rules[row.lab], now)
-            for row in rows[:SHOWN]
-        ],
+        labs,
+        submissions,
+        iso(own.needs_help) if own.needs_help else None,
     )
 
 
 def _lab(
-    connection: Connection,
     slug: str,
     rules: Rules,
-    person: Person,
-    rows: Any,
-    judged: dict[str, CheckedVerdict],
+    submissions: int,
+    passed: bool,
+    left: int | None,
+    grade: Grade | None,
     now: float,
 ) -> LabStanding:
-    lab = load_labs()[slug]
-    mine = [judged.get(row.handle) for row in rows if row.lab == slug]
-    passed = any(one.passed for one in mine if one) and not rules.hidden(now)
-    hints = len(lab.spec.hints)
-    open_hints = hints if rules.hints_open is None else min(hints, rules.hints_open)
-    left = rules.left(connection, person.id)
-    return LabStanding(
+    spec = load_labs()[slug].spec
+    hints = len(spec.hints)
+    standing = LabStanding(
         slug,
-        lab.spec.title,
+        spec.title,
         iso(rules.due) if rules.due else None,
         left,
-        open_hints,
-        passed,
-        len(mine),
+        hints if rules.hints_open is None else min(hints, rules.hints_open),
+        passed and not rules.hidden(now),
+        submissions,
+    )
+    if grade is None:
+        return standing
+    standing = replace(standing, max_points=grade.max_score, late_s=grade.late_s)
+    if rules.hidden(now) or not grade.graded:
+        return standing
+    return replace(
+        standing,
+        points=grade.score,
+        penalty=grade.penalty if grade.override is None else 0.0,
+        comment=grade.override.comment if grade.override else "",
     )

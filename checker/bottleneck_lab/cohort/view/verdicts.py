@@ -9,10 +9,15 @@ from functools import cache
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, func, select
+from msgspec.structs import replace
+from sqlalchemy import Connection, Row, Select, and_, func, select
 
+from bottleneck_lab.catalog import current_name
+from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.protocol import Receipt
 from bottleneck_lab.cohort.running.leases import binding_problem
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.grading.attest import public_key_of, verify_bytes
 from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
 
@@ -21,8 +26,11 @@ STOPPED = ("crashed", "timed out", "tampered", "forbidden call", "does not compi
 
 
 class CheckedVerdict(msgspec.Struct, frozen=True):
-    """What a verdict comes to. `value` and `target` are those of the lab's first target; `problem`
-    says why the record is not to be believed.
+    """The contents of a verdict whose signature was checked.
+
+    `person` is the learner for whom it counts. `value` and `target` are those of the lab's first
+    target. `document_sha256` names the signed document. `problem` says why the record is not to be
+    believed; it has no outcome then.
     """
 
     submission: str
@@ -44,17 +52,19 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
     predicted: float | None = None
     measured: float | None = None
     copied: bool = False
+    document_sha256: str = ""
     problem: str | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether the lab is solved by it: the reference solution submitted does not count."""
+        """Return True if the lab is solved by it; the reference solution submitted is not."""
         return self.outcome is Outcome.PASS and not self.copied
 
     @property
     def share(self) -> float:
-        """The share (0–1) of the criteria that hold; 1 only for a lab that is solved, 0 for work
-        that was stopped.
+        """Return the share (0–1) of the criteria that hold.
+
+        1 only for a lab that is solved, 0 for work that was stopped.
         """
         if self.passed:
             return 1.0
@@ -63,20 +73,21 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
         return min(self.held, self.total - 1) / self.total
 
 
-def _query(*columns: Any) -> Select[Any]:
-    verdicts, submissions, people, leases = (
-        tables.verdicts,
-        tables.submissions,
-        tables.people,
-        tables.leases,
-    )
+def _query() -> Select[Any]:
+    """Select submissions with their newest verdicts, if they have one, and what signed them."""
+    verdicts, submissions = tables.verdicts, tables.submissions
+    people, leases = tables.people, tables.leases
     return (
         select(
             submissions.c.handle,
-            submissions.c.person,
+            func.coalesce(people.c.merged_into, people.c.id).label("person"),
             submissions.c.lab,
             submissions.c.lab_hash,
             submissions.c.received,
+            submissions.c.receipt,
+            submissions.c.blob,
+            submissions.c.state,
+            submissions.c.round.label("current_round"),
             people.c.handle.label("learner"),
             leases.c.nonce,
             verdicts.c.round,
@@ -84,18 +95,18 @@ def _query(*columns: Any) -> Select[Any]:
             verdicts.c.checker,
             verdicts.c.document,
             select(tables.cohort.c.id).scalar_subquery().label("cohort"),
-            *columns,
         )
-        .join(submissions, submissions.c.id == verdicts.c.submission)
         .join(people, people.c.id == submissions.c.person)
-        .join(leases, leases.c.id == verdicts.c.lease)
-        .order_by(verdicts.c.id)
+        .outerjoin(verdicts, verdicts.c.submission == submissions.c.id)
+        .outerjoin(leases, leases.c.id == verdicts.c.lease)
     )
 
 
 class VerdictReader:
-    """Reads verdicts with the cohort's public key. What was verified once is remembered by the hash
-    of all that was verified.
+    """Reads verdicts with the cohort's public key.
+
+    What was verified once is remembered by the hash of all that was verified, so that a page over
+    thousands of verdicts does not check each signature again.
     """
 
     def __init__(self, public_key: str) -> None:
@@ -103,27 +114,45 @@ class VerdictReader:
         self._seen: dict[bytes, CheckedVerdict] = {}
 
     def latest(self, connection: Connection, *where: Any) -> list[CheckedVerdict]:
-        """The latest verdict of each submission, oldest first. `where` narrows it down."""
-        verdicts = tables.verdicts
+        """Return the latest verdict of each measured submission, oldest first.
+
+        `where` narrows them down. A submission that counts as measured and has no verdict is among
+        them, with a `problem`.
+        """
+        verdicts, submissions = tables.verdicts, tables.submissions
         newest = select(func.max(verdicts.c.id)).group_by(verdicts.c.submission)
-        return [
-            self._read(row)
-            for row in connection.execute(_query().where(verdicts.c.id.in_(newest), *where))
-        ]
+        gone = and_(verdicts.c.id.is_(None), submissions.c.state == "done")
+        query = _query().where(verdicts.c.id.in_(newest) | gone, *where)
+        latest = []
+        for row in connection.execute(query.order_by(submissions.c.id)):
+            judged = self._read(row)
+            # Older rounds stay on record, so a newest verdict that was deleted would bring the one
+            # before it back into force.
+            if row.state == "done" and row.round != row.current_round and not judged.problem:
+                gone_text = "This record was altered: its latest verdict is gone."
+                judged = replace(judged, outcome=None, held=0, problem=gone_text)
+            latest.append(judged)
+        return latest
+
+    def altered(self, connection: Connection) -> list[CheckedVerdict]:
+        """Return the latest verdicts that are not what the key signed, oldest first."""
+        return [one for one in self.latest(connection) if one.problem]
 
     def all_of(
         self, connection: Connection, submission: str
     ) -> list[tuple[CheckedVerdict, Verdict | None, str]]:
-        """Every round's verdict of one submission, with the whole verdict and the signed document."""
-        rows = connection.execute(_query().where(tables.submissions.c.handle == submission))
-        return [
-            (judged, self._whole(row, judged), row.document)
-            for row in rows
-            for judged in [self._read(row)]
-        ]
-
-    def _whole(self, row: Row[Any], judged: CheckedVerdict) -> Verdict | None:
-        return None if judged.problem else verify_bytes(row.document.encode(), self._key).verdict
+        """Return every round's verdict of one submission, with the whole verdict and document."""
+        query = _query().where(
+            tables.submissions.c.handle == submission, tables.verdicts.c.id.is_not(None)
+        )
+        rounds = []
+        for row in connection.execute(query.order_by(tables.verdicts.c.id)):
+            judged = self._read(row)
+            whole = None
+            if not judged.problem:
+                whole = verify_bytes(row.document.encode(), self._key).verdict
+            rounds.append((judged, whole, row.document))
+        return rounds
 
     def _read(self, row: Row[Any]) -> CheckedVerdict:
         digest = hashlib.sha256(repr(tuple(row)).encode()).digest()
@@ -133,42 +162,74 @@ class VerdictReader:
 
     def _judge(self, row: Row[Any]) -> CheckedVerdict:
         base = CheckedVerdict(
-            row.handle, row.person, row.lab, row.round, row.received, row.recorded, row.checker
+            row.handle,
+            row.person,
+            row.lab,
+            row.round or 0,
+            row.received,
+            row.recorded or row.received,
+            row.checker or "",
         )
+        if problem := self._receipt_problem(row):
+            return replace(base, problem=f"This record was altered: {problem}")
+        if row.document is None:
+            return replace(base, problem="This record was altered: its verdict is gone.")
         checked = verify_bytes(row.document.encode(), self._key)
+        verdict = checked.verdict
+        if not checked.ok or verdict is None:
+            return replace(base, problem=f"This record was altered: {checked.sentence}")
         binding = Binding(row.cohort, row.learner, row.handle, row.nonce)
-        problem = None if checked.ok else checked.sentence
-        if checked.ok and checked.verdict:
-            problem = binding_problem(checked.verdict, binding, row.lab, row.lab_hash)
-        if problem or checked.verdict is None:
-            return msgspec.structs.replace(base, problem=f"This record was altered: {problem}")
-        return _figures(base, checked.verdict)
+        if wrong := binding_problem(verdict, binding, row.lab, row.lab_hash):
+            return replace(base, problem=f"This record was altered: {wrong}.")
+        targets = (one for one in verdict.criteria if one.kind == "target")
+        target = next((one for one in targets if one.target is not None), None)
+        figures: dict[str, Any] = {}
+        if target is not None:
+            figures = {
+                name: getattr(target, name) for name in ("value", "target", "unit", "direction")
+            }
+        prediction = verdict.prediction
+        return replace(
+            base,
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            summary=verdict.summary,
+            held=sum(one.holds is True for one in verdict.criteria),
+            total=len(verdict.criteria),
+            predicted=prediction.predicted if prediction else None,
+            measured=prediction.measured if prediction else None,
+            copied=bool(verdict.diagnosis and verdict.diagnosis.copied),
+            document_sha256=hashlib.sha256(row.document.encode()).hexdigest(),
+            **figures,
+        )
 
+    def _receipt_problem(self, row: Row[Any]) -> str | None:
+        """Explain why a submission is not what its signed receipt confirms; None if it is.
 
-def _figures(base: CheckedVerdict, verdict: Verdict) -> CheckedVerdict:
-    target = next(
-        (one for one in verdict.criteria if one.kind == "target" and one.target is not None), None
-    )
-    figures: dict[str, Any] = (
-        {}
-        if target is None
-        else {name: getattr(target, name) for name in ("value", "target", "unit", "direction")}
-    )
-    return msgspec.structs.replace(
-        base,
-        outcome=verdict.outcome,
-        reason=verdict.reason,
-        summary=verdict.summary,
-        held=sum(one.holds is True for one in verdict.criteria),
-        total=len(verdict.criteria),
-        predicted=verdict.prediction.predicted if verdict.prediction else None,
-        measured=verdict.prediction.measured if verdict.prediction else None,
-        copied=bool(verdict.diagnosis and verdict.diagnosis.copied),
-        **figures,
-    )
+        Lateness is computed from when it was received: without this, moving that time in the
+        database would change grades unnoticed.
+        """
+        try:
+            receipt = msgspec.json.decode(row.receipt, type=Receipt)
+        except msgspec.DecodeError:
+            return "its receipt cannot be read."
+        if receipt_problem(receipt, self._key):
+            return "its receipt is not what the cohort's key signed."
+        confirmed = (
+            receipt.cohort,
+            receipt.learner,
+            receipt.submission,
+            current_name(receipt.lab),
+            receipt.content_sha256,
+            receipt.received_at,
+        )
+        recorded = (row.cohort, row.learner, row.handle, row.lab, row.blob, iso(row.received))
+        if confirmed != recorded:
+            return "its learner, lab, files or time is not what its receipt confirms."
+        return None
 
 
 @cache
 def verdict_reader_of(public_key: str) -> VerdictReader:
-    """The one reader of a cohort in this process, so that all pages share what it remembers."""
+    """Return the one reader of a cohort in this process, so that pages share what it remembers."""
     return VerdictReader(public_key)

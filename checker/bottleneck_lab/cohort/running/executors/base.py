@@ -1,4 +1,4 @@
-"""What every executor offers."""
+"""Interface of all executors."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ class Executor(ABC):
     @property
     @abstractmethod
     def devices(self) -> set[Device]:
-        """What can be measured here."""
+        """Return the devices that can be measured here."""
 
     @abstractmethod
     def choose(self, device: Device) -> str | None:
         """Take the slot in which a job for `device` could start now; None while there is none.
+
         `submit` or `release` follows.
         """
 
     @abstractmethod
     def submit(self, slot: str, folder: Path, device: Device) -> str:
-        """Start the job in the slot that was chosen; its handle. Raises MachineError."""
+        """Start the job in the slot that was chosen and return its handle. Raises MachineError."""
 
     @abstractmethod
     def poll(self, handle: str) -> Progress:
-        """How the job is. Never raises for a cluster that does not answer: it is `running` until
-        known better.
+        """Return the job's state.
+
+        Never raises for a cluster that does not answer: the job is `running` until known better.
         """
 
     @abstractmethod
@@ -58,14 +60,14 @@ class Executor(ABC):
 
     @abstractmethod
     def slots(self) -> list[Slot]:
-        """Room for checks, and the handles of what is under way."""
+        """Return the slots, with the handles of jobs under way."""
 
     def user(self, slot: str) -> str:  # noqa: ARG002 - a cluster's jobs all have one
-        """Which user the checks of a slot run as, as a verdict says it."""
+        """Describe the user that the checks of a slot run as, for the verdict."""
         return "the cluster's, shared by all checks"
 
     def health(self) -> dict[str, str]:
-        """What to know of the machines, for the instructor's page."""
+        """Return facts about the machines, for the instructor's page."""
         return {}
 
     @abstractmethod

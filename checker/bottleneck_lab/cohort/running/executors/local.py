@@ -1,5 +1,4 @@
-"""Checks on this machine: one at a time a GPU, and alone on the machine where the CPU is what is
-measured.
+"""Checks on this machine: one at a time per GPU, and alone where the CPU is measured.
 
 A slot is a file lock that the job's own process holds: while anything of a job lives, even after
 its runner was killed, nobody else gets the slot.
@@ -18,7 +17,7 @@ from pathlib import Path
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.running.executors.base import Executor, Progress
 from bottleneck_lab.cohort.running.gpu_health import gpu_health
-from bottleneck_lab.cohort.running.slot_users import PLACE, SlotUser
+from bottleneck_lab.cohort.running.slot_users import USERS_ROOT, SlotUser
 from bottleneck_lab.cohort.running.workers import Slot
 from bottleneck_lab.errors import MachineError, UsageError
 
@@ -28,11 +27,11 @@ END_S = 20.0
 
 
 class LocalExecutor(Executor):
-    """Jobs as processes of this machine, on the GPUs of these indices. `machine`: how many checks
-    of the CPU go on at once, 1 where figures count.
+    """Jobs as processes of this machine.
 
-    `uids`: the users of the slots, GPUs first, with their folders below `place`; without any, jobs
-    run as the runner's own user.
+    `gpus` are indices as NVML counts them; `machine` is how many checks of the CPU go on at once, 1
+    where figures count. `uids` are the users of the slots, GPUs first, with their folders below
+    `users_root`; without any, jobs run as the runner's own user.
     """
 
     name = "local"
@@ -46,7 +45,7 @@ class LocalExecutor(Executor):
         machine: int = 1,
         command: list[str] | None = None,
         uids: list[int] | None = None,
-        place: Path = PLACE,
+        users_root: Path = USERS_ROOT,
     ) -> None:
         self._locks = locks
         self._command = command or JOB
@@ -55,7 +54,16 @@ class LocalExecutor(Executor):
         self._alone = machine == 1
         self._held: dict[str, list[int]] = {}
         self._jobs: dict[str, tuple[str, Path, subprocess.Popen[bytes]]] = {}
-        self._users = _slot_users([*self._gpus, *self._machine], uids or [], place)
+        slots = [*self._gpus, *self._machine]
+        if uids and len(uids) < len(slots):
+            raise UsageError(
+                f"{len(slots)} slots need {len(slots)} users, but {len(uids)} are named.",
+                "Name more with --uids, such as 61000-61003.",
+            )
+        self._users = {
+            slot: SlotUser(uid, users_root)
+            for slot, uid in zip(slots, uids or [], strict=False)  # more users than slots are fine
+        }
         locks.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
@@ -94,11 +102,11 @@ class LocalExecutor(Executor):
         chosen = {
             "CUDA_VISIBLE_DEVICES": slot.removeprefix("gpu"),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        }  # as NVML counts them
+        }  # NVML, and so `gpus`, counts in this order; CUDA by default counts the fastest first
         user = self._users.get(slot)
         try:
-            place = user.take_in(folder) if user else folder
-            command = [*self._command, str(place), str(os.getpid())]
+            workdir = user.take_in(folder) if user else folder
+            command = [*self._command, str(workdir), str(os.getpid())]
             environment = user.environment() if user else dict(os.environ)
             with (folder / "log").open("wb") as log:
                 process = subprocess.Popen(
@@ -176,13 +184,3 @@ class LocalExecutor(Executor):
         for user in self._users.values():
             user.close()
         self._users.clear()
-
-
-def _slot_users(slots: list[str], uids: list[int], place: Path) -> dict[str, SlotUser]:
-    """A user for each slot, where any are named. Raises UsageError for too few."""
-    if uids and len(uids) < len(slots):
-        raise UsageError(
-            f"{len(slots)} slots need {len(slots)} users, but {len(uids)} are named.",
-            "Name more with --uids, such as 61000-61003.",
-        )
-    return {slot: SlotUser(uid, place) for slot, uid in zip(slots, uids, strict=False)}

@@ -1,5 +1,6 @@
-"""Checks as tasks of a Ray cluster (the extra `ray`). Never as Ray jobs: those were lost when the
-cluster's head was killed, tasks are tried again.
+"""Checks as tasks of a Ray cluster (the extra `ray`).
+
+Never as Ray jobs: those were lost when the cluster's head was killed, tasks are tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
 
 
 def _run(command: list[str], folder: str, environment: dict[str, str]) -> int:
-    """The task: the job as its own process, so that nothing of a check stays in Ray's worker."""
+    """Run the job as its own process, so that nothing of a check stays in Ray's worker."""
     with (Path(folder) / "log").open("ab") as log:
         return subprocess.run(
             [*command, folder, str(os.getpid())],
@@ -32,8 +33,9 @@ def _run(command: list[str], folder: str, environment: dict[str, str]) -> int:
 
 
 class RayExecutor(Executor):
-    """At most `most` tasks at once, a whole node's CPUs (`cpus`) each, and a GPU where the lab
-    needs one.
+    """At most `most` tasks at once, with `cpus` each, and a GPU where the lab needs one.
+
+    `cpus` is a whole node's, so that no two checks share a machine.
     """
 
     name = "ray"
@@ -74,13 +76,14 @@ class RayExecutor(Executor):
         return slot
 
     def submit(self, slot: str, folder: Path, device: Device) -> str:
-        course = {
+        # Ray starts workers with its own environment; ours says where labs and data sets are.
+        settings = {
             name: value for name, value in os.environ.items() if name.startswith("BOTTLENECK_LAB_")
         }
         task = self._ray.remote(
             num_cpus=self._cpus, num_gpus=1 if device == "cuda" else 0, max_retries=2
         )(_run)
-        reference = task.remote(self._command, str(folder), course)
+        reference = task.remote(self._command, str(folder), settings)
         self._tasks[reference.hex()] = (slot, reference)
         return str(reference.hex())
 

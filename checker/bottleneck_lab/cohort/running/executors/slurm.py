@@ -94,13 +94,14 @@ class SlurmExecutor(Executor):
             "--requeue",
             *(["--gpus=1"] if device == "cuda" else []),
             *self._options,
-            f"--wrap=exec {_quoted([*self._command, str(folder)])}",
+            f"--wrap=exec {shlex.join([*self._command, str(folder)])}",
         ]
         done = _slurm(arguments)
         handle = done.stdout.split(";")[0].strip()
         if done.returncode != 0 or not handle.isdecimal():
+            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
             raise MachineError(
-                f"Slurm did not take the job: {_last_line(done.stderr)}.",
+                f"Slurm did not take the job: {reason}.",
                 "Look at `sinfo` and `squeue`.",
             )
         self._slots[slot] = handle
@@ -114,9 +115,7 @@ class SlurmExecutor(Executor):
         return "ended" if handle in self._ended else "running"
 
     def _ask(self) -> None:
-        """One question to the controller for all jobs: it is everybody's, and many short ones keep
-        it from its work.
-        """
+        """Ask the controller once about all jobs: many short questions keep it from its work."""
         handles = [handle for handle in self._slots.values() if handle]
         try:
             done = _slurm(
@@ -158,7 +157,7 @@ class SlurmExecutor(Executor):
 
 
 def _slurm(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Raises MachineError if Slurm does not answer in time."""
+    """Run one of Slurm's commands. Raises MachineError if it does not answer in time."""
     try:
         return subprocess.run(
             arguments,
@@ -172,11 +171,3 @@ def _slurm(arguments: list[str]) -> subprocess.CompletedProcess[str]:
         raise MachineError(
             f"{arguments[0]} does not answer: {error}.", "Look at the cluster's controller."
         ) from error
-
-
-def _quoted(command: list[str]) -> str:
-    return shlex.join(command)
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1] if text.strip() else "no reason given"

@@ -19,7 +19,7 @@ def upgrade() -> None:
 
 
 def _create_course() -> None:
-    """What stands before anybody has joined."""
+    """Create what stands before anybody has joined."""
     op.create_table(
         "cohort",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -70,7 +70,7 @@ def _create_course() -> None:
 
 
 def _create_people() -> None:
-    """Learners and staff."""
+    """Create learners and staff."""
     op.create_table(
         "people",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -100,7 +100,7 @@ def _create_people() -> None:
 
 
 def _create_of_people() -> None:
-    """What belongs to a person."""
+    """Create what belongs to a person."""
     op.create_table(
         "announcements",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -143,7 +143,7 @@ def _create_of_people() -> None:
 
 
 def _create_submissions() -> None:
-    """What learners sent in."""
+    """Create what learners submit."""
     op.create_table(
         "submissions",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -186,7 +186,7 @@ def _create_submissions() -> None:
 
 
 def _create_verdicts() -> None:
-    """Who judges a submission, and what came of it."""
+    """Create attempts at measuring, and verdicts."""
     op.create_table(
         "leases",
         sa.Column("id", sa.Integer(), nullable=False),

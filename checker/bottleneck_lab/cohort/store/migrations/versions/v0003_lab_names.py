@@ -1,4 +1,4 @@
-"""Labs are stored under the names that they have now."""
+"""Labs are stored under the names that they have now, and a column gets a better name."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,6 +18,7 @@ changing it would break their signatures.
 
 def upgrade() -> None:
     """Replace every older name by the current one, as the catalogue's `aliases` give them."""
+    op.execute("ALTER TABLE submissions RENAME COLUMN told TO circumstances")
     for slug, lab in load_labs().items():
         for alias in lab.spec.aliases:
             for name, column in _NAMES:
@@ -31,4 +32,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Keep the current names: an older version accepts no name that it does not know."""
+    """Keep the current names of labs: which of several aliases it was is not recorded."""
+    op.execute("ALTER TABLE submissions RENAME COLUMN circumstances TO told")
