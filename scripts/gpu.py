@@ -1,6 +1,7 @@
 """Everything that only a machine with a CUDA device can show, a step at a time: `make gpu`, or
 
     python scripts/gpu.py [--only grade: --only capture:] [--budget-s 1500] [--fresh] [--list]
+                          [--pretend]
 
 Every lab that is measured on `cuda`: its starter FAILs for its declared reason, its solution and
 variants PASS. Then captures of starter and solution with each tool that is there, attention against
@@ -9,6 +10,8 @@ captures to datasets/captures/<gpu>/. What is in order is remembered in build/gp
 was cut short goes on where it stopped, and what went wrong is tried again after what has not been
 tried. What this machine cannot do is not tried; the record says what it lacks. Exit status: 0 all
 well, 1 something is wrong, 3 steps are left, 4 no CUDA device (nothing is changed).
+
+With `--pretend` all of it is rehearsed on a device that is not there (scripts/pretend_gpu).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -34,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PRETEND_GPU = ROOT / "scripts" / "pretend_gpu"
 
 STEP_LIMIT_S = 900.0
 GRACE_S, ORPHANS_S = 20.0, 5.0
@@ -56,9 +61,7 @@ NOT_REHEARSED = {
     "torch.compile(": "needs a GPU to compile for",
     "ENABLED = True": "needs a GPU to launch Triton's kernels on",
 }
-"""What a submission says that cannot run on a device that is not there
-(bottleneck_lab/measure/rehearsal.py), and why not.
-"""
+"""What a submission says that cannot run on a device that is not there, and why not."""
 ON_TRITON = 'SERVER = "triton"'
 """What the entry file of a submission says whose models are served by a Triton Inference Server."""
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
@@ -87,6 +90,21 @@ def say(text: str) -> None:
     """A line, at once: a step may take minutes."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def pretend() -> None:
+    """Rehearse on a device that is not there, in this process and in those that it starts."""
+    os.environ["BOTTLENECK_LAB_PLUGIN"] = str(PRETEND_GPU)
+    from bottleneck_lab.plugin import load_plugin
+
+    load_plugin()
+
+
+def pretending() -> bool:
+    """Return True in a rehearsal."""
+    from bottleneck_lab.plugin import plugin_path
+
+    return plugin_path() == PRETEND_GPU
 
 
 def gpu_labs() -> list[Any]:
@@ -188,8 +206,6 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
     """Names of the steps, in the order in which they are worth their time, each with what this
     machine lacks for it: nothing, as a rule.
     """
-    from bottleneck_lab.measure.rehearsal import rehearsing
-
     labs = list(labs)
     lack = {
         (lab.slug, what): lacking(lab, path, gpu_count)
@@ -197,7 +213,7 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
         for what, path in submissions(lab).items()
     }
     graded = {f"grade:{slug}:{what}": why for (slug, what), why in lack.items()}
-    real = "needs a GPU" if rehearsing() else ""
+    real = "needs a GPU" if pretending() else ""
     captures = {
         f"capture:{lab.slug}:{what}:{tool}": (
             lack[lab.slug, what] or (not_rehearsed(lab, tool) if real else "")
@@ -211,8 +227,6 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
 
 def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
     """What a submission needs that this machine does not have, in words; empty where it has all."""
-    from bottleneck_lab.measure.rehearsal import rehearsing
-
     if gpu_count < lab.spec.devices[DEVICE].gpus:
         return f"needs {lab.spec.devices[DEVICE].gpus} GPUs"
     sources = [
@@ -220,7 +234,7 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
         for name in lab.spec.editable
         if (folder / name).is_file()
     ]
-    if rehearsing() and (
+    if pretending() and (
         why := next(
             (NOT_REHEARSED[word] for word in NOT_REHEARSED for s in sources if word in s), ""
         )
@@ -506,7 +520,6 @@ def grade(slug: str, what: str) -> dict[str, Any]:
     import msgspec
 
     from bottleneck_lab.course import proving
-    from bottleneck_lab.measure.rehearsal import REHEARSED, rehearsing
 
     lab = lab_called(slug)
     verdict = proving.check(lab, submissions(lab)[what], DEVICE)
@@ -515,7 +528,9 @@ def grade(slug: str, what: str) -> dict[str, Any]:
         if what == "starter"
         else proving.pass_problems(verdict)
     )
-    if rehearsing():
+    if pretending():
+        from pretend_gpu import REHEARSED
+
         problems = [] if verdict.summary == REHEARSED else [verdict.summary]
     criteria = [
         {"id": row.id, "holds": row.holds, "sentence": row.sentence} for row in verdict.criteria
@@ -662,6 +677,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--fresh", action="store_true", help="do these steps again, also those that are in order"
     )
+    parser.add_argument(
+        "--pretend", action="store_true", help="rehearse without a GPU; nothing is recorded"
+    )
     parser.add_argument("--list", action="store_true", help="name the steps and those done")
     parser.add_argument(
         "--write-never-run", action="store_true", help="renew the list in docs/measured/README.md"
@@ -680,6 +698,8 @@ def do(step: str, into: Path) -> dict[str, Any]:
 def main(arguments: list[str] | None = None, *, runner: Runner = run, root: Path = ROOT) -> int:
     """Entry point."""
     options = parse(arguments)
+    if options.pretend:
+        pretend()
     from bottleneck_lab.capture.doctor import gpus
 
     labs, docs = gpu_labs(), root / "docs" / "measured"
@@ -703,8 +723,6 @@ def go(
 ) -> int:
     """The steps that were asked for, then what is recorded of them."""
     gpu = gpus[0]
-    from bottleneck_lab.measure.rehearsal import rehearsing
-
     folder = root / "build" / "gpu" / gpu_slug(gpu)
     state, steps = State(folder), plan(labs, installed_tools(), len(gpus))
     named = [step for step in steps if not options.only or step.startswith(("data", *options.only))]
@@ -720,7 +738,7 @@ def go(
     if options.fresh:
         state.forget(chosen)
     left = work(chosen, state, runner, budget_s=options.budget_s)
-    if rehearsing():
+    if pretending():
         say("This was a rehearsal: nothing was measured, and nothing is recorded.")
     else:
         record(gpu, state, folder, steps, labs, root)

@@ -12,6 +12,7 @@ torch.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,12 @@ _HOMES = {
 }
 
 __all__ = ["compare", "findings", "load", "merge_ranks", "observe", "query", "summarise"]
+
+
+if "BOTTLENECK_LAB_PLUGIN" in os.environ:
+    from bottleneck_lab.plugin import load_plugin
+
+    load_plugin()
 
 
 def __getattr__(name: str) -> Any:

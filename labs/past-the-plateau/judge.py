@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from bottleneck_lab.measure.rehearsal import rehearsing
-
 HERE = Path(__file__).resolve().parent
 RESIZE, CROP = (341, 256), (58, 16, 282, 240)
 CLASSES = 10
@@ -146,14 +144,13 @@ def member() -> Callable[[Any], Any]:
 
     Called with images, N×3×224×224, float32 normalised, it returns N×10 scores with a spread of
     about 1 over pictures. Untrained weights alone would give all pictures similar scores, so the
-    statistics of batch normalisation and the last layer's scale are set on made-up pictures. A
-    rehearsal gets a network that a host runs in milliseconds.
+    statistics of batch normalisation and the last layer's scale are set on made-up pictures.
     """
     import torch
     import torchvision
 
     with torch.device("cuda"):  # which draws the weights much faster
-        network = _small() if rehearsing() else torchvision.models.resnet50(num_classes=CLASSES)
+        network = torchvision.models.resnet50(num_classes=CLASSES)
     network.requires_grad_(requires_grad=False)
     pictures = made_up_pictures()
     for layer in network.modules():
@@ -165,14 +162,6 @@ def member() -> Callable[[Any], Any]:
     last.weight /= scores.std(0)[:, None]
     last.bias.copy_((last.bias - scores.mean(0)) / scores.std(0))
     return network
-
-
-def _small() -> Any:
-    import torch
-
-    return torch.nn.Sequential(
-        torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, CLASSES)
-    )
 
 
 def made_up_pictures() -> Any:

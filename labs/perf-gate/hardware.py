@@ -53,10 +53,8 @@ def job_class(emulator: Any) -> type:
 
         @property
         def disturbed(self) -> str:
-            """What kept too many runs from taking the time they should; empty if nothing did, or
-            nothing is measured.
-            """
-            if self.bench.rehearsed or not self._reports:
+            """What kept too many runs from taking the time they should; empty if nothing did."""
+            if not self._reports:
                 return ""
             return disturbance(np.concatenate(self._reports), STEADY, SHARE)
 

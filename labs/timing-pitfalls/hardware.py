@@ -82,8 +82,6 @@ def device_class(emulator: Any) -> type:
             """What kept too much of the work from taking the time it should; empty if nothing did,
             or nothing is measured.
             """
-            if self.bench.rehearsed:
-                return ""
             rows = np.concatenate(self._reports) if self._reports else np.empty((0, 3))
             if seen := disturbance(rows[rows[:, 0] > 0], STEADY, SHARE):
                 return seen

@@ -22,11 +22,11 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.course import proving
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.rehearsal import REHEARSED
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
 
+from ..pretend import pretend_gpu
 from ..weather import asked_again
 from .test_cli import LAB, Learner
 
@@ -182,7 +182,7 @@ def test_a_rehearsed_gpu_goes_from_run_to_capture_to_check_and_nothing_calls_it_
     lab, place = find_lab("past-the-plateau"), started(learner)
     if server == "triton":
         on_triton(place)
-    learner.environment |= {"BOTTLENECK_LAB_REHEARSAL": "1", "OMP_NUM_THREADS": "1"}
+    learner.environment |= {pretend_gpu.VARIABLE: str(pretend_gpu.HERE), "OMP_NUM_THREADS": "1"}
     done = learner.lab("run", "--device", "cuda", at=place)
     assert done.returncode == 0, done.stderr
     assert len(rates(done.stdout)) == 6
@@ -194,11 +194,12 @@ def test_a_rehearsed_gpu_goes_from_run_to_capture_to_check_and_nothing_calls_it_
     assert not json.loads(trace.with_name("capture.json").read_text())["emulated"]
     serving = learner.json("report", at=place)["summary"]["serving"]
     assert serving["batches"] >= 3
-    for name in ("BOTTLENECK_LAB_HOME", "BOTTLENECK_LAB_REHEARSAL", "OMP_NUM_THREADS"):
+    for name in ("BOTTLENECK_LAB_HOME", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, learner.environment[name])
     (place / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
-    verdict = proving.check(lab, place, "cuda")
-    assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", REHEARSED)
+    with pretend_gpu.installed():
+        verdict = proving.check(lab, place, "cuda")
+    assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", pretend_gpu.REHEARSED)
 
 
 @needs_triton

@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.measure import rehearsal
-
 from ..modules import load_file
+from ..pretend import pretend_gpu
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.long
 
 STEPS = {
     "grade:roofline:solution": [],
-    "grade:dataloader:solution": [],
+    "grade:idle-gpu:solution": [],
     "grade:timing-pitfalls:solution": [],
-    "grade:inference-server:solution": [],
-    "capture:sync-points:starter": ["torch", "nsys", "ncu", "sanitizer"],
-    "capture:inference-server:solution": ["torch", "nsys"],
+    "grade:past-the-plateau:solution": [],
+    "capture:stuttering-tagger:starter": ["torch", "nsys", "ncu", "sanitizer"],
+    "capture:past-the-plateau:solution": ["torch", "nsys"],
 }
 """Checks of calls, of a script, of measuring code and of a server, and captures with each tool.
 `make slow` goes through all the others.
@@ -35,7 +34,6 @@ def rehearse(tmp_path, photos, monkeypatch, capsys):
     (home / "datasets").mkdir(parents=True)
     (home / "datasets" / "photos").symlink_to(photos)
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(home))
-    monkeypatch.setenv(rehearsal.VARIABLE, "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     root = tmp_path / "root"
     (root / docs).parent.mkdir(parents=True)
@@ -55,7 +53,8 @@ def rehearse(tmp_path, photos, monkeypatch, capsys):
     def without_data(command, limit_s):
         return gpu.run(command, limit_s) if "--do" in command else gpu.Ran(0, "{}")
 
-    return run
+    with pretend_gpu.installed():
+        yield run
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -17,7 +17,6 @@ from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.measure.context import Progress
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
-from bottleneck_lab.measure.rehearsal import rehearsing
 from bottleneck_lab.programs import find_program, how_to_get
 from bottleneck_lab.trace import load
 
@@ -45,7 +44,7 @@ def locate(executable: str) -> str:
     """Return the path of NVIDIA's tool. Raises MachineError that says how to get it and what works
     without.
     """
-    found = stand_in(executable) if rehearsing() else find_program(executable)
+    found = find_program(executable)
     if found is None:
         raise MachineError(
             f"{executable} is not installed: it is neither on PATH nor where CUDA puts it.",
@@ -53,11 +52,6 @@ def locate(executable: str) -> str:
             " work.",
         )
     return str(found)
-
-
-def stand_in(executable: str) -> Path:
-    """What takes the place of NVIDIA's tool on a device that is not there."""
-    return Path(__file__).with_name("stand_ins") / f"{executable.replace('-', '_')}.py"
 
 
 def record(tool: str, request: Request) -> Captured:

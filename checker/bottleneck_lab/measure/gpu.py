@@ -7,10 +7,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from bottleneck_lab.measure.rehearsal import GPUS as REHEARSED
-from bottleneck_lab.measure.rehearsal import NAME as REHEARSAL
-from bottleneck_lab.measure.rehearsal import rehearsing
-
 _PROHIBITED, _EXCLUSIVE = 2, 3
 """NVML's compute modes in which a check cannot hold its two contexts, the learner's and the
 reference's, on one GPU.
@@ -59,8 +55,6 @@ def cuda_devices() -> list[tuple[str, str]]:
     """Name and PCI address of the CUDA devices that this process may use, in their order; asked of
     the driver itself.
     """
-    if rehearsing():
-        return [(REHEARSAL, "")] * REHEARSED
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -80,10 +74,6 @@ def gpu_states() -> list[GpuState]:
     """The same devices as NVML describes them; none without NVML, a driver or a GPU. NVML itself
     counts all of the machine's.
     """
-    if rehearsing():
-        return [
-            GpuState(REHEARSAL, "none", sm_clock_mhz=0, mode=0, sliced=False, others=0, busy=None)
-        ] * REHEARSED
     try:
         import pynvml
 

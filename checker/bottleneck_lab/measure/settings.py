@@ -23,14 +23,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     tools: programs that this machine must have. sources: the editable files that are used on this
     device; None means all of them. judge: handed to the functions of the lab's judge.py as
-    `settings`; nothing else reads it. rehearsal: what of that is put in its place where there is no
-    device, so that the host can do the work in its stead.
+    `settings`; nothing else reads it.
     """
 
     tools: list[str] = []
     sources: list[str] | None = None
     judge: dict[str, Any] = {}
-    rehearsal: dict[str, Any] = {}
 
 
 class WorkerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,13 +16,12 @@ import msgspec
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
-from bottleneck_lab.grading.criteria import Conclusion, Stopped, conclude, grade_check, not_measured
+from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict, finite
 from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import fingerprint
-from bottleneck_lab.measure.rehearsal import REHEARSED, VARIABLE, rehearsing
 from bottleneck_lab.measure.sandbox.bubblewrap import require_sandbox
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.sandbox.limits import too_much_below
@@ -82,10 +81,6 @@ def check_lab(
     conclusion = conclude(
         results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions
     )
-    if device == "cuda" and rehearsing() and conclusion.outcome is not Outcome.ERROR:
-        measured, prediction = Measured([]), None
-        conclusion = _rehearsed(conclusion)
-        results = [not_measured(spec, "since this was a rehearsal") for spec in specs]
     return Verdict(
         outcome=conclusion.outcome,
         reason=conclusion.reason,
@@ -104,16 +99,6 @@ def check_lab(
         prediction=None if prediction is None else Prediction(prediction, measured.speedup),
         measurement=finite(measured.details),
     )
-
-
-def _rehearsed(conclusion: Conclusion) -> Conclusion:
-    """Of a check on a device that is not there: no verdict, and no figure; what went wrong whatever
-    the times are is told.
-    """
-    of_times = ("correct but slow", "wrong diagnosis", "the mechanism is still there")
-    wrong = conclusion.outcome is Outcome.FAIL and conclusion.reason not in of_times
-    summary = f"{REHEARSED} {f'It ended early: {conclusion.summary}' if wrong else ''}".strip()
-    return Conclusion(Outcome.INCONCLUSIVE, None, summary, [f"Unset {VARIABLE} to measure."])
 
 
 def without_answers(lab: Lab, verdict: Verdict) -> Verdict:

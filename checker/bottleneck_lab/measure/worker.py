@@ -25,8 +25,6 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Answer, Call, Failed, Ready, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
-from bottleneck_lab.measure.rehearsal import STAND_IN, rehearsing
-from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
 NO_NETWORK = (
@@ -45,16 +43,6 @@ def load_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    return module
-
-
-def load_entry(entry: Path, beside: Path | None) -> ModuleType:
-    """The entry file as a module; in a rehearsal with what the lab's own stand-in, where there is
-    one, changes of it. Raises as `load_module` does.
-    """
-    module = load_module(entry)
-    if rehearsing() and beside is not None and beside.is_file():
-        load_module(beside).stand_in(module)
     return module
 
 
@@ -105,7 +93,7 @@ def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: boo
     With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the
     learner's, no process can be started any more.
     """
-    module = load_entry(entry, entry.with_name(STAND_IN))
+    module = load_module(entry)
     if threads_only:
         module.prepare(device)
         refuse_processes()
@@ -147,7 +135,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads-only", action="store_true")
     options = parser.parse_args()
-    stand_in(options.device)
     channel = Channel(
         socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0
     )

@@ -6,19 +6,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from bottleneck_lab.capture import tools
 from bottleneck_lab.capture.doctor import choose_device, gpus
 from bottleneck_lab.catalog import find_lab, load_labs
-from bottleneck_lab.measure import rehearsal
-from bottleneck_lab.measure.verifier import check_lab
+from bottleneck_lab.measure import verifier
 
 from ...modules import load_file
+from ...pretend import on_device, pretend_gpu
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.long
@@ -47,10 +47,15 @@ FAST = "values.unfold(0, width, 1).mean(-1)"
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch):
+def pretend():
+    with pretend_gpu.installed():
+        yield
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, pretend):
     """The example lab on `cuda`, on a machine that rehearses."""
     monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(ROOT / "docs" / "example"))
-    monkeypatch.setenv(rehearsal.VARIABLE, "1")
     monkeypatch.setenv(
         "OMP_NUM_THREADS", "1"
     )  # a capture runs in no worker: threads that wait for a busy core would take most of it
@@ -67,14 +72,14 @@ def lab(tmp_path, monkeypatch):
 
 
 def check(lab, folder, tmp_path):
-    return check_lab(lab, folder, "cuda", data=tmp_path, home=tmp_path)
+    return verifier.check_lab(lab, folder, "cuda", data=tmp_path, home=tmp_path)
 
 
 def test_a_rehearsal_is_no_verdict_and_has_no_figure(lab, tmp_path):
-    assert (gpus(), choose_device(lab, None)) == ([rehearsal.NAME] * 2, "cuda")
+    assert (gpus(), choose_device(lab, None)) == ([pretend_gpu.NAME] * 2, "cuda")
     verdict = check(lab, lab.solution, tmp_path)
-    assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", rehearsal.REHEARSED)
-    assert verdict.environment["gpu"] == rehearsal.NAME
+    assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", pretend_gpu.REHEARSED)
+    assert verdict.environment["gpu"] == pretend_gpu.NAME
     assert [result.holds for result in verdict.criteria] == [None] * len(verdict.criteria)
     assert not any(result.value or result.low or result.high for result in verdict.criteria)
     assert not verdict.measurement
@@ -88,7 +93,7 @@ def test_what_is_wrong_whatever_the_times_are_is_told(lab, tmp_path):
     (wrong / "smooth.py").write_text("import torch\nload = torch.cuda.no_such_thing\n")
     verdict = check(lab, wrong, tmp_path)
     assert verdict.outcome == "INCONCLUSIVE"
-    assert verdict.summary.startswith(f"{rehearsal.REHEARSED} It ended early: ")
+    assert verdict.summary.startswith(f"{pretend_gpu.REHEARSED} It ended early: ")
     assert "no_such_thing" in verdict.summary
 
 
@@ -127,8 +132,7 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
     assert not (root / "datasets").exists()
 
 
-def test_what_needs_the_real_thing_is_not_tried(monkeypatch):
-    monkeypatch.setenv(rehearsal.VARIABLE, "1")
+def test_what_needs_the_real_thing_is_not_tried(pretend):
     gpu = load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
     labs = gpu.gpu_labs()
     plan = gpu.plan(labs, ["torch", "ncu", "memory"], gpu_count=2)
@@ -164,12 +168,7 @@ def test_what_needs_the_real_thing_is_not_tried(monkeypatch):
 @pytest.fixture
 def torch(monkeypatch):
     """This process's torch with the device in it, until the test ends."""
-    torch = pytest.importorskip("torch")
-    from bottleneck_lab.measure import rehearsal_device
-
-    for name, stand_in in rehearsal_device.SURFACE.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    with rehearsal_device.OnTheHost():
+    with on_device(monkeypatch) as torch:
         yield torch
 
 
@@ -191,7 +190,7 @@ def test_a_product_that_no_host_has_time_for_is_left_out(torch):
 
 
 def test_a_profiler_records_the_host_alone(torch):
-    from bottleneck_lab.measure.rehearsal_device import Profile
+    from pretend_gpu.device import Profile
 
     activity = torch.profiler.ProfilerActivity
     assert Profile(activities=[activity.CPU, activity.CUDA]).activities == {activity.CPU}
@@ -209,15 +208,8 @@ def test_a_thread_has_the_device_as_well(tmp_path):
         " print(batches[1].to('cuda').tolist(), sys.argv[1:]))\nwork.start(), work.join()\n"
     )
     (tmp_path / "helper.py").touch()
-    command = [
-        *rehearsal.python("cpu"),
-        "-m",
-        "bottleneck_lab.measure.rehearsed",
-        str(script),
-        "--steps",
-        "2",
-    ]
-    environment = {**os.environ, rehearsal.VARIABLE: "1"}
+    command = [sys.executable, "-u", str(pretend_gpu.HERE / "run.py"), str(script), "--steps", "2"]
+    environment = {**os.environ, pretend_gpu.VARIABLE: str(pretend_gpu.HERE)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.stdout == "[2.0, 3.0] ['--steps', '2']\n", done.stderr
 
@@ -228,12 +220,14 @@ def test_a_thread_has_the_device_as_well(tmp_path):
         ("nsys", ["profile", "--trace=cuda,vulkan", "--output=x", "true"]),
         ("nsys", ["profile", "--capture-all=true", "--output=x", "true"]),
         ("ncu", ["--clock-control", "fast", "--export", "x", "true"]),
-        ("compute_sanitizer", ["--tool", "memcheck", "--logfile", "x", "true"]),
+        ("compute-sanitizer", ["--tool", "memcheck", "--logfile", "x", "true"]),
     ],
 )
 def test_a_stand_in_refuses_what_its_tool_would(tool, words, tmp_path):
+    from pretend_gpu.replacements import TOOLS
+
     done = subprocess.run(
-        [tools.stand_in(tool), *words], capture_output=True, text=True, cwd=tmp_path, check=False
+        [TOOLS[tool], *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 2
     assert done.stderr

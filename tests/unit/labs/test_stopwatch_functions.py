@@ -31,7 +31,7 @@ class StoodInBench:
     work takes.
     """
 
-    device, rehearsed = "cpu", False
+    device = "cpu"
 
     def __init__(self):
         self.stretch, self.now_s, self.free_s, self.notes = 1.0, 1.0, 1.0, []
@@ -54,7 +54,7 @@ class StoodInBench:
 class GpuBench:
     """The GPU that does real work, on a stream that is stood in for."""
 
-    device, rehearsed = "cuda", False
+    device = "cuda"
 
     def __init__(self):
         self.stream = Stream()
@@ -248,16 +248,6 @@ def test_pauses_that_few_calls_meet_but_every_batch_does_lengthen_the_waits(mach
     assert re.fullmatch(
         r"other programs lengthened \d+ of \d+ waits for the device", trial.device.disturbed
     )
-
-
-def test_in_a_rehearsal_nothing_disturbs_a_function(machine, bench):
-    _, trial = machine
-    bench.stretch, bench.rehearsed = 2.0, True
-    trial.device._run(1e-3)
-    trial.device._wait()
-    assert not trial.device.disturbed
-    bench.rehearsed = False
-    assert trial.device.disturbed
 
 
 def test_what_it_takes_to_hand_over_and_to_write_down_the_devices_notes_is_in_no_window(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.measure import rehearsal
 from bottleneck_lab.measure.kinds.benchmark.bench import Bench
 from bottleneck_lab.measure.kinds.benchmark.gpu import LEAD_S, SPIN, Gpu, Kernel
 
+from ...pretend import pretend_gpu
 from ...streams import GAP_S, LAUNCH_S, Stream
 
 
@@ -165,10 +165,8 @@ def test_the_kernel_is_ptx_that_assembles(architecture, tmp_path):
     assert (tmp_path / "spin.cubin").stat().st_size
 
 
-def test_a_gpu_that_is_not_there_works_in_a_rehearsal(monkeypatch):
-    monkeypatch.setenv(rehearsal.VARIABLE, "1")
-    with Bench.start("cuda") as bench:
-        assert bench.rehearsed
+def test_a_gpu_that_is_not_there_works_in_a_rehearsal():
+    with pretend_gpu.installed(), Bench.start("cuda") as bench:
         for seconds in (1e-3, 0.0, 2e-3):
             bench.work(seconds)
         report = bench.report()
@@ -178,7 +176,6 @@ def test_a_gpu_that_is_not_there_works_in_a_rehearsal(monkeypatch):
 
 
 def test_a_device_that_cannot_work_says_why(monkeypatch):
-    monkeypatch.delenv(rehearsal.VARIABLE, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(MachineError, match="cannot be used for timed work: ") as caught:
         Bench.start("cuda")

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure import rehearsal
 from bottleneck_lab.measure.channel.messages import Infer, Inferred, Ran, Score, Scored
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.context import load_judge
@@ -23,19 +22,15 @@ from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES, MEAN, STD, levels
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 
+from ...pretend import on_device, pretend_gpu
+
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
 def on_the_host(monkeypatch):
     """This process's torch with a CUDA device in it that is not there, until the test ends."""
-    torch = pytest.importorskip("torch")
-    from bottleneck_lab.measure import rehearsal_device
-
-    monkeypatch.setenv(rehearsal.VARIABLE, "1")
-    for name, stand_in in rehearsal_device.SURFACE.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    with rehearsal_device.OnTheHost():
+    with pretend_gpu.installed(), on_device(monkeypatch) as torch:
         yield torch
 
 
@@ -131,19 +126,17 @@ def test_a_device_scores_pictures_again_when_it_is_asked_to(pictures):
 
 
 @pytest.mark.slow
-def test_two_photographs_differ_far_more_than_one_does_from_batch_to_batch(
-    on_the_host, photos, monkeypatch
-):
+def test_two_photographs_differ_far_more_than_one_does_from_batch_to_batch(monkeypatch, photos):
     """The lab's own network, a ResNet-50, on the host."""
-    monkeypatch.delenv(rehearsal.VARIABLE)
-    on_the_host.manual_seed(1)
-    network = load_judge(find_lab("past-the-plateau")).member()
+    with on_device(monkeypatch) as torch:
+        torch.manual_seed(1)
+        network = load_judge(find_lab("past-the-plateau")).member()
     files = sorted((photos / "large").glob("*.jpg"))[:8]
     shown = [
         np.asarray(Image.open(file).convert("RGB").resize((224, 224))).transpose(2, 0, 1)
         for file in files
     ]
-    images = on_the_host.from_numpy(((np.stack(shown) / 255 - MEAN) / STD).astype(np.float32))
+    images = torch.from_numpy(((np.stack(shown) / 255 - MEAN) / STD).astype(np.float32))
     together = network(images).numpy()
     alone = np.concatenate([network(images[at : at + 1]).numpy() for at in range(8)])
     assert np.abs(alone - together).max() < 0.1 * SCORES_WITHIN

@@ -4,18 +4,16 @@ its kind. README.md beside this file names the files that kinds have in common.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-import msgspec
-
 from bottleneck_lab.catalog import CriterionKind, Device, Lab
 from bottleneck_lab.declared import convert, unknown
 from bottleneck_lab.declared import place as position
 from bottleneck_lab.errors import LabError, UsageError
-from bottleneck_lab.measure.rehearsal import python, rehearsing
 from bottleneck_lab.measure.settings import HostCall, Settings
 
 if TYPE_CHECKING:
@@ -58,19 +56,12 @@ class Kind(Generic[S]):
 
     def settings(self, lab: Lab, device: Device) -> S:
         """Return the lab's settings on a device. Raises LabError if lab.toml has a wrong one."""
-        settings = convert(
+        return convert(
             lab.spec.devices[device].settings,
             self.settings_type,
             lab.path / "lab.toml",
             ("devices", device, "settings"),
         )
-        return self.rehearsed(settings) if device == "cuda" and rehearsing() else settings
-
-    def rehearsed(self, settings: S) -> S:
-        """The same for a device that is not there: as little work as shows that all of it can be
-        done.
-        """
-        return msgspec.structs.replace(settings, judge=settings.judge | settings.rehearsal)
 
     def measure(self, context: Context[S]) -> Measured:
         """Do the whole measurement of `lab check`: `measure` in the kind's check.py.
@@ -128,7 +119,7 @@ class Kind(Generic[S]):
         """Return the command line, in the workspace, of the workload alone: for `lab run`, or for
         an outside profiler (`nsys`, `ncu`, `sanitizer`).
         """
-        return (*python(device), lab.spec.entry)
+        return (sys.executable, "-u", lab.spec.entry)
 
     def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
         """Return True if `lab run` on this device shows how the workload scales over ranks."""

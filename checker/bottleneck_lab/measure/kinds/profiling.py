@@ -21,17 +21,14 @@ from isal import igzip
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.rehearsal import rehearsing
-from bottleneck_lab.measure.rehearsed import stand_in
 
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
 """Steps of torch.profiler's schedule."""
-REHEARSED_SCHEDULE = {"wait": 1, "warmup": 1, "active": 3}
 
 
-def schedule(device: Device) -> dict[str, int]:
+def schedule(device: Device) -> dict[str, int]:  # noqa: ARG001 - a plugin shortens it on some
     """Return the steps of torch.profiler's schedule on a device."""
-    return REHEARSED_SCHEDULE if device == "cuda" and rehearsing() else SCHEDULE
+    return SCHEDULE
 
 
 def child_command(module: str, context: Context[Any], options: list[str]) -> list[str]:
@@ -59,7 +56,6 @@ def child_parser() -> argparse.ArgumentParser:
 
 def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
     """Do the work. An exception is shown as the learner's own and ends this process with status 1."""
-    stand_in(getattr(options, "device", "cpu"))
     try:
         work(options)
     except Exception as error:

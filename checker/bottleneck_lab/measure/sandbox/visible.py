@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from bottleneck_lab.measure.rehearsal import VARIABLE as REHEARSAL
 from bottleneck_lab.measure.sandbox.bubblewrap import MAY_MOUNT, SYSTEM, bubblewrap, namespaces
 from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, visible_nodes
+from bottleneck_lab.plugin import VARIABLE, plugin_path
 from bottleneck_lab.programs import find_program
 
 ACCOUNT = "worker"
 """The user name of a worker's process, the same on every machine."""
 _NOBODY = 65534
 """The user and group as which a user namespace shows whoever it does not map (proc(5))."""
-_GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", REHEARSAL)
-"""Which of the machine's GPUs is meant, or one that is not there."""
+_GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Which of the machine's GPUs is meant."""
 
 
 @dataclass
@@ -66,11 +66,11 @@ def python_folders() -> list[str]:
 
 
 def readable_folders(shown: list[Path]) -> list[str]:
-    """What a worker may read besides the system: Python's folders, downloaded weights, and those
-    that it is shown.
+    """Return what a worker may read besides the system: Python's folders, downloaded weights, the
+    plugin of this process, and those that it is shown.
     """
-    weights = torch_home()
-    return [*python_folders(), *map(str, [*shown, *([weights] if weights else [])])]
+    more = [path for path in (torch_home(), plugin_path()) if path]
+    return [*python_folders(), *map(str, [*shown, *more])]
 
 
 def write_accounts(folder: Path) -> Path:
@@ -215,5 +215,6 @@ def worker_environment(
         **binding,
         "LAB_CACHE": str(paths.scratch / "cache"),
         **({"TORCH_HOME": str(weights)} if (weights := torch_home()) else {}),
+        **({VARIABLE: str(plugin)} if (plugin := plugin_path()) else {}),
         **(_gpu_environment() if gpu else {}),
     }

@@ -28,7 +28,6 @@ from bottleneck_lab.measure.kinds.benchmark.device import (
     WORK,
     read_soon,
 )
-from bottleneck_lab.measure.rehearsal import rehearsing
 
 PROGRAM = "bottleneck_lab.measure.kinds.benchmark.device"
 
@@ -37,8 +36,7 @@ class Bench:
     """A device with its queue, `cpu` or `cuda`. The host goes on while it works; `report` returns
     when everything has run.
 
-    `done_s`: when the host learned that, seconds of time.perf_counter. `rehearsed`: the device is
-    not there.
+    `done_s`: when the host learned that, seconds of time.perf_counter.
     """
 
     def __init__(
@@ -47,7 +45,6 @@ class Bench:
         self._hosts = os.sched_getaffinity(0)
         self.process, self._commands, self._replies = process, commands, replies
         self.device, self.done_s = device, time.perf_counter()
-        self.rehearsed = device == "cuda" and rehearsing()
 
     @classmethod
     def start(cls, device: Device = "cpu") -> Self:

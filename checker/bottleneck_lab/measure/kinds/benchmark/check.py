@@ -10,28 +10,23 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.grading.criteria import describe_criterion, grade_check, not_measured
+from bottleneck_lab.grading.criteria import describe_criterion, grade_check
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
 from bottleneck_lab.measure.kinds.benchmark.session import TrialSession
 from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Judged, Open, Trial
-from bottleneck_lab.measure.rehearsal import rehearsing
 
 
 def measure(context: Context[BenchmarkSettings]) -> Measured:
-    """Run the judge's trials and grade the answers; in a rehearsal, whose times mean nothing,
-    every criterion stays unmeasured.
-    """
+    """Run the judge's trials and grade the answers."""
     judge = cast(Judge, context.judge())
     context.progress("loading your code", 0.05)
     with judge_settings(context) as settings, TrialSession.start(context) as session:
         done = _run_trials(context, judge, settings, session)
         judged = judge.judge(done, settings)
     specs = context.lab.spec.devices[context.device].criteria
-    if context.device == "cuda" and rehearsing():
-        return Measured([not_measured(spec, "since this was a rehearsal") for spec in specs])
     results = [grade(spec, judged[spec.id]) for spec in specs if spec.id in judged]
     return Measured(results, details={"trials": len(done)})
 

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bottleneck_lab.measure.kinds.benchmark.works import Note
-from bottleneck_lab.measure.rehearsal import rehearsing
 
 LEAD_S = 2e-5
 """A spin before work that finds the GPU idle: long enough to launch that work, so that its first
@@ -184,15 +183,9 @@ class Kernel:
 
 
 def open_gpu() -> Gpu:
-    """The first GPU of this process; in a rehearsal, the one that is not there. Raises whatever
-    torch or the driver does.
-    """
+    """Return the first GPU of this process. Raises whatever torch or the driver does."""
     import torch
 
-    if rehearsing():
-        from bottleneck_lab.measure import rehearsal_device
-
-        return Gpu(rehearsal_device.QUEUE.launch, rehearsal_device.Event)
     due = torch.zeros(1, dtype=torch.int64, device="cuda")  # makes the context current, too
     kernel, stream = Kernel(SPIN, b"spin", 3), torch.cuda.current_stream().cuda_stream
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Criteria, Kind
-from bottleneck_lab.measure.rehearsal import GPUS, python, rehearsing
 from bottleneck_lab.measure.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,10 +42,9 @@ class DataParallelKind(Kind[Settings]):
         # The other tools look at one rank alone: they repeat kernels, which a collective cannot
         # survive.
         if device == "cuda" and tool in (None, "nsys"):
-            each, *script = python(device)[1:]
-            ranks = f"--nproc-per-node={GPUS if rehearsing() else 'gpu'}"
-            unbuffered = () if tool else (each,)
-            return (sys.executable, *unbuffered, *LAUNCHER, ranks, *script, lab.spec.entry)
+            unbuffered = () if tool else ("-u",)
+            ranks = "--nproc-per-node=gpu"
+            return (sys.executable, *unbuffered, *LAUNCHER, ranks, lab.spec.entry)
         return super().program(lab, device, tool)
 
     def scales_on(self, device: Device) -> bool:

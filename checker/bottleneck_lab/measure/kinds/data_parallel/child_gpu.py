@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 
 from bottleneck_lab.measure.kinds.data_parallel.protocol import DONE, SECRET_BYTES, CudaJob
-from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.worker import load_module
 
 
@@ -57,7 +56,6 @@ def main() -> None:
     cuda = job.backend == "nccl"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
-        stand_in("cuda")
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)

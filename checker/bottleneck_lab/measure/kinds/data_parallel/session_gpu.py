@@ -26,7 +26,6 @@ from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable
 from bottleneck_lab.measure.kinds.data_parallel.protocol import DONE, SECRET_BYTES, CudaJob
-from bottleneck_lab.measure.rehearsal import rehearsing
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.measure.sandbox.process import Worker, python_module
@@ -57,11 +56,7 @@ def gpu_count() -> int:
 
 
 def job_shape(costs: CostTable, warmup: int, steps: int) -> dict[str, Any]:
-    """Return the size of the training: on a device that is not there as little as shows that it can
-    be done.
-    """
-    if rehearsing():
-        return {"samples": 2, "shape": costs.stand_in.shape, "warmup": 2, "steps": 7}
+    """Return the size of the training, as fields of each rank's job."""
     return {"samples": costs.samples, "shape": costs.shape, "warmup": warmup, "steps": steps}
 
 

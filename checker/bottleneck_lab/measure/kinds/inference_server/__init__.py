@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.kinds.http_server import LoadedKind
@@ -50,9 +48,6 @@ class InferenceServerKind(LoadedKind[InferenceServerSettings]):
     judge_functions: ClassVar[JudgeFunctions] = {"load": 1, "reference_pixels": 1, "compare": 2}
     cuda_judge_function = "member"
     run = Kind.run_by_kind
-
-    def rehearsed(self, settings: InferenceServerSettings) -> InferenceServerSettings:
-        return msgspec.structs.replace(super().rehearsed(settings), most_members=4)
 
     def run_note(self, device: Device) -> str:
         matched = "Its speed" if device == "virtual" else "The size of its model"

@@ -36,7 +36,6 @@ from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malforme
 from bottleneck_lab.measure.kinds.inference_server.learner_api import CLASSES, MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import BLOCK, IMAGES, levels
 from bottleneck_lab.measure.kinds.input_pipeline.device import Batch, Device, EmulatedEngine, Engine
-from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.worker import load_module
 
 KEPT_SHARE = 0.06
@@ -144,7 +143,6 @@ def model_of(options: argparse.Namespace) -> Model:
         return EmulatedModel(options.fixed_s, options.image_s)
     from bottleneck_lab.measure.kinds.inference_server.ensemble import Ensemble
 
-    stand_in("cuda")
     return Ensemble(options.members, load_module(options.judge).member)
 
 

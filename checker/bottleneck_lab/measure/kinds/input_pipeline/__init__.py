@@ -66,9 +66,6 @@ class InputPipelineKind(Kind[InputPipelineSettings]):
     cuda_judge_function = "training_step"
     run = Kind.run_by_kind
 
-    def rehearsed(self, settings: InputPipelineSettings) -> InputPipelineSettings:
-        return msgspec.structs.replace(super().rehearsed(settings), epoch_batches=6)
-
     def run_note(self, device: Device) -> str:
         if device == "virtual":
             return " Its speed is first set to match what this machine can load."

@@ -47,7 +47,6 @@ from bottleneck_lab.measure.channel.messages import (
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, Malformed, WireError
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
-from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.worker import load_module
 
 TUNING_STEPS, CALIBRATION_STEPS = 5, 10
@@ -312,7 +311,6 @@ def main() -> None:
     form: Samples = options.samples
     engine: Engine = EmulatedEngine(options.wanted_s, options.batch)
     if options.engine == "cuda":
-        stand_in("cuda")
         engine = CudaEngine(options.wanted_s, load_module(options.judge).training_step(), form)
     verifier = Channel(socket.socket(fileno=options.verifier))
     host = Channel(socket.socket(fileno=options.host))

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
 
@@ -49,10 +47,6 @@ class OperatorProfileKind(Kind[OperatorProfileSettings]):
         "ceiling",
     )
     records_itself = True
-
-    def rehearsed(self, settings: OperatorProfileSettings) -> OperatorProfileSettings:
-        less = {"passes": 1, "precision": 9.0, "loosest": 9.0, "least_captures": 2}
-        return msgspec.structs.replace(super().rehearsed(settings), **less)
 
     def captured_work(self, tool: str) -> tuple[str, ...]:
         # The solution is a profiler itself, and no other tool can look at that.

@@ -8,7 +8,7 @@ from pathlib import Path
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.operator_profile import OperatorProfileSettings
-from bottleneck_lab.measure.rehearsal import python
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
 
@@ -20,7 +20,7 @@ def profile(context: Context[OperatorProfileSettings], trace: Path, on_line: OnL
     """
     written = context.workspace / "trace.json.gz"
     written.unlink(missing_ok=True)  # an older one would be taken for this run's
-    command = [*python(context.device), str(context.workspace / context.lab.spec.entry)]
+    command = list(kind_of(context.lab).program(context.lab, context.device))
     status = stream(command, context.workspace, context.janitor, on_line, context.environment())
     if status == 0 and not written.is_file():
         raise UsageError(

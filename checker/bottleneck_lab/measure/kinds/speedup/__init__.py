@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
@@ -18,8 +16,7 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     max_s: longest time for the timed pairs. judged: answers that are judged besides the timed ones,
     however fast the code is. self_test_margin: how far apart the reference may be from itself.
     standards: a trusted file whose answers show what is allowed; the judge is given them with
-    `compared` of the untimed answers. stand_in: a trusted file whose `stand_in(module)`, in a
-    rehearsal, changes what of the entry file only a real device can run. triton_sources, sanitize:
+    `compared` of the untimed answers. triton_sources, sanitize:
     see kernels.py. launches: what `lab check --static` calls to see how kernels are launched
     (launches.py).
     """
@@ -32,7 +29,6 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     reference: str | None = None
     standards: str | None = None
     compared: int = 16
-    stand_in: str | None = None
     triton_sources: tuple[str, ...] = ()
     sanitize: str | None = None
     launches: tuple[HostCall, ...] = ()
@@ -51,16 +47,6 @@ class SpeedupKind(Kind[SpeedupSettings]):
     }
     required = ("right-answers",)
     judge_functions: ClassVar[JudgeFunctions] = {"cases": 2, "make_inputs": 4, "judge": 5}
-
-    def rehearsed(self, settings: SpeedupSettings) -> SpeedupSettings:
-        less = {
-            "max_s": 3.0,
-            "warmup_calls": 1,
-            "judged": 4,
-            "compared": 2,
-            "self_test_margin": 99.0,
-        }
-        return msgspec.structs.replace(super().rehearsed(settings), **less)
 
     def launches(self, lab: Lab) -> tuple[HostCall, ...]:
         return self.settings(lab, "cuda").launches

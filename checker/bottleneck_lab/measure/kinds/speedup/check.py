@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
@@ -43,7 +42,6 @@ from bottleneck_lab.measure.kinds.speedup.results import (
 from bottleneck_lab.measure.kinds.speedup.sampling import sample, sequential_tests
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
-from bottleneck_lab.measure.rehearsal import STAND_IN, rehearsing
 from bottleneck_lab.measure.sandbox.limits import Limits
 
 
@@ -51,8 +49,6 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     """Run the whole comparison. Raises LearnerFault or VerifierFault when it ends early."""
     judge, limits = context.judge(), limits_of(context.settings)
     kernels.refuse_forbidden(context)
-    if rehearsing() and context.settings.stand_in:
-        shutil.copy(context.lab.path / context.settings.stand_in, context.submission / STAND_IN)
     context.progress("starting the reference", 0.05)
     reference_entry = context.settings.reference or context.lab.spec.entry
     with (
@@ -73,9 +69,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             measured = _compare(workers)
         if on_gpu:
             after_s = workers.reference_alone_s()
-            # In a rehearsal any other program on the host slows what stands in for a kernel.
-            if not rehearsing():
-                _refuse_slowed(measured, before_s, after_s)
+            _refuse_slowed(measured, before_s, after_s)
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
         measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
@@ -128,9 +122,7 @@ def _compare(workers: Workers) -> Measured:
     tests = sequential_tests(context, itself.doubt)
     cases = sample(workers, cases, tests)
     waited_s, other_cores = waiting.seconds(), meter.cores()
-    # In a rehearsal a call takes no more time than the protocol.
-    if not rehearsing():
-        refuse_overhead(cases, tests)
+    refuse_overhead(cases, tests)
     refuse_more_threads(cases)
     workers.refuse_overall()
     ratios = [ratio for case in cases for ratio in case.ratios()]

@@ -14,7 +14,7 @@ from typing import Any
 
 from bottleneck_lab.measure.channel.wire import unpack_message
 from bottleneck_lab.measure.kinds.profiling import child_parser, export, profiling, run_child
-from bottleneck_lab.measure.worker import as_values, load_entry
+from bottleneck_lab.measure.worker import as_values, load_module
 
 MOST_BYTES = 80_000_000
 """Of a trace, before it is compressed: about 250,000 events. More take longer to write and to read
@@ -26,7 +26,7 @@ Call = Callable[[], None]
 
 def calls(options: argparse.Namespace) -> None:
     """Call the lab's function on the inputs that lie ready in files, and record it."""
-    function = load_entry(options.entry, options.stand_in).load(options.device)
+    function = load_module(options.entry).load(options.device)
     files = sorted(options.inputs.glob("*.call"), key=lambda path: int(path.stem))
     record = record_on_gpu if options.device == "cuda" else record_on_cpu
     record([partial(_answer, function, file) for file in files], options.schedule, options.trace)
@@ -87,7 +87,6 @@ def main() -> None:
     """Entry point."""
     parser = child_parser()
     parser.add_argument("--inputs", type=Path, required=True)
-    parser.add_argument("--stand-in", type=Path)
     parser.add_argument("--device", default="cpu")
     run_child(calls, parser.parse_args())
     sys.stdout.flush()

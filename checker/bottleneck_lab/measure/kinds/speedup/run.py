@@ -30,8 +30,6 @@ def profile(context: Context[SpeedupSettings], trace: Path, on_line: OnLine) -> 
         (folder / f"{call}.call").write_bytes(pack(Call(values)))
     options = trace_options(trace, context.device)
     options += ["--inputs", str(folder), "--device", context.device]
-    if context.settings.stand_in:
-        options += ["--stand-in", str(context.lab.path / context.settings.stand_in)]
     return stream(
         child_command(CHILD, context, options), context.workspace, context.janitor, on_line, {}
     )

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import msgspec
-
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Criteria, Kind
 from bottleneck_lab.measure.settings import WorkerSettings
@@ -58,9 +56,6 @@ class TrainingKind(Kind[TrainingSettings]):
         "growth-mib": "mechanism",
     }
     required = ("right-reports", "right-parameters")
-
-    def rehearsed(self, settings: TrainingSettings) -> TrainingSettings:
-        return msgspec.structs.replace(super().rehearsed(settings), max_s=2.0, warm_up_rounds=1)
 
     def run(self, context: Context[TrainingSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.training.run import run

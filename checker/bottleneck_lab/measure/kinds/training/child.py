@@ -24,7 +24,6 @@ import torch
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
-from bottleneck_lab.measure.rehearsed import stand_in
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
@@ -178,7 +177,6 @@ def main() -> None:
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--arena", type=int, required=True)
     options = parser.parse_args()
-    stand_in(options.device)
     channel = Channel(
         socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0
     )

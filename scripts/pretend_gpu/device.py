@@ -1,4 +1,4 @@
-"""The device of rehearsal.py: torch.cuda's surface over the host. Imports torch."""
+"""The device itself: torch.cuda's surface over the host. Imports torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch, _pytree  # noqa: PLC2701 - torch has no public names
 
-from bottleneck_lab.measure.rehearsal import GPUS, NAME
+from pretend_gpu import GPUS, NAME
 
 OPERATOR_S = 20e-6
 """How long the device that is not there takes for an operator."""
