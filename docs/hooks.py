@@ -1,7 +1,8 @@
 """What the documentation site is built with besides Markdown: parts of pages that are read off the
 program, so that they cannot fall behind it.
 
-A page holds `<!-- built: NAME -->` where the output of a function below is to stand.
+A page holds `<!-- built: NAME -->` or `<!-- built: NAME, ARGUMENTS -->` where the output of a
+function below is to stand.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs" / "gallery"
 CAPTURES = ROOT / "datasets" / "captures"
-_PLACE = re.compile(r"<!-- built: (\w+) -->")
+_PLACE = re.compile(r"<!-- built: (\w+)(?:, (.+?))? -->")
 
 
 def on_config(config: Any, **_: Any) -> None:
@@ -29,8 +30,12 @@ def on_config(config: Any, **_: Any) -> None:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with its built parts."""
-    return _PLACE.sub(lambda found: _BUILT[found[1]](), markdown)
+    """Return the page with its built parts."""
+
+    def build(place: re.Match[str]) -> str:
+        return _BUILT[place[1]](*(place[2].split(", ") if place[2] else []))
+
+    return _PLACE.sub(build, markdown)
 
 
 def on_post_build(config: Any, **_: Any) -> None:
@@ -58,17 +63,23 @@ def _lab(*arguments: str) -> str:
         ).stdout
 
 
-def _commands() -> str:
-    """The help of every command, as the program prints it."""
+def _commands(*sections: str) -> str:
+    """Return the help of every command in these sections of `lab --help`, as the program prints it.
+
+    Without sections, return that overview itself.
+    """
     overview = _lab("--help")
-    parts = [f"```text\n{overview.rstrip()}\n```"]
-    for name in _listed(overview):
-        inner = _listed(_lab(name, "--help").partition("Commands:")[2])
-        calls = [[name], *([name, one] for one in inner)]
-        parts += [
-            f"## lab {' '.join(words)}\n\n```text\n{_lab(*words, '--help').rstrip()}\n```"
-            for words in calls
-        ]
+    if not sections:
+        return f"```text\n{overview.rstrip()}\n```"
+    parts = []
+    for section in sections:
+        # A section's lines are indented; the next one's title ends it.
+        listed = re.split(r"^\S", overview.partition(f"\n{section}:\n")[2], flags=re.MULTILINE)[0]
+        for name in _listed(listed):
+            inner = _listed(_lab(name, "--help").partition("Commands:")[2])
+            for words in ([name], *([name, one] for one in inner)):
+                text = _lab(*words, "--help").rstrip()
+                parts.append(f"## lab {' '.join(words)}\n\n```text\n{text}\n```")
     return "\n\n".join(parts)
 
 

@@ -105,8 +105,8 @@ def test_a_lab_without_a_timeline_is_captured_only_for_what_it_says_of_one(
 
 
 def test_authors_read_of_every_figure():
-    told = (Path(__file__).parents[3] / "docs" / "authors.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "authors" / "lab-toml.md").read_text()
     assert [
-        name for name in FIGURES if not name.startswith("idle_") and f"`{name}`" not in told
+        name for name in FIGURES if not name.startswith("idle_") and f"`{name}`" not in page
     ] == []
-    assert [cause for cause in CAUSES if f"`{cause}`" not in told] == []
+    assert [cause for cause in CAUSES if f"`{cause}`" not in page] == []

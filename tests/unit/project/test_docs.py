@@ -18,9 +18,9 @@ EXAMPLE = ROOT / "docs" / "example"
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
-def test_the_authors_page_shows_the_example_as_it_is():
-    page = (ROOT / "docs" / "authors.md").read_text()
-    shown = re.findall(r"<!-- example: (\S+) -->\n\n```\w+\n(.*?)\n```", page, re.DOTALL)
+def test_the_pages_for_authors_show_the_examples_as_they_are():
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "authors").glob("*.md"))
+    shown = re.findall(r"<!-- example: (\S+) -->\n\n```\w+\n(.*?)\n```", pages, re.DOTALL)
     assert len(shown) == 5
     for name, text in shown:
         file = next(root / name for root in ROOT.glob("docs/example*") if (root / name).is_file())

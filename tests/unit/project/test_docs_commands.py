@@ -30,7 +30,12 @@ from bottleneck_lab.cli import app
 
 ROOT = Path(__file__).parents[3]
 CAPTURES = ROOT / "datasets" / "captures"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted([*DOCS.glob("*.md"), *DOCS.glob("authors/*.md")]),
+]
 BLOCK = re.compile(
     r"((?:^ *<!-- [^\n]* -->\n)*)\n?^( *)```console\n(.*?)^ *```$", re.DOTALL | re.MULTILINE
 )

@@ -417,14 +417,14 @@ def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
     [
         (
             '{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "aten::mm"}]}',
-            "execution trace (a graph of operators) without times",
+            "PyTorch execution trace",
         ),
         (
             (
                 '{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}, "buffer_records":'
                 ' {"kernel_dispatch": []}}]}'
             ),
-            "JSON of rocprofv3 without any kernel",
+            "rocprofv3's own JSON",
         ),
         (
             (
