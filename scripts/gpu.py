@@ -62,6 +62,8 @@ NOT_REHEARSED = {
     "ENABLED = True": "needs a GPU to launch Triton's kernels on",
 }
 """What a submission says that cannot run on a device that is not there, and why not."""
+BELOW_HOPPER = "GPUs below compute capability 9.0"
+"""What the entry file of a submission says that is right on a Hopper, but too slow there."""
 ON_TRITON = 'SERVER = "triton"'
 """What the entry file of a submission says whose models are served by a Triton Inference Server."""
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
@@ -242,10 +244,19 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
         return why
     if any(ON_TRITON in source for source in sources) and not has_triton():
         return "needs a Triton Inference Server (lab data tritonserver)"
+    if any(BELOW_HOPPER in source for source in sources) and compute_capability() >= (9, 0):
+        return "is written for GPUs below compute capability 9.0"
     without_dali = any("nvidia.dali" in source for source in sources) and not installed(
         "nvidia-dali-cuda130"
     )
     return "needs nvidia-dali-cuda130" if without_dali else ""
+
+
+def compute_capability() -> tuple[int, int]:
+    """The first GPU's; (0, 0) where there is none."""
+    import torch
+
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
 
 
 def has_triton() -> bool:

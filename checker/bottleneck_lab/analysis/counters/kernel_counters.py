@@ -329,7 +329,8 @@ def compare_kernels(counters: tuple[KernelCounters, ...]) -> list[Pair]:
     elif library:
         others = [max(library, key=lambda kernel: kernel.duration_ns)] * len(own)
     return [
-        Pair(kernel, other, find_targets(kernel)) for kernel, other in zip(own, others, strict=True)
+        Pair(kernel, other, find_targets(kernel, other))
+        for kernel, other in zip(own, others, strict=True)
     ]
 
 
@@ -340,16 +341,24 @@ def furthest_behind(pairs: list[Pair]) -> Pair:
     return min(pairs, key=lambda pair: (pair.ratio or 0.0, -pair.own.duration_ns))
 
 
-def find_targets(kernel: KernelFigures) -> list[Target]:
-    """Return what to attack, most urgent first: each cause of waiting by the share of it, with the
-    counter that proves it.
+def find_targets(kernel: KernelFigures, library: KernelFigures | None = None) -> list[Target]:
+    """Return what to attack, most urgent first: each cause of waiting with the counter that proves
+    it.
+
+    Alone, causes are ordered by their share of the waiting. Beside a library's kernel for the same
+    inputs, they are ordered by the time that they cost beyond what they cost the library.
     """
-    targets = []
-    for find in (_global_memory, _shared_memory, _barriers, _arithmetic):
+    urgency = {}
+    for group, find in _TARGETS.items():
         target = find(kernel)
         if target is not None:
-            targets.append(target)
-    return sorted(targets, key=lambda target: -target.share)
+            # Every attention kernel waits for its tensor cores: what a faster kernel waits for as
+            # long is not why this one is slower.
+            spent_ns = target.share * kernel.duration_ns
+            if library is not None:
+                spent_ns -= library.stalls.get(group, 0.0) * library.duration_ns
+            urgency[target] = spent_ns
+    return sorted(urgency, key=lambda target: -urgency[target])
 
 
 _DRAM_FULL = 60.0
@@ -452,3 +461,12 @@ def _arithmetic(kernel: KernelFigures) -> Target | None:
         " warp help."
     )
     return Target("arithmetic", "Warps wait for arithmetic", share, f"{waited}{busy}.", advice)
+
+
+_TARGETS = {
+    "global memory": _global_memory,
+    "shared memory": _shared_memory,
+    "barriers": _barriers,
+    "arithmetic": _arithmetic,
+}
+"""What finds a target in the waiting of each group of STALLS."""

@@ -1,4 +1,4 @@
-// Scaled dot-product attention, forward, float16 or bfloat16, with mma.sync on every GPU from sm_80 on.
+// Scaled dot-product attention, forward, float16 or bfloat16, with mma.sync: for GPUs below compute capability 9.0, which have no wgmma.
 //
 //   scores   S = Q Kᵀ    for a tile of keys, kept in registers, where they become weights P
 //   sums     O += P V    the registers that hold scores are those that the second product wants its left operand in
