@@ -80,16 +80,14 @@ def main() -> None:
         from tests.cohort.conftest import opened_room
 
         from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
-        from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 
         with opened_room(Path(folder) / "cohort") as room:
             count = fill(room, asked.learners, asked.attempts)
             print(f"{asked.learners} learners x {asked.labs} labs, {count} signed verdicts:")
-            judge = verdict_reader_of(room.cohort.public_key)
             for export in EXPORTS.values():
                 began = time.perf_counter()
                 with room.cohort.database.reading() as connection:
-                    data = export_grades(connection, judge, room.cohort.blobs, export)
+                    data = export_grades(connection, room.cohort, export)
                 took_s = time.perf_counter() - began
                 print(f"  {export.name:9} {took_s:5.2f} s  {len(data) / 1000:8.0f} KB")
 

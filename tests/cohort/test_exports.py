@@ -99,8 +99,7 @@ def roster_room(room, text=ROSTERS["own"]):
 
 def exported(room, kind) -> str:
     with room.cohort.database.reading() as connection:
-        judge = verdict_reader_of(room.cohort.public_key)
-        data = export_grades(connection, judge, room.cohort.blobs, EXPORTS[kind])
+        data = export_grades(connection, room.cohort, EXPORTS[kind])
     return data.decode("utf-8-sig")
 
 
@@ -212,8 +211,7 @@ def test_the_files_are_laid_out_for_comparing_programs(room):
     ada, _ = roster_room(room)
     measured(room, ada)
     with room.cohort.database.reading() as connection:
-        judge = verdict_reader_of(room.cohort.public_key)
-        data = export_grades(connection, judge, room.cohort.blobs, EXPORTS["files"])
+        data = export_grades(connection, room.cohort, EXPORTS["files"])
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
     assert "base/slow/work.py" in names
     (mine,) = [name for name in names if name.startswith("submissions/slow/s1-")]

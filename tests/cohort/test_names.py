@@ -141,7 +141,7 @@ def test_a_cohort_of_an_older_version_has_the_names_of_today_once_opened(
         (one,) = judge.latest(connection)
         assert (one.lab, one.problem, one.passed) == (NEW, None, True)
         for export in EXPORTS.values():
-            assert OLD.encode() not in export_grades(connection, judge, cohort.blobs, export)
+            assert OLD.encode() not in export_grades(connection, cohort, export)
     assert OLD not in {row.text for row in room.rows(tables.events)}
     output = (
         CliRunner()

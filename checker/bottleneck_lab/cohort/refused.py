@@ -24,6 +24,7 @@ Code = Literal[
     "wrong-files",
     "bad-capture",
     "not-found",
+    "altered",
     "forbidden",
     "busy",
 ]
@@ -45,6 +46,7 @@ _STATUS: dict[Code, int] = {
     "wrong-files": 422,
     "bad-capture": 422,
     "not-found": 404,
+    "altered": 409,
     "forbidden": 403,
     "busy": 503,
 }

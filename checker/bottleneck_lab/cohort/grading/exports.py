@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -21,19 +22,27 @@ from bottleneck_lab.cohort.grading.spreadsheets import Cell, write_csv
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.submissions.blobs import Blobs
-from bottleneck_lab.cohort.view.verdicts import VerdictReader
-from bottleneck_lab.errors import UsageError
+from bottleneck_lab.cohort.view.room import altered_records
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.errors import MachineError, UsageError
+
+if TYPE_CHECKING:
+    from bottleneck_lab.cohort.folder import Cohort
 
 
 class Gradebook(msgspec.Struct, frozen=True):
-    """All that an export can need: grades in the order of learners and of the course, the labs, and
-    a reader of the files of a submission, by its handle.
+    """All that an export can need.
+
+    Grades in the order of learners and of the course, the labs, and readers of a submission's
+    files, receipt and signed verdict, by its handle. `public_key` (PEM) checks the latter two.
     """
 
     grades: list[Grade]
     labs: list[str]
     files: Callable[[str], dict[str, bytes]]
+    receipt: Callable[[str], str]
+    verdict: Callable[[str], str]
+    public_key: str
 
     def by_student(self) -> list[tuple[Student, list[Grade]]]:
         """Each learner with a grade per lab, in the order of `labs`."""
@@ -79,6 +88,12 @@ PLAIN = [
     "late_penalty",
     "score",
     "max_score",
+    "late_seconds",
+    "overridden_by",
+    "comment",
+    "verdict_sha256",
+    "checker",
+    "altered",
 ]
 
 
@@ -101,6 +116,12 @@ def plain_csv(book: Gradebook) -> bytes:
             grade.penalty,
             grade.score,
             grade.max_score,
+            round(grade.late_s),
+            grade.override.author if grade.override else "",
+            grade.override.comment if grade.override else "",
+            grade.verdict_sha256,
+            grade.checker,
+            " ".join(grade.altered),
         ]
         for grade in book.grades
     ]
@@ -157,7 +178,7 @@ def canvas_csv(book: Gradebook) -> bytes:
         if student.first_name:
             name = f"{student.last_name}, {student.first_name}"
         # An empty cell leaves Canvas's own value as it is; a 0 would overwrite it.
-        scores: list[Cell] = [grade.score if grade.submission else None for grade in grades]
+        scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
         sis_id = student.sis_id or student.student_id
         rows.append([name, None, sis_id, student.sis_login, student.section, *scores])
     return write_csv([*CANVAS, *book.labs], rows)
@@ -191,6 +212,24 @@ def files_zip(book: Gradebook) -> bytes:
     return out.getvalue()
 
 
+def evidence_zip(book: Gradebook) -> bytes:
+    """Write the grades with every signed verdict and receipt from which they follow.
+
+    `lab verify verdicts/HANDLE.json --key cohort.pem.pub` checks one. Its SHA-256 stands in the
+    column `verdict_sha256` of `grades.csv`.
+    """
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("grades.csv", plain_csv(book))
+        archive.writestr("cohort.pem.pub", book.public_key)
+        for grade in book.grades:
+            if grade.submission:
+                name = f"{grade.submission}.json"
+                archive.writestr(f"verdicts/{name}", book.verdict(grade.submission))
+                archive.writestr(f"receipts/{name}", book.receipt(grade.submission))
+    return out.getvalue()
+
+
 EXPORTS: dict[str, Export] = {
     export.name: export
     for export in (
@@ -221,6 +260,15 @@ EXPORTS: dict[str, Export] = {
             "application/zip",
             "zip",
         ),
+        Export(
+            "evidence",
+            "evidence",
+            "the grades with every signed verdict and receipt, for `lab verify`",
+            ["grades.csv", "verdicts/", "receipts/", "cohort.pem.pub"],
+            evidence_zip,
+            "application/zip",
+            "zip",
+        ),
     )
 }
 
@@ -233,16 +281,50 @@ def find_export(name: str) -> Export:
 
 
 def export_grades(
-    connection: Connection, judge: VerdictReader, blobs: Blobs, export: Export
+    connection: Connection, cohort: Cohort, export: Export, *, allow_altered: bool = False
 ) -> bytes:
-    """Return an export of the grades as they are now, as one file."""
-    table = tables.submissions
-    rows = connection.execute(select(table.c.handle, table.c.blob))
-    blob_of = {row.handle: row.blob for row in rows}
+    """Return an export of the grades as they are now, as one file.
+
+    Raises MachineError if a record in the database is not what the cohort's key signed: grades that
+    leave this house should not rest on it unnoticed. With `allow_altered` such a submission scores
+    nothing, and the exports that have a column for it say so.
+    """
+    judge = verdict_reader_of(cohort.public_key)
+    altered = altered_records(connection, judge.altered(connection))
+    if altered and not allow_altered:
+        first = altered[0]
+        others = f", and {len(altered) - 1} more" if len(altered) > 1 else ""
+        raise MachineError(
+            f"The record of {first.name}'s submission {first.submission} in {first.lab}{others} is"
+            " not what this cohort signed.",
+            "Find out who changed the database. `lab cohort regrade SUBMISSION` measures again, a"
+            " backup restores; --allow-altered (on the page: ?altered=include) exports all the"
+            " same, without points for them.",
+        )
+    submissions, verdicts = tables.submissions, tables.verdicts
+    rows = {
+        row.handle: row
+        for row in connection.execute(
+            select(submissions.c.handle, submissions.c.blob, submissions.c.receipt)
+        )
+    }
+
+    def verdict(handle: str) -> str:
+        query = (
+            select(verdicts.c.document)
+            .join(submissions, submissions.c.id == verdicts.c.submission)
+            .where(submissions.c.handle == handle)
+            .order_by(verdicts.c.id.desc())
+        )
+        return str(connection.execute(query).scalar() or "")
+
     book = Gradebook(
         load_grades(connection, judge),
         list(load_labs()),
-        lambda handle: files_of(blobs.get(blob_of[handle])),
+        lambda handle: files_of(cohort.blobs.get(rows[handle].blob)),
+        lambda handle: str(rows[handle].receipt),
+        verdict,
+        cohort.public_key,
     )
     return export.write(book)
 

@@ -12,17 +12,14 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
-from bottleneck_lab.cohort.grading.grades import Grade, load_grades
 from bottleneck_lab.cohort.grading.rules import all_extensions, extend, load_rules, set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.members.qr import qr_page
 from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
-from bottleneck_lab.cohort.moments import parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running import leases
+from bottleneck_lab.cohort.server.forms import lab_field, moment_field, number_field
 from bottleneck_lab.cohort.server.guard import (
     ASSISTANT,
     INSTRUCTOR,
@@ -71,7 +68,7 @@ def announce(request: Request, session: AsAssistant, fields: Form) -> Response:
     database, table = state(request).cohort.database, tables.announcements
     with database.writing() as connection:
         now = database.clock()
-        if number := _number(fields.get("withdraw", "")):
+        if number := number_field(fields.get("withdraw", "")):
             connection.execute(update(table).where(table.c.id == number).values(withdrawn=now))
         elif text := clean(fields.get("text", ""), 500):
             connection.execute(table.insert().values(at=now, author=session.person.id, text=text))
@@ -92,8 +89,7 @@ def pause(request: Request, fields: Form) -> Response:
 @router.get("/labs/{slug}")
 def lab(request: Request, session: AsAssistant, slug: str) -> Response:
     """Show one lab over all learners."""
-    shared = state(request)
-    _require_lab(slug)
+    shared, slug = state(request), lab_field(slug)
     with shared.cohort.database.reading() as connection:
         distribution = load_distribution(connection, shared.judge, slug)
         rules = load_rules(connection, slug)
@@ -113,51 +109,17 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
     )
 
 
-def _require_lab(slug: str) -> None:
-    if slug not in load_labs():
-        raise RefusedError(
-            "unknown-lab", "This cohort has no lab with that name.", "Go back to the room."
-        )
-
-
 @router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
 def change_lab(request: Request, slug: str, fields: Form) -> Response:
-    """Set due date, closing, points, budget, hints and the release of feedback."""
-    _require_lab(slug)
-    database = state(request).cohort.database
+    """Set due date, closing, budget, hints and the release of feedback."""
+    slug, database = lab_field(slug), state(request).cohort.database
     changes: dict[str, float | int | None] = {
-        name: _moment(fields.get(name, "")) for name in ("due", "closes", "feedback_at")
+        name: moment_field(fields.get(name, "")) for name in ("due", "closes", "feedback_at")
     }
-    changes.update({name: _number(fields.get(name, "")) for name in ("budget", "hints_open")})
-    points = _number(fields.get("points", ""))
+    changes.update({name: number_field(fields.get(name, "")) for name in ("budget", "hints_open")})
     with database.writing() as connection:
-        set_rules(
-            connection,
-            slug,
-            database.clock(),
-            **changes,
-            points=100.0 if points is None else float(points),
-        )
+        set_rules(connection, slug, database.clock(), **changes)
     return RedirectResponse(f"/labs/{slug}", status_code=303)
-
-
-def _moment(text: str) -> float | None:
-    try:
-        return parse_moment(text) if text.strip() else None
-    except UsageError as error:
-        raise RefusedError("bad-request", error.message, error.remedy) from error
-
-
-def _number(text: str) -> int | None:
-    if not text.strip():
-        return None
-    if not text.strip().isdecimal() or int(text) > 1_000_000:
-        raise RefusedError(
-            "bad-request",
-            f"'{text[:40]}' is not a whole number.",
-            "Write a number, or leave it empty.",
-        )
-    return int(text)
 
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
@@ -198,12 +160,14 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
 @router.post("/people/{handle}/extend", dependencies=[Depends(INSTRUCTOR)])
 def extend_person(request: Request, handle: str, fields: Form) -> Response:
     """Grant somebody more time or more submissions."""
-    lab = fields.get("lab", "")
-    _require_lab(lab)
+    lab = lab_field(fields.get("lab", ""))
     database = state(request).cohort.database
     with database.writing() as connection:
         who = people.by_handle(connection, handle)
-        due, extra = _moment(fields.get("due", "")), _number(fields.get("extra_budget", ""))
+        due, extra = (
+            moment_field(fields.get("due", "")),
+            number_field(fields.get("extra_budget", "")),
+        )
         extend(connection, who.id, lab, due, extra or 0, database.clock())
     return RedirectResponse(f"/people/{handle}", status_code=303)
 
@@ -278,33 +242,6 @@ def regrade(request: Request, handle: str) -> Response:
     return RedirectResponse(f"/submissions/{handle}", status_code=303)
 
 
-@router.get("/grades")
-def grades(request: Request, session: AsInstructor) -> Response:
-    """Show every learner's scores, and the exports."""
-    shared = state(request)
-    with shared.cohort.database.reading() as connection:
-        all_grades = load_grades(connection, shared.judge)
-    rows: dict[str, list[Grade]] = {}
-    for grade in all_grades:
-        rows.setdefault(grade.student.handle, []).append(grade)
-    return shared.page("grades.html", session, rows=rows, labs=list(load_labs()), exports=EXPORTS)
-
-
-@router.get("/export/{kind}", dependencies=[Depends(INSTRUCTOR)])
-def download_export(request: Request, kind: str) -> Response:
-    """Return one export as a file. Raises RefusedError for an unknown one."""
-    shared = state(request)
-    try:
-        export = find_export(kind)
-    except UsageError as error:
-        raise RefusedError("not-found", error.message, error.remedy) from error
-    with shared.cohort.database.reading() as connection:
-        data = export_grades(connection, shared.judge, shared.cohort.blobs, export)
-    name = export.file_name(folder_name(shared.cohort.config.name))
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(data, media_type=export.media_type, headers=headers)
-
-
 @router.post("/settings/roster", dependencies=[Depends(INSTRUCTOR)])
 def roster(request: Request, fields: Form) -> Response:
     """Add the learners of a CSV file, or correct them. Raises RefusedError if it cannot be read."""
@@ -343,19 +280,13 @@ _FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
 
 @router.post("/settings", dependencies=[Depends(INSTRUCTOR)])
 def change(request: Request, fields: Form) -> Response:
-    """Set limits, the late policy, the leaderboard. Raises RefusedError for a wrong value."""
+    """Set limits, the leaderboard and who may join. Raises RefusedError for a wrong value."""
     database = state(request).cohort.database
-    numbers = {name: _number(fields[name]) for name in _FIELDS if fields.get(name, "").strip()}
-    late = {
-        name: (_number(fields.get(f"late_{name}", "")) or 0) / 100 for name in ("per_day", "most")
-    }
-    grace_s = (_number(fields.get("late_grace_min", "")) or 0) * 60.0
-    flags = {
-        name: fields.get(name) == "yes" for name in ("leaderboard", "roster_only", "partial_credit")
-    }
+    numbers = {name: number_field(fields[name]) for name in _FIELDS if fields.get(name, "").strip()}
+    flags = {name: fields.get(name) == "yes" for name in ("leaderboard", "roster_only")}
     try:
         with database.writing() as connection:
-            change_settings(connection, **numbers, **flags, late={**late, "grace_s": grace_s})
+            change_settings(connection, **numbers, **flags)
             note(connection, database.clock(), "settings")
     except msgspec.ValidationError as error:
         raise RefusedError("bad-request", f"{error}.", "Correct that value.") from error

@@ -132,7 +132,9 @@ def load_whole(
             old = files_of(blobs.get(blob))
     new = files_of(blobs.get(row.blob))
 
-    attempt = _attempt(row, rounds[-1][0] if rounds else None)
+    # Not the newest of `rounds`: that a verdict is gone is seen by comparing with the submission.
+    in_force = judge.latest(connection, table.c.handle == handle)
+    attempt = _attempt(row, in_force[0] if in_force else None)
     commitments = attempt.record.commitments if attempt.record else []
     diagnosis = []
     for question in lab.spec.questions if commitments else []:

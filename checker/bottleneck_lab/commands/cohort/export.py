@@ -9,7 +9,6 @@ import typer
 
 from bottleneck_lab.cohort.folder import folder_name, open_cohort
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
-from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.workspace.atomic import write_bytes
@@ -36,13 +35,22 @@ def command(
             show_default=False,
         ),
     ] = None,
+    allow_altered: Annotated[
+        bool,
+        typer.Option(
+            "--allow-altered",
+            help="Export even if records are not what was signed; those score nothing.",
+        ),
+    ] = False,
 ) -> None:
-    """Export the grades, or the graded files, for another program."""
+    """Export the grades, or the graded files, for another program.
+
+    Exit code 4 if a record in the database is not what the cohort's key signed.
+    """
     export = find_export(kind)
     with open_cohort(folder) as cohort:
         with cohort.database.reading() as connection:
-            judge = verdict_reader_of(cohort.public_key)
-            data = export_grades(connection, judge, cohort.blobs, export)
+            data = export_grades(connection, cohort, export, allow_altered=allow_altered)
         target = output or Path(export.file_name(folder_name(cohort.config.name)))
     write_bytes(target, data)
     say(f"Wrote {target}.", style="green")

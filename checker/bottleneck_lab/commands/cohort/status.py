@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.view.room import Room, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.errors import ExitCode
 
 EXAMPLE = "lab cohort status --folder autumn-workshop"
 
 
 def command(folder: Folder = Path(), json: Json = False) -> None:
-    """Show learners, queue, runners, and who is stuck."""
+    """Show learners, queue, runners, and who is stuck.
+
+    Exit code 4 if a record in the database is not what the cohort's key signed.
+    """
     with open_cohort(folder) as cohort, cohort.database.reading() as connection:
         room = load_room(connection, verdict_reader_of(cohort.public_key), cohort.database.clock())
     if json:
         print_json(room)
     else:
         _print_room(cohort.config.name, room)
+    if room.altered:
+        raise typer.Exit(ExitCode.ERROR)
 
 
 def _print_room(name: str, room: Room) -> None:
@@ -30,6 +39,14 @@ def _print_room(name: str, room: Room) -> None:
         f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured,"
         f" {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
     )
+    for record in room.altered:
+        say(
+            f"ALTERED: {record.name}'s submission {record.submission} in {record.lab}."
+            f" {record.problem} `lab cohort regrade {record.submission}` measures it again.",
+            style="red",
+        )
+    for row in room.helpless:
+        say(f"needs help: {row.name}, since {iso(row.needs_help or 0.0)}. {row.help_text}".rstrip())
     if room.settings.paused:
         say("Paused: no checks are being started.", style="yellow")
     for runner in room.runners:

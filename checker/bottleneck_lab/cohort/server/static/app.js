@@ -29,9 +29,11 @@ function replace(part, html) {
   // Whoever walks the page by keyboard stays where they are.
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const where = focused && [focused.tagName, focused.getAttribute("href"), focused.getAttribute("aria-label"), focused.textContent].join("|");
-  const scrolled = [...part.querySelectorAll(".wide")].map((each) => each.scrollLeft);
+  const scrolled = [...part.querySelectorAll(".wide")].map((each) => [each.scrollLeft, each.scrollTop]);
+  const open = new Set([...part.querySelectorAll("details[open]")].map((each) => each.textContent));
   part.innerHTML = html;
-  part.querySelectorAll(".wide").forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
+  part.querySelectorAll(".wide").forEach((each, at) => { [each.scrollLeft, each.scrollTop] = scrolled[at] || [0, 0]; });
+  part.querySelectorAll("details").forEach((each) => { if (open.has(each.textContent)) each.open = true; });
   if (where) {
     const same = [...part.querySelectorAll("a, button, [tabindex]")].find((each) =>
       [each.tagName, each.getAttribute("href"), each.getAttribute("aria-label"), each.textContent].join("|") === where);
@@ -39,8 +41,8 @@ function replace(part, html) {
   }
 }
 
-function histogram(place) {
-  const { edges, counts, target, unit } = JSON.parse(place.dataset.histogram);
+function histogram(chart) {
+  const { edges, counts, target, unit } = JSON.parse(chart.dataset.histogram);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const middles = counts.map((_, at) => (edges[at] + edges[at + 1]) / 2);
@@ -61,15 +63,15 @@ function histogram(place) {
   };
   const percent = unit === "share" && { values: (_, ticks) => ticks.map((tick) => `${+(100 * tick).toPrecision(4)}%`) };
   const options = {
-    width: place.clientWidth, height: 240, legend: { show: false }, cursor: { show: false },
+    width: chart.clientWidth, height: 240, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: false, range: [low - room, high + room] }, y: { range: (_, __, most) => [0, Math.max(1, most)] } },
     axes: [{ ...axis, ...percent, label: unit && !percent ? `measured (${unit})` : "measured", labelFont: "14px system-ui" }, { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100], size: 40 }],
     series: [{}, { paths: uPlot.paths.bars({ size: [0.9, 60] }), fill: colour("--link"), points: { show: false } }],
     hooks: { draw: [line] },
   };
-  const plot = new uPlot(options, [middles, counts], place);
-  addEventListener("resize", () => plot.setSize({ width: place.clientWidth, height: 240 }));
-  place.dataset.ready = "yes";
+  const plot = new uPlot(options, [middles, counts], chart);
+  addEventListener("resize", () => plot.setSize({ width: chart.clientWidth, height: 240 }));
+  chart.dataset.ready = "yes";
 }
 
 document.querySelectorAll("[data-live]").forEach(follow);

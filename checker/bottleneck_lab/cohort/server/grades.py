@@ -1,0 +1,200 @@
+"""Pages of grades: what counts, how a figure came about, rules with a preview, and exports."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Literal, cast
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.folder import folder_name
+from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
+from bottleneck_lab.cohort.grading.grades import (
+    MAX_COMMENT,
+    GradingRules,
+    change_grading,
+    load_grades,
+    load_grading,
+    override_grade,
+    withdraw_override,
+)
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.people import clean
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.server.forms import amount_field, lab_field
+from bottleneck_lab.cohort.server.guard import (
+    ASSISTANT,
+    INSTRUCTOR,
+    AsAssistant,
+    AsInstructor,
+    Form,
+)
+from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.settings import LatePolicy, Scoring
+from bottleneck_lab.cohort.view.room import altered_records
+from bottleneck_lab.errors import LabError, UsageError
+
+router = APIRouter()
+
+
+class PreviewRow(msgspec.Struct, frozen=True):
+    """A learner's total under the rules in force, and under those that are tried out."""
+
+    handle: str
+    name: str
+    before: float
+    after: float
+
+
+@router.get("/grades")
+def grades(request: Request, session: AsAssistant) -> Response:
+    """Show every learner's scores, and the exports."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        all_grades = load_grades(connection, shared.judge)
+        altered = altered_records(connection, shared.judge.altered(connection))
+    rows = [
+        (student, list(own)) for student, own in groupby(all_grades, key=lambda each: each.student)
+    ]
+    return shared.page(
+        "grades.html",
+        session,
+        rows=rows,
+        labs=list(load_labs()),
+        exports=EXPORTS,
+        altered=altered,
+    )
+
+
+@router.get("/grades/rules")
+def rules(request: Request, session: AsInstructor) -> Response:
+    """Show the grading rules."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        grading = load_grading(connection)
+    return shared.page(
+        "grading.html", session, grading=grading, preview=None, labs=list(load_labs())
+    )
+
+
+@router.post("/grades/rules", dependencies=[Depends(INSTRUCTOR)])
+def change_rules(request: Request, session: AsInstructor, fields: Form) -> Response:
+    """Preview other grading rules over the room, or put them in force.
+
+    Raises RefusedError for a value that is out of its range.
+    """
+    shared = state(request)
+    grading = _grading(fields)
+    if fields.get("action") == "save":
+        with shared.cohort.database.writing() as connection:
+            change_grading(connection, grading, shared.cohort.database.clock())
+        return RedirectResponse("/grades", status_code=303)
+    with shared.cohort.database.reading() as connection:
+        before = load_grades(connection, shared.judge)
+        after = load_grades(connection, shared.judge, grading)
+    totals: dict[str, list[float]] = {}
+    for now, then in zip(before, after, strict=True):
+        both = totals.setdefault(now.student.handle, [0.0, 0.0])
+        both[0] += now.score
+        both[1] += then.score
+    names = {grade.student.handle: grade.student.name for grade in before}
+    preview = [
+        PreviewRow(handle, names[handle], round(now, 4), round(then, 4))
+        for handle, (now, then) in totals.items()
+    ]
+    return shared.page(
+        "grading.html", session, grading=grading, preview=preview, labs=list(load_labs())
+    )
+
+
+def _grading(fields: dict[str, str]) -> GradingRules:
+    scoring = fields.get("scoring", "best")
+    per_day, most = (amount_field(fields.get(name, ""), 0.0) for name in ("per_day", "most"))
+    if scoring not in ("best", "latest") or per_day > 100 or most > 100:
+        raise RefusedError(
+            "bad-request",
+            "The late penalty is given in per cent of the points.",
+            "Write numbers from 0 to 100.",
+        )
+    grace_s = amount_field(fields.get("grace_min", ""), 0.0) * 60
+    return GradingRules(
+        cast("Scoring", scoring),
+        fields.get("partial_credit") == "yes",
+        LatePolicy(per_day / 100, most / 100, grace_s),
+        {lab: amount_field(fields.get(f"points-{lab}", ""), 100.0) for lab in load_labs()},
+    )
+
+
+@router.get("/people/{handle}/grades/{slug}")
+def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) -> Response:
+    """Show how one learner's points in one lab came about. Raises RefusedError for no learner."""
+    shared, lab = state(request), lab_field(slug)
+    with shared.cohort.database.reading() as connection:
+        who = people.by_handle(connection, handle)
+        own = load_grades(connection, shared.judge, person=who.id)
+        grading = load_grading(connection)
+    grade = next(each for each in own if each.lab == lab)
+    return shared.page(
+        "grade.html", session, person=who, grade=grade, grading=grading, max_comment=MAX_COMMENT
+    )
+
+
+@router.post("/people/{handle}/grades/{slug}", dependencies=[Depends(INSTRUCTOR)])
+def override(
+    request: Request, session: AsInstructor, handle: str, slug: str, fields: Form
+) -> Response:
+    """Override a learner's points, or withdraw the override. Raises RefusedError if incomplete."""
+    lab, database = lab_field(slug), state(request).cohort.database
+    with database.writing() as connection:
+        who, now = people.by_handle(connection, handle), database.clock()
+        if fields.get("action") == "withdraw":
+            withdraw_override(connection, who, lab, session.person, now)
+        else:
+            points = amount_field(fields.get("points", ""), -1.0)
+            comment = clean(fields.get("comment", ""), MAX_COMMENT)
+            override_grade(connection, who, lab, points, comment, session.person, now)
+    return RedirectResponse(f"/people/{handle}/grades/{lab}", status_code=303)
+
+
+@router.get("/submissions/{handle}/verdict", dependencies=[Depends(ASSISTANT)])
+def download_verdict(request: Request, handle: str) -> Response:
+    """Return the signed document of a submission's latest verdict. Raises RefusedError without."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        rounds = shared.judge.all_of(connection, handle)
+    if not rounds:
+        raise RefusedError(
+            "not-found", "This submission has no verdict.", "Go back to the submission."
+        )
+    name = f"{handle}-verdict.json"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(rounds[-1][2], media_type="application/json", headers=headers)
+
+
+@router.get("/export/{kind}", dependencies=[Depends(INSTRUCTOR)])
+def download_export(
+    request: Request, kind: str, altered: Literal["refuse", "include"] = "refuse"
+) -> Response:
+    """Return one export as a file.
+
+    Raises RefusedError for an unknown one, and for grades that rest on altered records unless
+    `altered` includes them.
+    """
+    shared = state(request)
+    try:
+        export = find_export(kind)
+    except UsageError as error:
+        raise RefusedError("not-found", error.message, error.remedy) from error
+    try:
+        with shared.cohort.database.reading() as connection:
+            data = export_grades(
+                connection, shared.cohort, export, allow_altered=altered == "include"
+            )
+    except LabError as error:
+        raise RefusedError("altered", error.message, error.remedy) from error
+    name = export.file_name(folder_name(shared.cohort.config.name))
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=export.media_type, headers=headers)

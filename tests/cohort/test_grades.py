@@ -1,0 +1,186 @@
+"""Grades that can be trusted: rules with a preview, overrides, evidence, and loud alterations."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import time
+import zipfile
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import update
+from typer.testing import CliRunner
+
+from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
+from bottleneck_lab.cohort.grading.grades import DAY_S
+from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.errors import ExitCode, MachineError
+from bottleneck_lab.grading.attest import verify_bytes
+from bottleneck_lab.grading.verdict import Outcome
+
+from .serving import Visitor, log_in, serving
+from .test_exports import grades, measured
+
+
+@contextmanager
+def pages(room):
+    """A served room with an instructor, and a way to log anybody in."""
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, room.clock())
+    clock, room.cohort.database.clock = room.cohort.database.clock, time.time
+    with serving(room.cohort.folder) as (port, _):
+        yield log_in(room, port, instructor), lambda person: log_in(room, port, person), port
+    room.cohort.database.clock = clock
+
+
+def run(room, *words: str):
+    return CliRunner().invoke(app, ["cohort", *words, "--folder", str(room.cohort.folder)])
+
+
+def break_verdict(connection, _handle: str) -> None:
+    (document,) = connection.execute(tables.verdicts.select()).mappings()
+    forged = document["document"].replace('"FAIL"', '"PASS"')
+    connection.execute(update(tables.verdicts).values(document=forged))
+
+
+def move_time(connection, handle: str) -> None:
+    table = tables.submissions
+    moved = update(table).where(table.c.handle == handle).values(received=table.c.received - 3600)
+    connection.execute(moved)
+
+
+def remove_verdict(connection, _handle: str) -> None:
+    connection.execute(tables.verdicts.delete())
+
+
+@pytest.mark.parametrize("alter", [break_verdict, move_time, remove_verdict])
+def test_an_altered_record_is_loud_in_export_status_and_room(room, alter, tmp_path):
+    person, token = room.join("Ada")
+    handle = measured(room, token, Outcome.FAIL)
+    assert run(room, "status").exit_code == 0
+    with room.cohort.database.writing() as connection:
+        alter(connection, handle)
+
+    status = run(room, "status")
+    assert status.exit_code == ExitCode.ERROR
+    assert f"ALTERED: Ada's submission {handle} in slow" in status.output
+    assert json.loads(run(room, "status", "--json").output)["altered"][0]["submission"] == handle
+
+    refused = run(room, "export", "canvas", "-o", str(tmp_path / "grades.csv"))
+    assert isinstance(refused.exception, MachineError)
+    assert handle in refused.exception.message
+    assert not (tmp_path / "grades.csv").exists()
+    target = tmp_path / "all.csv"
+    assert run(room, "export", "csv", "--allow-altered", "-o", str(target)).exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(target.read_text("utf-8-sig"))))
+    (row,) = [row for row in rows if row["submission"] == handle]
+    assert (row["outcome"], row["score"], row["altered"]) == ("ALTERED", "0", handle)
+
+    with pages(room) as (instructor, visit, _):
+        for path in ("/room", "/grades", f"/people/{person.handle}/grades/slow"):
+            assert "not what this cohort signed" in instructor.get(path).text, path
+        assert "This record was altered" in instructor.get(f"/submissions/{handle}").text
+        page = instructor.get("/export/canvas")
+        assert (page.status, handle in page.text) == (409, True)
+        assert instructor.get("/export/canvas?altered=include").status == 200
+        assert "This record was altered" in visit(person).get("/me").text
+
+
+def test_an_older_round_does_not_come_back_into_force(room):
+    _, token = room.join("Ada")
+    handle = measured(room, token)
+    assert "1 submissions are queued again" in run(room, "regrade", handle).output
+    from .test_leases import claim, finish, signed
+
+    lease = claim(room)
+    finish(room, lease, signed(room, lease, outcome=Outcome.FAIL, reason="correct but slow"))
+    verdicts = tables.verdicts
+    with room.cohort.database.writing() as connection:
+        connection.execute(verdicts.delete().where(verdicts.c.round == 1))
+    assert "its latest verdict is gone" in run(room, "status").output
+
+
+def test_an_override_needs_a_comment_and_can_be_withdrawn(room):
+    person, token = room.join("Ada")
+    measured(room, token, Outcome.FAIL)
+    with pages(room) as (instructor, visit, port):
+        path = f"/people/{person.handle}/grades/slow"
+        assert instructor.post(path, points="90", comment=" ").status == 400
+        assert instructor.post(path, points="-1", comment="no").status == 400
+        assert instructor.post(path, points="87,5", comment="Shown at the board").status == 303
+        assert "87.5†" in instructor.get("/grades").text
+        mine = visit(person).get("/me").text
+        assert "87.5 of 100" in mine
+        assert "Shown at the board" in mine
+        labs = Visitor(port, token=token).get("/api/me").json()["labs"]
+        assert [(lab["points"], lab["comment"]) for lab in labs if lab["slug"] == "slow"] == [
+            (87.5, "Shown at the board")
+        ]
+        override = grades(room)[person.handle, "slow"].override
+        assert (override.points, override.author) == (87.5, "Instructor")
+        assert instructor.post(path, action="withdraw").status == 303
+    assert grades(room)[person.handle, "slow"].score == 50.0
+    log = [row.text for row in room.rows(tables.events) if row.kind == "graded"]
+    assert log[0] == "Instructor set slow to 87.5 points: Shown at the board"
+    assert "withdrew" in log[1]
+
+
+def test_rules_are_previewed_over_the_room_before_they_count(room):
+    (_, ada), (bob_person, bob) = room.join("Ada"), room.join("Bob")
+    measured(room, ada)
+    measured(room, bob)
+    room.clock.now += 60
+    measured(room, bob, Outcome.FAIL)
+    fields = {"scoring": "latest", "per_day": "10", "most": "50", "grace_min": "10"}
+    fields |= {"points-slow": "30", "points-wrong": "70"}
+    with pages(room) as (instructor, _, _):
+        page = instructor.post("/grades/rules", action="preview", **fields).text
+        rows = page.split("<tbody>")[1]
+        assert "100.0</td>" in rows.split("Ada")[1].split("</tr>")[0]
+        assert "30.0</td>" in rows.split("Ada")[1].split("</tr>")[0]
+        assert "0.0</td>" in rows.split("Bob")[1].split("</tr>")[0]
+        assert grades(room)[bob_person.handle, "slow"].score == 100.0
+        assert instructor.post("/grades/rules", action="save", **fields).status == 303
+        assert instructor.post("/grades/rules", **{**fields, "per_day": "101"}).status == 400
+        assert instructor.post("/grades/rules", **{**fields, "points-slow": "x"}).status == 400
+    grade = grades(room)[bob_person.handle, "slow"]
+    assert (grade.score, grade.max_score, grade.outcome) == (0.0, 30.0, "FAIL")
+
+
+def test_a_learner_sees_points_and_what_being_late_has_cost(room):
+    person, token = room.join("Ada")
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=room.clock() - 1.5 * DAY_S)
+    measured(room, token)
+    with pages(room) as (_, visit, port):
+        page = visit(person).get("/me").text
+        assert "80.0 of 100" in page
+        assert "20.0 off: 36.0 h late" in page
+        with room.cohort.database.writing() as connection:
+            set_rules(connection, "slow", 0.0, feedback_at=4e9)
+        labs = Visitor(port, token=token).get("/api/me").json()["labs"]
+        assert [lab["points"] for lab in labs if lab["slug"] == "slow"] == [None]
+
+
+def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(room):
+    _, token = room.join("Ada")
+    handle = measured(room, token)
+    with room.cohort.database.reading() as connection:
+        data = export_grades(connection, room.cohort, EXPORTS["evidence"])
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    rows = csv.DictReader(io.StringIO(archive.read("grades.csv").decode("utf-8-sig")))
+    (row,) = [row for row in rows if row["submission"]]
+    document = archive.read(f"verdicts/{handle}.json")
+    assert row["verdict_sha256"] == hashlib.sha256(document).hexdigest()
+    assert verify_bytes(document, room.cohort.key().public_key()).ok
+    assert archive.read("cohort.pem.pub").decode() == room.cohort.public_key
+    receipt = json.loads(archive.read(f"receipts/{handle}.json"))
+    assert receipt["received_at"] == row["received"]
+    with pages(room) as (instructor, _, _):
+        assert instructor.get(f"/submissions/{handle}/verdict").body == document
