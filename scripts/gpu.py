@@ -40,7 +40,24 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PRETEND_GPU = ROOT / "scripts" / "pretend_gpu"
 
+BUDGET_S = 840.0
+"""Fifteen minutes are what people rent, less the minute in which this machine's state is written."""
 STEP_LIMIT_S = 900.0
+FORMS = {
+    r"data": 10.0,
+    r"grade:.*:solution": 40.0,
+    r"grade:.*:starter": 25.0,
+    r"capture:.*:torch": 8.0,
+    r"benchmark": 60.0,
+    r"tests": 60.0,
+    r"grade:.*:variant .*": 40.0,
+    r"capture:.*:ncu": 50.0,
+    r"capture:.*": 15.0,
+    r"exploits": 120.0,
+}
+"""The forms of steps, in the order in which they are worth their time, each with the seconds that
+one is expected to take as long as no record says how long it took.
+"""
 GRACE_S, ORPHANS_S = 20.0, 5.0
 """For a step that has to end before its time, to stop its program and remove its temporary files;
 then for what it has left to go by itself.
@@ -224,7 +241,50 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
         for lab in labs
         for what in captured(lab, tool)
     }
-    return {"data": "", **graded, **captures, "benchmark": real, "tests": real, "exploits": real}
+    steps = {"data": "", **graded, **captures, "benchmark": real, "tests": real, "exploits": real}
+    return dict(sorted(steps.items(), key=lambda item: form_of(item[0])))
+
+
+def form_of(step: str) -> int:
+    """Return the place of a step's form among FORMS."""
+    return next(place for place, form in enumerate(FORMS) if re.fullmatch(form, step))
+
+
+def expected_s(step: str, records: Iterable[dict[str, Any]]) -> float:
+    """Return the seconds that a step took when it was last recorded, on any GPU; where it never
+    was, those of its form.
+    """
+    dated = sorted(records, key=lambda record: record["date"], reverse=True)
+    for record in dated:
+        row = record["steps"].get(step, {})
+        if "seconds" in row and is_good(row):
+            return float(row["seconds"])
+    return [*FORMS.values()][form_of(step)]
+
+
+def listed(
+    steps: dict[str, str], state: State, records: list[dict[str, Any]], budget_s: float
+) -> str:
+    """Return the plan as it is shown: a line a step, with its expected seconds and, for what is
+    still to do, the minute at which it would be done; then what fits the budget.
+    """
+    lines, clock_s, to_do, fitting = [], 0.0, 0, 0
+    for step, lacks in steps.items():
+        seconds = expected_s(step, records)
+        if lacks or state.in_order(step):
+            lines.append(
+                f"{'-' if lacks else 'done':>5}  {seconds:4.0f} s  {step} {lacks}".rstrip()
+            )
+            continue
+        clock_s += seconds
+        to_do += 1
+        fitting += clock_s <= budget_s
+        lines.append(f"{int(clock_s // 60):>2}:{int(clock_s % 60):02}  {seconds:4.0f} s  {step}")
+    lines.append(
+        f"Still to do: {to_do}, about {clock_s / 60:.0f} minutes. Of these, the first {fitting} fit the"
+        f" budget of {budget_s / 60:.0f} minutes."
+    )
+    return "\n".join(lines)
 
 
 def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
@@ -387,10 +447,11 @@ def work(
         if remaining <= 1:
             break
         limit = min(STEP_LIMIT_S, remaining)
+        began = clock()
         ran = runner(command_of(left[0], state.folder / "captures"), limit)
         if ran.status is None and limit < min(STEP_LIMIT_S, ALL_OF_IT * budget_s):
             break
-        record = record_of(ran)
+        record = record_of(ran) | {"seconds": round(clock() - began, 1)}
         for step in same_refusal(left) if "cannot" in record else left[:1]:
             state.add(step, record)
             tell(step, record)
@@ -682,7 +743,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--budget-s",
         type=float,
-        default=3600.0,
+        default=BUDGET_S,
         help="stop after so long, and half a minute to tidy up; run again to go on",
     )
     parser.add_argument(
@@ -691,7 +752,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--pretend", action="store_true", help="rehearse without a GPU; nothing is recorded"
     )
-    parser.add_argument("--list", action="store_true", help="name the steps and those done")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="show the plan: each step, how long it takes, and what fits the budget",
+    )
     parser.add_argument(
         "--write-never-run", action="store_true", help="renew the list in docs/measured/README.md"
     )
@@ -736,15 +801,14 @@ def go(
     gpu = gpus[0]
     folder = root / "build" / "gpu" / gpu_slug(gpu)
     state, steps = State(folder), plan(labs, installed_tools(), len(gpus))
-    named = [step for step in steps if not options.only or step.startswith(("data", *options.only))]
-    chosen = [step for step in named if not steps[step]]
+    named = {
+        step: lacks
+        for step, lacks in steps.items()
+        if not options.only or step.startswith(("data", *options.only))
+    }
+    chosen = [step for step, lacks in named.items() if not lacks]
     if options.list:
-        say(
-            "\n".join(
-                f"{'done' if state.in_order(step) else '    '} {step} {steps[step]}".rstrip()
-                for step in named
-            )
-        )
+        say(listed(named, state, read_records(root / "docs" / "measured"), options.budget_s))
         return OK
     if options.fresh:
         state.forget(chosen)

@@ -141,8 +141,10 @@ def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(
     assert "`idle-gpu` on `cuda`: variants (dali)" in readme
     assert gpu.main(["--list"], root=tree) == gpu.OK
     listed = capsys.readouterr().out
-    assert "     grade:ddp-scaling:solution needs 2 GPUs\n" in listed
-    assert "done grade:idle-gpu:solution\n" in listed
+    assert "    -    40 s  grade:ddp-scaling:solution needs 2 GPUs\n" in listed
+    assert " done     0 s  grade:idle-gpu:solution\n" in listed, (
+        "as long as the record says it took"
+    )
 
 
 def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree):
@@ -325,6 +327,44 @@ def test_a_submission_is_captured_where_a_learner_would_have_it(gpu, monkeypatch
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
     kept = gpu.capture("resnet-latency", "solution", "torch", tmp_path / "kept")
     assert kept["file"] == "resnet-latency-solution-torch.json.gz"
+
+
+def test_the_plan_says_when_each_step_would_be_done_and_what_fits_the_budget(gpu, tmp_path):
+    state = gpu.State(tmp_path)
+    state.add("tests", {"problems": []})
+    record = {
+        "date": "2026-11-26",
+        "steps": {
+            "grade:roofline:starter": {"problems": [], "seconds": 50.0},
+            "benchmark": {"problems": ["boom"], "seconds": 1.0},
+        },
+    }
+    older = {"date": "2026-01-01", "steps": {"grade:roofline:starter": {"problems": []}}}
+    steps = {
+        "grade:roofline:starter": "",
+        "capture:x:starter:nsys": "no nsys",
+        "benchmark": "",
+        "tests": "",
+    }
+    assert gpu.listed(steps, state, [older, record], 60.0).splitlines() == [
+        " 0:50    50 s  grade:roofline:starter",
+        "    -    15 s  capture:x:starter:nsys no nsys",
+        " 1:50    60 s  benchmark",
+        " done    60 s  tests",
+        "Still to do: 2, about 2 minutes. Of these, the first 1 fit the budget of 1 minutes.",
+    ]
+
+
+def test_steps_come_in_the_order_of_their_worth(gpu):
+    steps = [*gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], 1)]
+    assert steps[0] == "data"
+    assert steps[1].endswith(":solution")
+    assert steps[-1] == "exploits"
+    first = {
+        form: next(n for n, step in enumerate(steps) if form in step)
+        for form in (":starter", ":torch", "variant", ":ncu")
+    }
+    assert sorted(first, key=first.get) == [":starter", ":torch", "variant", ":ncu"]
 
 
 def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
