@@ -26,6 +26,7 @@ from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.settings import LatePolicy, change_settings
+from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Outcome
@@ -51,7 +52,7 @@ ROSTERS = {
 
 @pytest.mark.parametrize("kind", ROSTERS)
 def test_a_roster_is_read_however_it_comes(kind):
-    ada, bob = read_roster("\ufeff" + ROSTERS[kind])
+    ada, bob = read_roster(("\ufeff" + ROSTERS[kind]).encode())
     if kind == "Canvas":
         assert (ada["student_id"], ada["sis_id"], ada["sis_login"]) == ("7", "s1", "ada")
     else:
@@ -71,7 +72,88 @@ def test_a_roster_is_read_however_it_comes(kind):
 )
 def test_a_roster_that_cannot_be_used_is_refused_with_the_line(text, message):
     with pytest.raises(UsageError, match=message):
-        read_roster(text)
+        read_roster(text.encode())
+
+
+NAMES = "student_id;Last name;First name;Section\r\ns1;Müller;Zoë;A, B\r\ns2;Łukasz;Jan;B\r\n"
+LATIN = NAMES.replace("Łukasz", "Lukasz")
+WORKBOOK = b"PK\x03\x04" + bytes(60)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        NAMES.encode("utf-8-sig"),
+        NAMES.encode("utf-16"),
+        NAMES.encode("utf-16-le"),
+        NAMES.replace(";", "\t").encode("utf-16"),
+        LATIN.encode("latin-1"),
+        ("sep=;\r\n" + LATIN).encode("cp1252"),
+        NAMES.replace("A, B", '"A, B"').replace("A, B", "A; B").encode(),
+    ],
+    ids=["utf-8", "utf-16", "utf-16 unmarked", "unicode text", "latin-1", "sep", "quoted"],
+)
+def test_a_roster_is_read_as_excel_saves_it(data):
+    first, second = read_roster(data)
+    assert (first["first_name"], first["last_name"]) == ("Zoë", "Müller")
+    assert first["section"] in ("A, B", "A; B")
+    assert second["last_name"] in ("Łukasz", "Lukasz")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (WORKBOOK, "a spreadsheet's own file"),
+        (b"student_id\n\x81\x8d\n", "unknown encoding"),
+        (b'student_id,name\ns1,"Ada\0"\n', "unknown encoding"),
+        (b"student_id\n" + b"\n".join(b"s%d" % n for n in range(20_001)), "at most 20000"),
+    ],
+)
+def test_a_roster_that_is_no_text_is_refused_in_words(data, message):
+    with pytest.raises(UsageError, match=message):
+        read_roster(data)
+
+
+GRADEBOOK = (
+    "Student,ID,SIS User ID,SIS Login ID,Section,Lab (1)\n,,,,,Manual Posting\n"
+    '    Points Possible,,,,,10\n"Lovelace, Ada",7,s1,ada,"A and B",\nBob,8,,bob,B,\n'
+    '"Student, Test",99,,5f2c0e,B,\n'
+)
+
+
+def test_a_canvas_gradebook_keeps_its_ids_and_loses_the_test_student(room):
+    with room.cohort.database.writing() as connection:
+        enter_roster(connection, read_roster(GRADEBOOK.encode()), room.clock())
+    measured(room, room.join("x", student_id="7")[1])
+    rows = list(csv.reader(io.StringIO(exported(room, "canvas"))))
+    assert rows[2][:6] == ["Bob", "8", "", "bob", "B", ""]
+    assert rows[3][:6] == ["Lovelace, Ada", "7", "s1", "ada", "A and B", "100"]
+    assert len(rows) == 4
+
+
+def test_moodle_and_gradescope_have_their_columns(room):
+    ada, _ = roster_room(room)
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", room.clock(), due=room.clock() - 3600)
+    measured(room, ada)
+    (lovelace,) = [
+        row
+        for row in csv.DictReader(io.StringIO(exported(room, "moodle")))
+        if row["ID number"] == "s1"
+    ]
+    assert lovelace["Email address"] == "ada@example.org"
+    assert (lovelace["Last name"], lovelace["slow"], lovelace["wrong"]) == ("Lovelace", "90", "")
+    (lovelace,) = [
+        row
+        for row in csv.DictReader(io.StringIO(exported(room, "gradescope")))
+        if row["SID"] == "s1"
+    ]
+    assert (lovelace["slow"], lovelace["slow - Max Points"]) == ("90", "100")
+    assert lovelace["slow - Lateness (H:M:S)"] == "01:00:06"
+    assert lovelace["Total Lateness (H:M:S)"] == "01:00:06"
+    for kind in ("moodle", "gradescope"):
+        again = read_roster(exported(room, kind).encode())
+        assert {one["student_id"] for one in again} == {"s1", "s2"}
 
 
 def measured(room, token, outcome=Outcome.PASS) -> str:
@@ -92,7 +174,7 @@ def measured(room, token, outcome=Outcome.PASS) -> str:
 
 def roster_room(room, text=ROSTERS["own"]):
     with room.cohort.database.writing() as connection:
-        enter_roster(connection, read_roster(text), room.clock())
+        enter_roster(connection, read_roster(text.encode()), room.clock())
         change_settings(connection, roster_only=True)
     return [room.join("x", student_id=name)[1] for name in ("s1", "s2")]
 
@@ -125,8 +207,8 @@ def test_only_those_on_the_roster_join_and_each_once(room):
 
 def test_a_roster_read_again_corrects_and_doubles_nobody(room):
     with room.cohort.database.writing() as connection:
-        assert enter_roster(connection, read_roster(ROSTERS["own"]), 0.0) == (2, 0)
-        changed = read_roster("student_id,first_name,last_name\ns1,Augusta,King\ns3,New,One\n")
+        assert enter_roster(connection, read_roster(ROSTERS["own"].encode()), 0.0) == (2, 0)
+        changed = read_roster(b"student_id,first_name,last_name\ns1,Augusta,King\ns3,New,One\n")
         assert enter_roster(connection, changed, 0.0) == (1, 1)
     assert {one.student.name for one in grades(room).values()} == {
         "Augusta King",
@@ -199,7 +281,7 @@ def test_exports_have_the_columns_that_their_readers_want(room):
 def test_no_cell_of_any_export_becomes_a_formula(room):
     _, bob = roster_room(room)
     measured(room, bob)
-    for kind in ("csv", "nbgrader", "canvas"):
+    for kind in ("csv", "nbgrader", "canvas", "moodle", "gradescope"):
         cells = [cell for row in csv.reader(io.StringIO(exported(room, kind))) for cell in row]
         assert not [
             cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\t"))
@@ -232,6 +314,28 @@ def test_help_page_and_manual_follow_from_the_rows_of_the_table(sqlite_room):
         assert f"{export.name}: {export.purpose}" in words
         assert f"| `{export.name}` | {export.purpose} |" in table
         assert f'href="/export/{export.name}"' in page
+
+
+def test_a_roster_is_read_through_the_page_as_it_was_saved(sqlite_room):
+    with sqlite_room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, sqlite_room.clock())
+    with serving(sqlite_room.cohort.folder) as (port, _):
+        sqlite_room.cohort.database.clock = time.time
+        visitor = log_in(sqlite_room, port, instructor)
+        for data, status in ((LATIN.encode("latin-1"), 303), (WORKBOOK, 400)):
+            parts = [
+                (b'name="csrf"', visitor.csrf().encode()),
+                (b'name="roster"; filename="roster.csv"', data),
+            ]
+            body = b"".join(
+                b"--cut\r\nContent-Disposition: form-data; %s\r\n\r\n%s\r\n" % part
+                for part in parts
+            )
+            kind = {"Content-Type": "multipart/form-data; boundary=cut"}
+            reply = visitor.ask("POST", "/settings/roster", body + b"--cut--\r\n", **kind)
+            assert reply.status == status, reply.text
+    names = {row.last_name for row in sqlite_room.rows(tables.people)}
+    assert {"Müller", "Lukasz"} <= names
 
 
 def test_an_unknown_export_names_those_there_are(sqlite_room):

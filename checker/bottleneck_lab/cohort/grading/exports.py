@@ -179,9 +179,60 @@ def canvas_csv(book: Gradebook) -> bytes:
             name = f"{student.last_name}, {student.first_name}"
         # An empty cell leaves Canvas's own value as it is; a 0 would overwrite it.
         scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
-        sis_id = student.sis_id or student.student_id
-        rows.append([name, None, sis_id, student.sis_login, student.section, *scores])
+        # Canvas finds a student by these; what its own gradebook had is given back unchanged.
+        sis_id = student.sis_id
+        if not student.canvas_id:
+            sis_id = student.sis_id or student.student_id
+        identity = [student.canvas_id, sis_id, student.sis_login, student.section]
+        rows.append([name, *identity, *scores])
     return write_csv([*CANVAS, *book.labs], rows)
+
+
+MOODLE = ["First name", "Last name", "ID number", "Email address"]
+
+
+def moodle_csv(book: Gradebook) -> bytes:
+    """Write a table for Moodle's grade import: identity, then a column per lab."""
+    rows: list[list[Cell]] = []
+    for student, grades in book.by_student():
+        scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
+        identity = [student.first_name, student.last_name, student.student_id, student.email]
+        rows.append([*identity, *scores])
+    return write_csv([*MOODLE, *book.labs], rows)
+
+
+GRADESCOPE = ["First Name", "Last Name", "SID", "Email", "Sections"]
+_GRADESCOPE_LAB = ("", " - Max Points", " - Submission Time", " - Lateness (H:M:S)")
+
+
+def gradescope_csv(book: Gradebook) -> bytes:
+    """Write grades laid out as Gradescope's own export of a course's grades is."""
+    header = [*GRADESCOPE]
+    for lab in book.labs:
+        header += [f"{lab}{ending}" for ending in _GRADESCOPE_LAB]
+    rows: list[list[Cell]] = []
+    for student, grades in book.by_student():
+        row: list[Cell] = [
+            student.first_name,
+            student.last_name,
+            student.student_id,
+            student.email,
+            student.section,
+        ]
+        for grade in grades:
+            row += [
+                grade.score if grade.graded else None,
+                grade.max_score,
+                _moment(grade.received),
+                _hours(grade.late_s),
+            ]
+        rows.append([*row, _hours(sum(grade.late_s for grade in grades))])
+    return write_csv([*header, "Total Lateness (H:M:S)"], rows)
+
+
+def _hours(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
 def full_json(book: Gradebook) -> bytes:
@@ -241,6 +292,20 @@ EXPORTS: dict[str, Export] = {
             "a Canvas gradebook import, one column per lab",
             [*CANVAS, "one per lab"],
             canvas_csv,
+        ),
+        Export(
+            "moodle",
+            "Moodle",
+            "a Moodle grade import, one column per lab",
+            [*MOODLE, "one per lab"],
+            moodle_csv,
+        ),
+        Export(
+            "gradescope",
+            "Gradescope",
+            "as Gradescope exports a course's grades, four columns per lab",
+            [*GRADESCOPE, "four per lab", "Total Lateness (H:M:S)"],
+            gradescope_csv,
         ),
         Export(
             "json",

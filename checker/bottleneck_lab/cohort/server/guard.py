@@ -107,7 +107,15 @@ AsInstructor = Annotated[Session, Depends(INSTRUCTOR)]
 ByToken = Annotated[Person, Depends(api_person)]
 
 
-async def form(request: Request) -> dict[str, str]:
+class Fields(dict[str, str]):
+    """Fields of a form by name, with the content of uploaded files in `files`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes] = {}
+
+
+async def form(request: Request) -> Fields:
     """Return the fields of a form that this browser's own page sent.
 
     Raises RefusedError for a foreign origin, a form that is too large, or a missing CSRF token.
@@ -121,14 +129,12 @@ async def form(request: Request) -> dict[str, str]:
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
         raise RefusedError("too-large", "This form is too large.", "Send less.")
-    fields: dict[str, str] = {}
+    fields = Fields()
     for name, value in (await request.form(max_files=1, max_fields=200)).items():
-        fields[name] = (
-            value
-            if isinstance(value, str)
-            else (await value.read()).decode("utf-8-sig", errors="replace")
-        )
-
+        if isinstance(value, str):
+            fields[name] = value
+        else:
+            fields.files[name] = await value.read()
     session = await run_in_threadpool(session_of, request)
     if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):
         raise RefusedError(
@@ -139,7 +145,7 @@ async def form(request: Request) -> dict[str, str]:
     return fields
 
 
-Form = Annotated[dict[str, str], Depends(form)]
+Form = Annotated[Fields, Depends(form)]
 
 
 def let_in(request: Request, person: Person, where: str) -> Response:

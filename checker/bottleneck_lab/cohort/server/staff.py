@@ -247,7 +247,7 @@ def roster(request: Request, fields: Form) -> Response:
     """Add the learners of a CSV file, or correct them. Raises RefusedError if it cannot be read."""
     database = state(request).cohort.database
     try:
-        learners = read_roster(fields.get("roster", ""))
+        learners = read_roster(fields.files.get("roster", b""))
     except UsageError as error:
         raise RefusedError("bad-request", error.message, error.remedy) from error
     with database.writing() as connection:

@@ -19,7 +19,13 @@ EXAMPLE = "lab cohort roster students.csv --folder autumn-workshop --only"
 
 def command(
     file: Annotated[
-        Path, typer.Argument(help="A CSV file with a student_id (or identifier) column.")
+        Path,
+        typer.Argument(
+            help=(
+                "A CSV file with a student_id column, or as exported by Canvas, Moodle or"
+                " Gradescope."
+            )
+        ),
     ],
     folder: Folder = Path(),
     only: Annotated[
@@ -30,9 +36,10 @@ def command(
     STUDENT_ID`.
     """
     try:
-        learners = read_roster(file.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", "Name a UTF-8 CSV file.") from error
+        data = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.", "Name a CSV file.") from error
+    learners = read_roster(data)
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         added, corrected = enter_roster(connection, learners, cohort.database.clock())
         if only:
