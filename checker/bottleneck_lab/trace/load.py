@@ -46,7 +46,7 @@ def load(path: Path | str) -> Timeline:
         return merge_ranks([load(file) for file in find_traces(path)])
     reader = _reader_of(path, _first_bytes(path))
     try:
-        return reader(path)
+        return _with_neighbours(reader(path), path.with_name(DESCRIPTION))
     except _GZIP_ERRORS as error:
         raise CaptureError(
             f"{path.name} is a damaged or truncated gzip file ({error}).",
@@ -58,7 +58,30 @@ def load(path: Path | str) -> Timeline:
         ) from error
 
 
+DESCRIPTION = "capture.json"
+"""What `lab profile` writes beside a trace."""
 ENDINGS = (".nsys-rep", ".sqlite", ".json", ".json.gz")
+
+
+def _with_neighbours(timeline: Timeline, description: Path) -> Timeline:
+    """Note the other processes that `lab profile` saw on the GPU: a profiler records only its own
+    program's kernels, so theirs look like gaps.
+    """
+    if not description.is_file():
+        return timeline
+    try:
+        environment = json.loads(description.read_text(encoding="utf-8"))["environment"]
+        count = int(environment["gpu_processes"])
+    except (ValueError, KeyError, TypeError):  # somebody else's file of that name
+        return timeline
+    if not count:
+        return timeline
+    others = "another process was" if count == 1 else f"{count} other processes were"
+    note = (
+        f"{others} using the GPU when this was recorded: gaps that nothing here explains may be"
+        " their kernels"
+    )
+    return replace(timeline, notes=(*timeline.notes, note))
 
 
 def find_traces(folder: Path) -> list[Path]:
@@ -66,7 +89,7 @@ def find_traces(folder: Path) -> list[Path]:
     order of the numbers in their names; of a report and its export, the export. Raises CaptureError
     if there is none.
     """
-    described = folder / "capture.json"
+    described = folder / DESCRIPTION
     if described.is_file():
         names = json.loads(described.read_text(encoding="utf-8")).get("files", [])
         files = [folder / str(name) for name in names if (folder / str(name)).is_file()]

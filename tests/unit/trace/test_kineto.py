@@ -467,3 +467,26 @@ def test_a_folder_is_read_as_the_command_line_reads_it(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CaptureError, match="holds no trace"):
         load(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("processes", "note"),
+    [("0", None), ("1", "another process was using the GPU"), ("3", "3 other processes were")],
+)
+def test_a_capture_says_which_other_processes_used_the_gpu(tmp_path, processes, note):
+    trace = tmp_path / "trace.json"
+    trace.write_text(
+        json.dumps(
+            {
+                "traceEvents": [
+                    {"ph": "X", "name": "k", "cat": "kernel", "ts": 1, "dur": 2, "pid": 0, "tid": 7}
+                ]
+            }
+        )
+    )
+    (tmp_path / "capture.json").write_text(
+        json.dumps({"files": [trace.name], "environment": {"gpu_processes": processes}})
+    )
+    notes = load(trace).notes
+    assert any(note in line for line in notes) if note else not notes
+    assert load(tmp_path).notes == notes
