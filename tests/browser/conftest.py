@@ -46,7 +46,9 @@ class Watched:
         return self.page.evaluate(
             """selector => {
               const canvas = document.querySelector(selector);
-              const data = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+              const {width, height} = canvas;
+              const pixels = canvas.getContext("2d").getImageData(0, 0, width, height);
+              const data = new Uint32Array(pixels.data.buffer);
               return new Set(data).size;
             }""",
             selector,

@@ -1,4 +1,4 @@
-"""A page at Perfetto's address can fetch the trace from this machine; a page anywhere else cannot."""
+"""A page at Perfetto's address can fetch the trace from this machine; no other page can."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FETCH = """async (url) => {
 
 @pytest.fixture
 def visit(chromium):
-    """`visit(address)` → a page at that address. It is made here: nothing is asked of the network."""
+    """`visit(address)` → a page at that address, made here: the network is not used."""
     context = chromium.new_context()
     with suppress(
         Error

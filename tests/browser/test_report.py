@@ -182,11 +182,14 @@ CONTRAST = """() => {
     return "rgb(255, 255, 255)";
   };
   const weak = [];
-  for (const element of document.querySelectorAll("p, li, td, th, h1, h2, h3, a, b, span, dd, dt, small, caption, button, summary")) {
+  const texts = "p, li, td, th, h1, h2, h3, a, b, span, dd, dt, small, caption, button, summary";
+  for (const element of document.querySelectorAll(texts)) {
     if (!element.innerText?.trim() || element.closest("[hidden], details, svg")) continue;
-    const [light, dark] = [getComputedStyle(element).color, ground(element)].map(luminance).sort((a, b) => b - a);
+    const both = [getComputedStyle(element).color, ground(element)].map(luminance);
+    const [light, dark] = both.sort((a, b) => b - a);
     const ratio = (light + 0.05) / (dark + 0.05);
-    if (ratio < 4.5) weak.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)} ${element.innerText.slice(0, 30)}`);
+    const where = `${element.tagName}.${element.className}`;
+    if (ratio < 4.5) weak.push(`${where} ${ratio.toFixed(2)} ${element.innerText.slice(0, 30)}`);
   }
   return weak;
 }"""

@@ -4,17 +4,18 @@ bars.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
+from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
+from bottleneck_lab.trace.timeline import Floats64
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,34 @@ def wall_parts(devices: Sequence[DeviceUse]) -> list[Part]:
     return [Part(*kind, ns, ns / wall) for kind, ns in times.most_common() if ns]
 
 
+def step_parts(summary: Summary, times: Sequence[DeviceTime]) -> list[list[Part]]:
+    """Return the parts of each step of the first rank, in one order, the one that is largest in all
+    steps together first; without causes where the reader is to find them.
+    """
+    rows: Counter[PartKind] = Counter()
+    values: dict[PartKind, Floats64] = {}
+    for (group, what), ns in find_step_parts(times, summary.steps).items():
+        if group == "device":
+            kind = _DEVICE_PARTS[what]
+            if what == "compute" and summary.cpu_only:
+                kind = _COMPUTE_ON_CPU
+        elif summary.blind:
+            kind = _PLAIN_IDLE_ON_CPU if summary.cpu_only else _PLAIN_IDLE
+        else:
+            kind = _idle(what, on_cpu=summary.cpu_only)
+        values[kind] = values.get(kind, 0) + ns
+        rows[kind] += int(ns.sum())
+    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
+    return [
+        [
+            Part(*kind, int(values[kind][nth]), float(values[kind][nth]) / max(step.cost_ns, 1))
+            for kind, _ in rows.most_common()
+            if values[kind][nth]
+        ]
+        for nth, step in enumerate(steps)
+    ]
+
+
 _COMPUTE = ("compute", "computing", "cat-kernel", "the device was working: see the list below")
 _COMPUTE_ON_CPU = (
     "compute",
@@ -82,6 +111,11 @@ _COPY = (
 )
 
 
+_DEVICE_PARTS = {
+    "compute": _COMPUTE,
+    "exposed_communication": _COMMUNICATION,
+    "exposed_copy": _COPY,
+}
 _PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
 
 # Idle time whose causes are hidden.
@@ -168,21 +202,3 @@ def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:
     timed = [(row.device_self_ns if on_device else row.self_ns, row) for row in summary.operators]
     costly = [(own, row) for own, row in timed if own > summary.wall_ns / 1000]
     return [row for _, row in sorted(costly, key=lambda pair: -pair[0])], on_device
-
-
-def short_name(name: str) -> str:
-    """Return a C++ kernel name without return type, template arguments and parameters; any other
-    name unchanged.
-    """
-    if "::" not in name and not name.startswith("void "):
-        return name
-    cut = name.removeprefix("void ").replace("(anonymous namespace)", "anonymous")
-    depth, kept = 0, []
-    for char in cut:
-        depth += char == "<"
-        if not depth:
-            kept.append(char)
-        if char == ">" and depth:
-            depth -= 1
-            kept.append("<…>" if not depth else "")
-    return re.sub(r"\(.*\)( const)?$", "", "".join(kept)) or name

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.kernel_names import short_name, short_names
 
 GROUPS = {
     "step": "The step",
@@ -95,15 +97,20 @@ def format_interval(low: float | None, high: float | None) -> str:
     return ""
 
 
-def label_change(change: FigureChange) -> str:
-    """Name what changed, in a reader's words."""
+def label_change(change: FigureChange, kernels: Mapping[str, str]) -> str:
+    """Name what changed, in a reader's words; `kernels` are the short names of kernels."""
     if change.group == "gap":
         return CAUSE_OF[change.what].label
-    name = _LABELS.get((change.group, change.what)) or short_name(change.what)
+    name = _LABELS.get((change.group, change.what)) or kernels.get(change.what, change.what)
     if not change.was:
         return name
     was = short_name(change.was[0]) if len(change.was) == 1 else f"{len(change.was)} kernels"
     return f"{name} (was {was})"
+
+
+def kernel_labels(comparison: Comparison) -> dict[str, str]:
+    """Return the short name of every kernel in a comparison."""
+    return short_names(change.what for change in comparison.changes if change.group == "kernel")
 
 
 def format_ratio(change: FigureChange) -> str:

@@ -212,8 +212,13 @@ def test_only_the_steps_that_are_asked_for_are_done_afresh(gpu, tree):
 STEP = """
 import os, pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
-orphan = subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True, stdout=subprocess.PIPE)
+stubborn = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    " print('up', flush=True); time.sleep(600)"
+)
+orphan = subprocess.Popen(
+    [sys.executable, "-c", stubborn], start_new_session=True, stdout=subprocess.PIPE
+)
 orphan.stdout.readline()
 try:
     print(orphan.pid, flush=True)

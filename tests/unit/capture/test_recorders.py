@@ -17,9 +17,19 @@ from bottleneck_lab.trace.ncu import parse_csv
 NSYS = """
 case "$1 $2" in
   "--version ") echo "NVIDIA Nsight Systems version 2025.1.1" ;;
-  "profile --help") printf '%s\\n' ' -t, --trace=' "   'cuda', 'nvtx'" ' -o, --output=' ' --export=' ;;
-  export*) for word; do case $word in --output=*) echo exported > "${word#--output=}" ;; esac; done ;;
-  *) for word; do case $word in --output=*) eval "echo x > $(echo ${word#--output=} | sed 's/%q{RANK}/0/').nsys-rep" ;; esac; done
+  "profile --help")
+     printf '%s\\n' ' -t, --trace=' "   'cuda', 'nvtx'" ' -o, --output=' ' --export=' ;;
+  export*)
+     for word; do
+       case $word in --output=*) echo exported > "${word#--output=}" ;; esac
+     done ;;
+  *) for word; do
+       case $word in
+         --output=*)
+           report=$(echo ${word#--output=} | sed 's/%q{RANK}/0/')
+           echo x > "$report.nsys-rep" ;;
+       esac
+     done
      echo "the program speaks"; exit 5 ;;
 esac
 """
@@ -29,15 +39,19 @@ case "$1" in
   --version) echo "Version 2025.3.0.0 (build 1)" ;;
   --help) echo "--kernel-name --set --launch-count --target-processes" ;;
   --list-sets) echo "full  A, B  yes  162" ;;
-  --import) printf '%s\\n' '"ID","Process ID","Kernel Name","gpu__time_duration.sum"' '"","","","ns"' '"0","7","gemm","1200"' ;;
-  *) while [ "$1" != --export ]; do shift; done; echo x > "$2.ncu-rep"; shift 2; "$@" ;;
+  --import)
+     printf '%s\\n' '"ID","Process ID","Kernel Name","gpu__time_duration.sum"' \\
+       '"","","","ns"' '"0","7","gemm","1200"' ;;
+  *) while [ "$1" != --export ]; do shift; done
+     echo x > "$2.ncu-rep"; shift 2; "$@" ;;
 esac
 """
 SANITIZER = """
 case "$1" in
   --version) echo "Version 2025.3.0" ;;
   --help) echo "--tool --log-file" ;;
-  *) while [ "$1" != --log-file ]; do shift; done; echo "========= ERROR SUMMARY: 2 errors" > "$2" ;;
+  *) while [ "$1" != --log-file ]; do shift; done
+     echo "========= ERROR SUMMARY: 2 errors" > "$2" ;;
 esac
 """
 

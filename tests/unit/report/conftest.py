@@ -33,5 +33,5 @@ def draw():
 
 @pytest.fixture
 def golden():
-    """`golden(name)` → the text that was read and found good. It is changed by hand, after looking."""
+    """`golden(name)` → the text that was read and found good; changed by hand, after looking."""
     return lambda name: (GOLDEN / name).read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck_lab.grading.verdict import Prediction
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import short_name
+from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.page import charts
 
 from . import made_up
@@ -85,20 +85,6 @@ def test_an_attempt_that_falls_short_is_no_wrong_prediction():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("aten::conv2d", "aten::conv2d"),
-        ("void at::native::add<float, std::array<char*, 3> >(int, float*)", "at::native::add<…>"),
-        ("void (anonymous namespace)::softmax<4>(float*)", "anonymous::softmax<…>"),
-        ("ProfilerStep#1", "ProfilerStep#1"),
-        ("<unfinished", "<unfinished"),
-    ],
-)
-def test_kernel_names_are_shortened(name, short):
-    assert short_name(name) == short
-
-
 def test_more_steps_than_columns_keep_the_slow_one():
     from bottleneck_lab.analysis.steps.window import Step
 
@@ -110,3 +96,33 @@ def test_more_steps_than_columns_keep_the_slow_one():
     drawn = charts.steps_chart(steps)
     assert drawn.count("<rect") == charts.MAX_COLUMNS
     assert "step 777" in drawn
+
+
+def test_the_chart_of_steps_has_an_axis_numbers_and_causes():
+    from bottleneck_lab.analysis.steps.window import Step
+
+    costs = [8_310_000, 8_360_000, 8_960_000]
+    steps = [
+        Step(name=f"ProfilerStep#{n}", rank=0, start_ns=n, duration_ns=ns, cost_ns=ns)
+        for n, ns in enumerate(costs)
+    ]
+    parts = [
+        [
+            Part("idle-launch", "idle: launch", "gap-launch", "", ns - 1_000_000, 0.9),
+            Part("compute", "computing", "cat-kernel", "", 1_000_000, 0.1),
+        ]
+        for ns in costs
+    ]
+    drawn = charts.steps_chart(steps, parts)
+    for text in ("0", "2.00 ms", "8.00 ms", "8.31 ms", "8.36 ms", "8.96 ms", "1", "2", "3"):
+        assert f">{text}</text>" in drawn
+    assert drawn.count('class="gap-launch"') == drawn.count('class="cat-kernel"') == 3
+    assert "ProfilerStep#2: 8.96 ms\nidle: launch: 7.96 ms\ncomputing: 1.00 ms" in drawn
+
+
+@pytest.mark.parametrize("top", [1, 9, 10, 99, 1234, 8.5e6, 1e9, 9.99e9])
+def test_an_axis_has_two_to_six_round_marks(top):
+    marks = list(charts._ticks(top))
+    assert marks[0] == 0
+    assert 2 <= len(marks) <= 6
+    assert marks[-1] <= top < marks[-1] + 2 * (marks[1] - marks[0])

@@ -12,15 +12,18 @@ FIXED = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block'
     ' Size","Grid Size","Device","CC"'
 )
+WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
+SOFTMAX = '"0","1","python","h","softmax","1","7","(128, 1, 1)","(64, 1, 1)","0","9.0"'
+SIZES = '"(128, 1, 1)","(64, 2, 1)"'
 RAW = f"""==PROF== Connected to process 1
-{FIXED},"gpu__time_duration.sum","sm__warps_active.avg.pct_of_peak_sustained_active","dram__bytes.sum"
+{FIXED},"gpu__time_duration.sum","{WARPS}","dram__bytes.sum"
 "","","","","","","","","","","","ns","%","byte"
-"0","1","python","127.0.0.1","softmax(float*)","1","7","(128, 1, 1)","(64, 2, 1)","0","9.0","1,500.25","55.5","4096"
+"0","1","python","127.0.0.1","softmax(float*)","1","7",{SIZES},"0","9.0","1,500.25","55.5","4096"
 "1","1","python","127.0.0.1","gemm","1","7","(256, 1, 1)","(8, 1, 1)","0","9.0","2000","31","n/a"
 """
 DETAILS = f"""{FIXED},"Section Name","Metric Name","Metric Unit","Metric Value"
-"0","1","python","h","softmax","1","7","(128, 1, 1)","(64, 1, 1)","0","9.0","GPU Speed Of Light Throughput","Duration","usecond","3.5"
-"0","1","python","h","softmax","1","7","(128, 1, 1)","(64, 1, 1)","0","9.0","GPU Speed Of Light Throughput","Memory Throughput","Gbyte/second","2"
+{SOFTMAX},"GPU Speed Of Light Throughput","Duration","usecond","3.5"
+{SOFTMAX},"GPU Speed Of Light Throughput","Memory Throughput","Gbyte/second","2"
 """
 
 

@@ -64,10 +64,16 @@ texts = st.sampled_from(
         "12 things",
     ]
 )
-values = (
-    st.none() | integers | integers | st.sampled_from([59, 60, 60.0, "59"]) | st.floats(allow_nan=False) | texts
-    | st.text(max_size=80) | st.binary(max_size=9) | st.integers(100, 6000).map("x".__mul__)
-)  # fmt: skip
+values = st.one_of(
+    st.none(),
+    integers,
+    st.sampled_from([59, 60, 60.0, "59"]),
+    st.floats(allow_nan=False),
+    texts,
+    st.text(max_size=80),
+    st.binary(max_size=9),
+    st.integers(100, 6000).map("x".__mul__),
+)
 kinds = st.sampled_from(
     [
         "INTEGER",
@@ -347,7 +353,11 @@ def test_impossible_pages_are_refused(tmp_path, at, put):
 @given(
     page=st.sampled_from([512, 4096]),
     damage=st.lists(
-        st.tuples(st.integers(0, 10**9), st.integers(0, 60) | st.integers(0, 511), st.sampled_from([0, 1, 5, 13, 127, 128, 255]) | st.integers(0, 255)),
+        st.tuples(
+            st.integers(0, 10**9),
+            st.integers(0, 60) | st.integers(0, 511),
+            st.sampled_from([0, 1, 5, 13, 127, 128, 255]) | st.integers(0, 255),
+        ),
         min_size=1,
         max_size=4,
     ),

@@ -77,6 +77,18 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     return StepFigures(count, series, _origins(timeline, calls))
 
 
+def find_step_parts(times: Sequence[DeviceTime], steps: Sequence[Step]) -> Series:
+    """Return what the devices of the first step's rank did in each of its steps, and why they were
+    idle: ns by ("device", what) and ("gap", cause), which add up to each step's cost.
+    """
+    if not steps:
+        return {}
+    own = [step for step in steps if step.rank == steps[0].rank]
+    series = _device_series([time for time in times if time.rank == own[0].rank], own, len(own))
+    series.pop(("device", "idle"), None)  # its causes are there
+    return series
+
+
 def even_out(costs: Floats64) -> Floats64:
     """Join steps whose end on the device is not known by itself, joined with the next: a step of 0
     ns beside one of double length are two of one length.

@@ -16,6 +16,7 @@ from bottleneck_lab.report.comparison_words import (
     format_change_time,
     format_interval,
     format_ratio,
+    kernel_labels,
     label_change,
     shown_changes,
 )
@@ -37,12 +38,13 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
     for line in describe_samples(comparison):
         sheet.line(line, indent=1, style="dim")
+    kernels = kernel_labels(comparison)
     for group, title in GROUPS.items():
         changes = shown_changes(comparison, group)
         if changes:
             sheet.heading(title)
         for change in changes:
-            _print_change(sheet, change)
+            _print_change(sheet, change, label_change(change, kernels))
     for title, titles in (
         ("No longer found", comparison.findings_gone),
         ("Newly found", comparison.findings_new),
@@ -53,7 +55,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
                 sheet.line(f"{name}.", indent=1)
 
 
-def _print_change(sheet: Sheet, change: FigureChange) -> None:
+def _print_change(sheet: Sheet, change: FigureChange, label: str) -> None:
     """Print `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width."""
     before, after = format_change_time(change.before), format_change_time(change.after)
     interval = format_interval(change.low, change.high)
@@ -62,4 +64,4 @@ def _print_change(sheet: Sheet, change: FigureChange) -> None:
     )
     room = sheet.width - len(figures) - 13
     outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
-    sheet.write(Text.assemble(outcome, figures, sheet.fit(label_change(change), room)))
+    sheet.write(Text.assemble(outcome, figures, sheet.fit(label, room)))

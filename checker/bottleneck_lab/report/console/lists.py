@@ -8,10 +8,11 @@ from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import costly_operators, describe_lines, short_name
+from bottleneck_lab.report.breakdown import costly_operators, describe_lines
 from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
+from bottleneck_lab.report.kernel_names import short_name
 
 # Rows of a list: the place to begin is never below the fifth.
 TOP = 5

@@ -7,8 +7,8 @@ from rich.console import Console
 from bottleneck_lab.analysis.device.use import CPU
 from bottleneck_lab.analysis.selection import Selection, ThreadUse
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import short_name
 from bottleneck_lab.report.console.terminal import Sheet
+from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.trace.timeline import Timeline
 
 # So many threads are listed, the busiest first.

@@ -18,7 +18,6 @@ from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_collectives,
     device_label,
-    short_name,
     wall_parts,
 )
 from bottleneck_lab.report.console.lists import (
@@ -35,6 +34,7 @@ from bottleneck_lab.report.console.lists import (
     print_workers,
 )
 from bottleneck_lab.report.console.terminal import Sheet
+from bottleneck_lab.report.kernel_names import short_names
 
 # Idle time below this share is no block to look at first.
 _LOST = 0.1
@@ -168,6 +168,7 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     for name, share in shares:
         sheet.ranked(name, share, words.format_duration(share * summary.step_mean_ns))
     wall = sum(use.wall_ns for use in summary.devices) or 1
+    kernels = short_names(row.name for row in summary.kernels)
     contents = {
         "Where the host waited, by share of the recording": [
             (words.describe_wait(row), row.total_ns) for row in summary.syncs
@@ -176,7 +177,7 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
             (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
         ],
         "Top kernels, by share of the recording": [
-            (short_name(row.name), row.total_ns) for row in summary.kernels
+            (kernels[row.name], row.total_ns) for row in summary.kernels
         ],
     }
     for title, rows in contents.items():
@@ -222,6 +223,7 @@ Row = tuple[str, float, str]
 def _inside(summary: Summary, biggest: Part) -> list[Row]:
     """Return the largest contents of the block: name, share of the whole time, time."""
     wall = sum(use.wall_ns for use in summary.devices) or 1
+    kernels = short_names(row.name for row in summary.kernels)
     if biggest.cause == "synchronisation":
         rows: Iterable[tuple[str, int]] = (
             (words.describe_wait(row), row.total_ns) for row in summary.syncs
@@ -239,7 +241,7 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
         rows = describe_collectives(summary)
     elif biggest.key == "compute":
         rows = (
-            (short_name(row.name), row.total_ns) for row in summary.kernels if not row.communication
+            (kernels[row.name], row.total_ns) for row in summary.kernels if not row.communication
         )
     else:
         return [(name, share, "host") for name, share in list(summary.range_shares.items())[:TOP]]

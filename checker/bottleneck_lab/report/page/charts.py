@@ -4,9 +4,9 @@ titles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import log10
+from math import floor, log10
 
 from bottleneck_lab.analysis.counters.roofline import Roofline
 from bottleneck_lab.analysis.memory.growth import MemoryUse
@@ -15,10 +15,18 @@ from bottleneck_lab.analysis.steps.window import Step
 from bottleneck_lab.grading.criteria import format_figure, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.page.markup import Markup, tag
 
 MAX_COLUMNS = 200
 COLUMN_HEIGHT = 56
+
+# The chart of steps: its plot in shares of the width and in pixels. A few steps leave room on the
+# right, instead of being as wide as they are high.
+STEPS_LEFT, STEPS_RIGHT = 0.075, 1.0
+STEPS_TOP, STEPS_HEIGHT = 18, 120
+FEWEST_SLOTS = 8
+MAX_LABELS = 16
 
 
 def stacked_bar(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
@@ -86,12 +94,10 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
     return tag("svg", tag("title", "Predicted and measured speed-up"), rows, role="img", height=56)
 
 
-def steps_chart(steps: Sequence[Step]) -> Markup | None:
-    """Return one column per step, as high as what the step took on host and device; None for one or
-    two, of which the mean says as much.
-
-    More steps than fit are drawn in groups, each as high as its longest step: the slow one is what
-    is looked for.
+def steps_chart(steps: Sequence[Step], parts: Sequence[Sequence[Part]] = ()) -> Markup | None:
+    """Draw one column per step, as high as what the step took on host and device, in the colours of
+    what the device did in it (`parts`, a list a step); None for one or two steps, of which the mean
+    says as much.
     """
     if len(steps) < 3:
         return None
@@ -99,18 +105,80 @@ def steps_chart(steps: Sequence[Step]) -> Markup | None:
     # is looked for.
     group = -(-len(steps) // MAX_COLUMNS)
     longest = [
-        max(steps[at : at + group], key=lambda step: step.cost_ns)
+        max(range(at, min(at + group, len(steps))), key=lambda nth: steps[nth].cost_ns)
         for at in range(0, len(steps), group)
     ]
-    columns = [
-        (f"{step.name}: {words.format_duration(step.cost_ns)}", step.cost_ns) for step in longest
-    ]
-    top = max(height for _, height in columns)
-    return _columns(
-        columns,
-        f"Durations of {len(steps)} steps, the longest {words.format_duration(top)}",
-        filled=0.94,
-    )
+    top = max(step.cost_ns for step in steps)
+    ticks = list(_ticks(top))
+    end = max(top, ticks[-1])
+    slot = (STEPS_RIGHT - STEPS_LEFT) / max(len(longest), FEWEST_SLOTS)
+    drawn: list[Markup] = []
+    for tick in ticks:
+        y = STEPS_TOP + STEPS_HEIGHT * (1 - tick / end)
+        drawn.append(tag("line", x1=_percent(STEPS_LEFT), x2="100%", y1=y, y2=y, class_="axis"))
+        label = words.format_duration(tick) if tick else "0"
+        drawn.append(
+            tag(
+                "text",
+                label,
+                x=_percent(STEPS_LEFT - 0.008),
+                y=y + 4,
+                class_="soft",
+                text_anchor="end",
+            )
+        )
+    # So many numbers stand side by side; of more columns every n-th has one.
+    labelled = -(-len(longest) // MAX_LABELS)
+    for column, nth in enumerate(longest):
+        step, x = steps[nth], STEPS_LEFT + column * slot
+        drawn.append(_step_column(step, parts[nth] if parts else (), x, slot, end))
+        if column % labelled:
+            continue
+        middle = _percent(x + 0.5 * slot)
+        below = STEPS_TOP + STEPS_HEIGHT + 16
+        drawn.append(
+            tag("text", str(nth + 1), x=middle, y=below, class_="soft", text_anchor="middle")
+        )
+        if len(longest) <= MAX_LABELS:
+            above = STEPS_TOP + STEPS_HEIGHT * (1 - step.cost_ns / end) - 5
+            figure = words.format_duration(step.cost_ns)
+            drawn.append(tag("text", figure, x=middle, y=above, text_anchor="middle"))
+    spoken = f"Durations of {len(steps)} steps, the longest {words.format_duration(top)}"
+    height = STEPS_TOP + STEPS_HEIGHT + 24
+    return tag("svg", tag("title", spoken), drawn, role="img", height=height)
+
+
+def _step_column(step: Step, parts: Sequence[Part], x: float, slot: float, end: float) -> Markup:
+    """Draw a step's parts on top of each other, the first at the bottom; one title says
+    them all.
+    """
+    listed = "".join(f"\n{part.label}: {words.format_duration(part.ns)}" for part in parts)
+    bottom = float(STEPS_TOP + STEPS_HEIGHT)
+    pieces = [(part.colour, part.ns) for part in parts] or [("cat-range", step.cost_ns)]
+    drawn = []
+    for colour, ns in pieces:
+        height = STEPS_HEIGHT * ns / end
+        bottom -= height
+        drawn.append(
+            tag(
+                "rect",
+                x=_percent(x + 0.04 * slot),
+                y=bottom,
+                width=_percent(0.92 * slot),
+                height=height,
+                class_=colour,
+            )
+        )
+    title = f"{step.name}: {words.format_duration(step.cost_ns)}{listed}"
+    return tag("g", tag("title", title), drawn)
+
+
+def _ticks(top: float) -> Iterator[float]:
+    """Yield two to five round numbers from 0 to about `top`: multiples of 1, 2 or 5 of a decade."""
+    decade = 10 ** floor(log10(max(top, 1)))
+    step = next(size * decade for size in (0.2, 0.5, 1, 2) if top / (size * decade) <= 5)
+    for nth in range(int(top / step) + 1):
+        yield nth * step
 
 
 def memory_chart(use: MemoryUse) -> Markup | None:

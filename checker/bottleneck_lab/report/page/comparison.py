@@ -10,6 +10,7 @@ from bottleneck_lab.report.comparison_words import (
     format_change_time,
     format_interval,
     format_ratio,
+    kernel_labels,
     label_change,
     shown_changes,
 )
@@ -25,6 +26,7 @@ def comparison_section(comparison: Comparison) -> Section:
         tag("p", f"Unreliable, because {reason}.", class_="warning")
         for reason in comparison.reasons
     ]
+    kernels = kernel_labels(comparison)
     tables = []
     for group, title in GROUPS.items():
         rows = []
@@ -32,7 +34,7 @@ def comparison_section(comparison: Comparison) -> Section:
             outcome = tag("b", change.outcome, class_=_STYLES[change.outcome])
             rows.append(
                 [
-                    label_change(change),
+                    label_change(change, kernels),
                     format_change_time(change.before),
                     format_change_time(change.after),
                     format_ratio(change),

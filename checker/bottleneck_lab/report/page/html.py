@@ -64,7 +64,7 @@ def render_html(
         "The check": verdict_section(verdict) if verdict else None,
         "How it scales": scaling_section(scaling),
         "Who holds the memory": memory_section(memory) if memory else None,
-        "Where the time went": time_section(summary) if summary else None,
+        "Where the time went": (time_section(capture.summary, capture.times) if capture else None),
         "Maximum batch size": plateau_section(plateau),
         "Timeline": (
             timeline_section(

@@ -17,6 +17,7 @@ from isal import igzip
 
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.analysis.summary import Analysis
+from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.page.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -112,6 +113,7 @@ def _packed(
     head = {
         "span_ns": max(1, end - origin),
         "names": names,
+        "labels": _labels(names),
         "categories": categories,
         "lanes": lane_heads,
         "rows": row_heads,
@@ -119,6 +121,12 @@ def _packed(
         "columns": columns,
     }
     return PackedTimeline(head, base64.b64encode(igzip.compress(packed, compresslevel=1)).decode())
+
+
+def _labels(names: list[str]) -> dict[int, str]:
+    """Return by index what is drawn of a name that has a shorter form; pointing at it shows all."""
+    short = short_names(names)
+    return {at: short[name] for at, name in enumerate(names) if short[name] != name}
 
 
 def split_rows(events: Events) -> list[Events]:

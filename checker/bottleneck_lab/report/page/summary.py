@@ -4,12 +4,16 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bottleneck_lab.analysis.causes import CAUSE_OF
+from bottleneck_lab.analysis.device.use import DeviceTime
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
     device_label,
+    step_parts,
     wall_parts,
 )
 from bottleneck_lab.report.page import charts
@@ -19,15 +23,16 @@ from bottleneck_lab.report.page.verdict import section
 
 # How many colours page.css has for ranges; the seventh range has the first's again.
 RANGE_COLOURS = 6
+REST = "in no marked range"
 
 
-def time_section(summary: Summary) -> Section:
+def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     """Render wall time by cause: in figures, as one bar, for every device, and by the ranges that
     the program marked.
     """
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
-    drawn = charts.steps_chart(steps)
+    drawn = charts.steps_chart(steps, step_parts(summary, times))
     shown = [
         tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning")
         for reason in summary.quality.reasons
@@ -78,7 +83,7 @@ def time_section(summary: Summary) -> Section:
             )
         ),
         _device_bars(summary) if len(summary.devices) > 1 else None,
-        (tag("div", tag("h3", f"Each of {len(steps)} steps"), drawn) if drawn else None),
+        tag("div", tag("h3", f"Each of {len(steps)} steps, by activity"), drawn) if drawn else None,
         _range_bar(summary),
         lead=describe_capture(summary),
     )
@@ -144,22 +149,27 @@ def _range_bar(summary: Summary) -> Markup | None:
         return None
     coloured = {name: f"range-{nth % RANGE_COLOURS}" for nth, name in enumerate(shares)}
     drawn = None
-    if sum(shares.values()) <= 1:
-        drawn = charts.stacked_bar(
-            [(name, coloured[name], share) for name, share in shares.items()],
-            label="A step by range",
-        )
+    rest = 1 - sum(shares.values())
+    if rest >= 0:
+        pieces = [(name, coloured[name], share) for name, share in shares.items()]
+        drawn = charts.stacked_bar([*pieces, (REST, "ground", rest)], label="A step by range")
     rows = [
         [_keyed(coloured[name], name) if drawn else name, words.format_share_column(share)]
         for name, share in shares.items()
-    ]
+    ][:TOP]
+    caption = "A step by the ranges marked in it"
+    if drawn:
+        caption = "Shares of the steps' time on their thread"
+    if drawn and rest:
+        rows.append([_keyed("ground", REST), words.format_share_column(rest)])
     return join(
         [
+            tag("h3", "A step by the ranges marked in it") if drawn else None,
             drawn,
             table(
                 ["range", "share of the step"],
-                rows[:TOP],
-                caption="A step by the ranges marked in it",
+                rows,
+                caption=caption,
                 numeric={1},
             ),
         ]

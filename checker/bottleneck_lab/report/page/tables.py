@@ -14,8 +14,8 @@ from bottleneck_lab.report.breakdown import (
     costly_operators,
     describe_collectives,
     describe_lines,
-    short_name,
 )
+from bottleneck_lab.report.kernel_names import short_name, short_names
 from bottleneck_lab.report.memory_words import COLUMNS, holder_cells
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
@@ -92,9 +92,10 @@ def operators_table(summary: Summary) -> Markup | None:
 
 def kernels_table(summary: Summary) -> Markup | None:
     """Render kernels by total time, longest first."""
+    short = short_names(row.name for row in summary.kernels)
     cells = [
         [
-            _name(row.name),
+            _name(row.name, short[row.name]),
             f"{row.calls:,}",
             words.format_share_column(row.share),
             *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
@@ -183,13 +184,14 @@ def waits_table(summary: Summary) -> Markup | None:
         [
             _name(row.line or row.name),
             _name(row.caused_by or "called directly"),
-            f"{row.calls_per_step:.1f}",
+            f"{row.calls_per_step:.1f}" if summary.steps else f"{row.calls:,}",
             words.format_duration(row.total_ns),
             _name(words.describe_awaited(row)),
         ]
         for row in summary.syncs[:TOP]
     ]
-    head = ["line or call that waited", "caused by", "per step", "total", "mostly for"]
+    often = "per step" if summary.steps else "calls"
+    head = ["line or call that waited", "caused by", often, "total", "mostly for"]
     return _table(head, cells, "Where the host waited", numeric=(2, 3))
 
 
@@ -202,7 +204,7 @@ def copies_table(summary: Summary) -> Markup | None:
             f"{row.calls:,}",
             words.format_bytes(row.bytes),
             words.format_duration(row.total_ns),
-            f"{row.gb_per_s:.1f} GB/s" if row.gb_per_s else "not recorded",
+            f"{row.gb_per_s:.3g} GB/s" if row.gb_per_s else "not recorded",
         ]
         for row in summary.copies
     ]
@@ -219,7 +221,7 @@ def launches_table(summary: Summary) -> Markup | None:
     cells = [
         [
             _device(summary, row.rank, row.device),
-            f"{row.kernels_per_step:,.0f}",
+            f"{row.kernels_per_step if summary.steps else row.kernels:,.0f}",
             words.format_duration(row.median_kernel_ns),
             words.format_share_column(row.short_share),
             words.format_duration(row.median_delay_ns),
@@ -229,7 +231,7 @@ def launches_table(summary: Summary) -> Markup | None:
     ]
     head = [
         "device",
-        "kernels per step",
+        "kernels per step" if summary.steps else "kernels",
         "median kernel",
         "under 10 µs",
         "median launch delay",
@@ -299,9 +301,9 @@ def _device(summary: Summary, rank: int, device: int) -> str:
     return where
 
 
-def _name(name: str) -> Markup:
+def _name(name: str, short: str = "") -> Markup:
     """Return a name shortened for reading; the whole one appears on pointing at it."""
-    short = short_name(name)
+    short = short or short_name(name)
     return tag(
         "code",
         short if len(short) <= 120 else f"{short[:119]}…",
@@ -325,14 +327,14 @@ WIDE: tuple[Callable[[Summary], Markup | None], ...] = (
     operators_table,
     roofline_table,
     lines_table,
+    waits_table,
+    launches_table,
 )
 
 # Tables that stand in two columns, in order.
 NARROW: tuple[Callable[[Summary], Markup | None], ...] = (
-    waits_table,
     copies_table,
     collectives_table,
-    launches_table,
     memory_tables,
     ranks_table,
 )

@@ -254,7 +254,7 @@ class Timeline {
     const body = this.sums.querySelector("tbody");
     body.replaceChildren(...this.sumUp(from, to).map(({ lane, busy, longest }) => {
       const row = document.createElement("tr");
-      const named = longest.map(([id, time]) => `${this.head.names[id]} ${formatDuration(time)}`).join(", ");
+      const named = longest.map(([id, time]) => `${this.label(id)} ${formatDuration(time)}`).join(", ");
       for (const text of [lane.group, lane.label, formatDuration(busy), `${(100 * busy / length).toFixed(1)}%`, named || "nothing"]) {
         row.appendChild(document.createElement("td")).textContent = text;
       }
@@ -301,7 +301,12 @@ class Timeline {
       pen.lineWidth = 2;
       pen.strokeRect(left + 1, y + 1, Math.max(1, width - 3), ROW_HEIGHT - 4);
     }
-    if (width > 34 && pen.canvas === this.canvas) this.drawName(pen, this.head.names[nameId], look, left + 4, y, width - 8);
+    if (width > 34 && pen.canvas === this.canvas) this.drawName(pen, this.label(nameId), look, left + 4, y, width - 8);
+  }
+
+  // What is drawn of a name: kernels by what they do, without namespaces and parameters.
+  label(id) {
+    return this.head.labels[id] || this.head.names[id];
   }
 
   drawName(pen, text, look, left, y, room) {
