@@ -127,7 +127,10 @@ def test_a_lab_s_kernels_are_found_by_name_and_given_to_the_sanitizer_bare(
 def test_a_tool_that_left_nothing_is_an_error_though_it_exits_0(stand_in, request_):
     with pytest.raises(CaptureError, match="left no report; the program exited with status 0"):
         nsys.record(
-            stand_in("nsys", NSYS.replace("echo x > $(", "true $(").replace("exit 5", "exit 0")),
+            stand_in(
+                "nsys",
+                NSYS.replace('echo x > "$report', 'true "$report').replace("exit 5", "exit 0"),
+            ),
             request_,
         )
 
