@@ -18,7 +18,7 @@ from bottleneck_lab.errors import LabError, UsageError
 
 T = TypeVar("T")
 Keys = tuple[str | int, ...]
-"""Where in a TOML file: names of tables and keys, places in arrays from 0."""
+"""Where in a TOML file: names of tables and keys, indices of arrays from 0."""
 
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _ASSIGNED = re.compile(
@@ -36,44 +36,47 @@ _TYPES = {
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises UsageError that names line and column when it is not TOML."""
+    """Return the tables of a TOML file. Raises UsageError that names line and column when it is not
+    TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
             f"{path} is not valid TOML: {error}.", "Fix that line and try again."
         ) from error
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # numbers of thousands of digits, brackets as deep
+    # ValueError: a number of thousands of digits. RecursionError: brackets as deep.
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} cannot be read: {error}.", "Restore the file, or start again with `lab reset`."
         ) from error
 
 
 def load_declared(path: Path, type_: type[T]) -> T:
-    """A whole file as `type_`. Raises LabError that says what is wrong, in which line, and what is
-    valid.
+    """Return a whole file as `type_`. Raises LabError that says what is wrong, in which line, and
+    what is valid.
     """
     return convert(read_toml(path), type_, path)
 
 
 def convert(data: Any, type_: type[T], path: Path, keys: Keys = ()) -> T:
-    """The part of the file `path` that stands at `keys`, as `type_`. Raises LabError likewise."""
+    """Return the part of the file `path` that stands at `keys`, as `type_`. Raises LabError
+    likewise.
+    """
     try:
         return msgspec.convert(data, type_)
     except msgspec.ValidationError as error:
         fault = explain(error, data, type_)
         raise LabError(
-            f"{place(path, (*keys, *fault.keys))}: {fault.sentence}",
+            f"{position(path, (*keys, *fault.keys))}: {fault.sentence}",
             "The lab's author must fix this file; docs/authors.md describes it.",
         ) from error
 
 
-def place(path: Path, keys: Keys = ()) -> str:
-    """The file, and the line in which `keys` are written; the file alone where none is found."""
+def position(path: Path, keys: Keys = ()) -> str:
+    """Return the file, and the line in which `keys` are written; the file alone where they are
+    not.
+    """
     try:
         line = line_of(path.read_text(encoding="utf-8"), keys)
     except OSError:
@@ -82,18 +85,18 @@ def place(path: Path, keys: Keys = ()) -> str:
 
 
 def line_of(text: str, keys: Keys) -> int | None:
-    """The line, from 1, of the longest beginning of `keys` that is written in a TOML text; None if
-    nothing of it is.
+    """Return the line, from 1, of the longest beginning of `keys` that is written in a TOML text;
+    None if nothing of it is.
     """
     written: dict[Keys, int] = {}
-    for line, found in _written(text):
-        written.setdefault(found, line)
+    for line, name in _written(text):
+        written.setdefault(name, line)
     return next((written[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in written), None)
 
 
 def _written(text: str) -> Iterator[tuple[int, Keys]]:
-    """Every header and assignment of a TOML text with its line; what stands inside a text of many
-    lines is none.
+    """Yield every header and assignment of a TOML text with its line; what stands inside a text of
+    many lines is none.
     """
     counts: dict[Keys, int] = {}
     table: Keys = ()
@@ -101,9 +104,8 @@ def _written(text: str) -> Iterator[tuple[int, Keys]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not quoted and (header := _HEADER.match(line)):
             table = _table(header[2], counts, is_array=header[1] == "[[")
-            yield from (
-                (number, table[:n]) for n in range(1, len(table) + 1)
-            )  # a table is also where its parents begin
+            # A table is also where its parents begin.
+            yield from ((number, table[:n]) for n in range(1, len(table) + 1))
         elif not quoted and (assigned := _ASSIGNED.match(line)):
             yield number, table + tuple(_names(assigned[1]))
         if (line.count('"""') + line.count("'''")) % 2:
@@ -111,7 +113,9 @@ def _written(text: str) -> Iterator[tuple[int, Keys]]:
 
 
 def _table(header: str, counts: dict[Keys, int], *, is_array: bool) -> Keys:
-    """The keys of a header, with the place of the last element in each array of tables on its way."""
+    """Return the keys of a header, with the index of the last element in each array of tables on
+    its way.
+    """
     names, keys = _names(header), ()  # type: tuple[list[str], Keys]
     for name in names[:-1]:
         keys = (*keys, name)
@@ -128,43 +132,42 @@ def _names(dotted: str) -> list[str]:
 
 
 class Fault(NamedTuple):
-    """What is wrong with declared data, and at which keys of it."""
+    """A fault in declared data, and the keys where it is."""
 
     keys: Keys
     sentence: str
 
 
 def explain(error: msgspec.ValidationError, data: Any, type_: Any) -> Fault:
-    """What a validation error means to whoever wrote the data, with the valid names or values."""
+    """Return what a validation error means to whoever wrote the data, with the valid names or
+    values.
+    """
     message, _, tail = str(error).partition(" - at ")
     is_key = tail.startswith("`key` in ")
     steps = _steps(tail.removeprefix("`key` in ").strip("`").removeprefix("$"))
     name = re.search(r"[`'](.*?)[`']", message)
-    said = name[1] if name else ""
+    word = name[1] if name else ""
     if message.startswith("Object contains unknown field"):
-        keys = _first(data, steps, lambda value: isinstance(value, dict) and said in value)
+        keys = _first(data, steps, lambda value: isinstance(value, dict) and word in value)
         return Fault(
-            (*keys, said),
-            unknown(f"there is no `{said}` here", said, _names_of(_type_at(type_, keys))),
+            (*keys, word),
+            unknown(f"there is no `{word}` here", word, _names_of(_type_at(type_, keys))),
         )
-    keys = _first(data, steps, lambda value: is_key or value == said or "enum" not in message)
+    keys = _first(data, steps, lambda value: is_key or value == word or "enum" not in message)
     if message.startswith("Object missing required field"):
-        return Fault(keys, f"`{said}` is missing.")
+        return Fault(keys, f"`{word}` is missing.")
     if message.startswith("Invalid enum value"):
         at = _type_at(type_, keys)
         valid = _values_of(at.key_type if is_key and isinstance(at, inspect.DictType) else at)
-        where, what = (
-            ((*keys, said), f"there is no `{said}` here")
-            if is_key
-            else (keys, f"`{keys[-1]}` cannot be `{said}`")
-        )
-        return Fault(where, unknown(what, said, valid))
+        if is_key:
+            return Fault((*keys, word), unknown(f"there is no `{word}` here", word, valid))
+        return Fault(keys, unknown(f"`{keys[-1]}` cannot be `{word}`", word, valid))
     subject = f"`{keys[-1]}`" if keys else "This file"
     return Fault(keys, f"{subject}: {_plain(message)}")
 
 
 def _plain(message: str) -> str:
-    """ "Expected `int`, got `str`" in words."""
+    """Return msgspec's "Expected `int`, got `str`" in words."""
     wanted = re.fullmatch(r"Expected `(.*?)`(.*), got `(.*?)`", message)
     if wanted is None:
         return f"{message}."
@@ -176,83 +179,81 @@ def _plain(message: str) -> str:
     return f"expected {valid}{wanted[2]}, got {_TYPES.get(wanted[3], wanted[3])}."
 
 
-def unknown(problem: str, said: str, valid: Collection[str]) -> str:
-    """The problem as a sentence, with what was probably meant and all valid values."""
-    near = difflib.get_close_matches(said, valid, n=1)
+def unknown(problem: str, word: str, valid: Collection[str]) -> str:
+    """Return the problem as a sentence, with what was probably meant and all valid values."""
+    near = difflib.get_close_matches(word, valid, n=1)
     meant = f" Did you mean `{near[0]}`?" if near else ""
     return f"{problem}.{meant} Valid: {', '.join(valid)}."
 
 
 def _steps(path: str) -> list[str | int | None]:
-    """`.devices[...].criteria[2].kind` as its steps; None stands for a key that the error does not
-    tell.
+    """Return `.devices[...].criteria[2].kind` as its steps; None stands for a key that the error
+    does not name.
     """
     return [
         name or (None if index == "..." else int(index))
-        for index, name in (found.groups() for found in _STEP.finditer(path))
+        for index, name in (match.groups() for match in _STEP.finditer(path))
     ]
 
 
 def _first(data: Any, steps: list[str | int | None], fits: Any) -> Keys:
-    """The first place that the steps lead to where the value fits; the steps that are known, where
-    none does.
+    """Return the first keys that the steps lead to where the value fits; the steps that are known,
+    where none does.
     """
-    places: list[tuple[Keys, Any]] = [((), data)]
+    values: list[tuple[Keys, Any]] = [((), data)]
     for step in steps:
-        places = [
-            ((*keys, name), inner) for keys, value in places for name, inner in _below(value, step)
+        values = [
+            ((*keys, name), inner) for keys, value in values for name, inner in _below(value, step)
         ]
-    fitting = [keys for keys, value in places if fits(value)] or [keys for keys, _ in places]
+    fitting = [keys for keys, value in values if fits(value)] or [keys for keys, _ in values]
     return fitting[0] if fitting else tuple(step for step in steps if step is not None)
 
 
 def _below(value: Any, step: str | int | None) -> list[tuple[str | int, Any]]:
-    """What stands one step below a table or an array: under that key or place, or under any where
-    the step is None.
+    """Return what stands one step below a table or an array: under that key or index, or under any
+    where the step is None.
     """
-    inside = (
-        dict(enumerate(value))
-        if isinstance(value, list)
-        else value
-        if isinstance(value, dict)
-        else {}
-    )
+    inside: dict[Any, Any] = {}
+    if isinstance(value, list):
+        inside = dict(enumerate(value))
+    elif isinstance(value, dict):
+        inside = value
     return [(name, inner) for name, inner in inside.items() if step in (None, name)]
 
 
-def _type_at(type_: Any, keys: Keys) -> inspect.Type:
-    """The declared type of what stands at `keys`."""
-    found = inspect.type_info(type_)
+def _type_at(declared: Any, keys: Keys) -> inspect.Type:
+    """Return the declared type of what stands at `keys`."""
+    type_ = inspect.type_info(declared)
     for key in keys:
-        found = _inner(found, key)
-    return _bare(found)
+        type_ = _inner(type_, key)
+    return _bare(type_)
 
 
-def _inner(found: inspect.Type, key: str | int) -> inspect.Type:
-    found = _bare(found)
-    if isinstance(found, inspect.StructType):
+def _inner(type_: inspect.Type, key: str | int) -> inspect.Type:
+    type_ = _bare(type_)
+    if isinstance(type_, inspect.StructType):
         return next(
-            (field.type for field in found.fields if field.encode_name == key), inspect.AnyType()
+            (field.type for field in type_.fields if field.encode_name == key), inspect.AnyType()
         )
-    if isinstance(found, inspect.ListType | inspect.VarTupleType):
-        return found.item_type
-    return found.value_type if isinstance(found, inspect.DictType) else inspect.AnyType()
+    if isinstance(type_, inspect.ListType | inspect.VarTupleType):
+        return type_.item_type
+    return type_.value_type if isinstance(type_, inspect.DictType) else inspect.AnyType()
 
 
-def _bare(found: inspect.Type) -> inspect.Type:
-    """A union's one part that is not None."""
-    if isinstance(found, inspect.UnionType):
-        return next(part for part in found.types if not isinstance(part, inspect.NoneType))
-    return found
+def _bare(type_: inspect.Type) -> inspect.Type:
+    """Return a union's one part that is not None."""
+    if isinstance(type_, inspect.UnionType):
+        return next(part for part in type_.types if not isinstance(part, inspect.NoneType))
+    return type_
 
 
-def _names_of(found: inspect.Type) -> list[str]:
+def _names_of(type_: inspect.Type) -> list[str]:
     return (
-        [field.encode_name for field in found.fields]
-        if isinstance(found, inspect.StructType)
+        [field.encode_name for field in type_.fields]
+        if isinstance(type_, inspect.StructType)
         else []
     )
 
 
-def _values_of(found: inspect.Type) -> list[str]:
-    return [str(value) for value in found.values] if isinstance(found, inspect.LiteralType) else []
+def _values_of(type_: inspect.Type) -> list[str]:
+    return [str(value) for value in type_.values] if isinstance(type_, inspect.LiteralType) else []

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status means, the same for every command."""
+    """The exit statuses, the same for every command."""
 
     OK = 0
     FAIL = 1
@@ -38,11 +38,11 @@ class UsageError(LabError):
 
 
 class MachineError(LabError):
-    """The machine cannot do what was asked: no space, no GPU, too busy, a missing tool."""
+    """The machine cannot do it: no space, no GPU, too busy, a missing tool."""
 
 
 class BusyMachineError(MachineError):
-    """Other programs took what a measurement needs: it says nothing of the work that was measured."""
+    """Other programs took what a measurement needs, so it says nothing of the work."""
 
 
 class CaptureError(LabError):

@@ -25,8 +25,8 @@ Judge = Callable[[str, list[Any], list[Any], list[Any], dict[str, Any]], str | N
 
 
 def answers(**parts: Rule) -> Judge:
-    """The `judge` of a lab whose answer has these parts, in this order; each rule compares one with
-    the reference's.
+    """Return the `judge` of a lab whose answer has these parts, in this order; each rule compares
+    one with the reference's.
 
     An answer with more or fewer parts is wrong, and so is a part of another shape, or with a NaN
     that the reference has not.
@@ -41,17 +41,17 @@ def answers(**parts: Rule) -> Judge:
     ) -> str | None:
         if len(answer) != len(parts):
             return f"The answer has {len(answer)} parts, not {len(parts)}: {', '.join(parts)}."
-        found = (
+        problems = (
             (name, rule(got, want))
             for (name, rule), got, want in zip(parts.items(), answer, reference, strict=True)
         )
-        return next((f"`{name}` {wrong}." for name, wrong in found if wrong), None)
+        return next((f"`{name}` {wrong}." for name, wrong in problems if wrong), None)
 
     return judge
 
 
 def exact(got: Any, want: Any) -> str | None:
-    """Equal to the last bit: numbers, text, bytes or arrays. NaN equals NaN."""
+    """Require equality to the last bit of numbers, text, bytes or arrays. NaN equals NaN."""
     if not isinstance(want, np.ndarray | int | float):
         return None if type(got) is type(want) and got == want else "is not the reference's answer"
     if wrong := _form(got, want):
@@ -62,8 +62,8 @@ def exact(got: Any, want: Any) -> str | None:
 
 
 def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
-    """Numbers that differ by at most `atol` plus `rtol` of the reference's. What is not finite must
-    be the same in the reference.
+    """Return numbers that differ by at most `atol` plus `rtol` of the reference's. What is not
+    finite must be the same in the reference.
     """
 
     def rule(got: Any, want: Any) -> str | None:
@@ -86,8 +86,8 @@ def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
 
 
 def _excess(ours: Any, theirs: Any, atol: float, rtol: float) -> float:
-    """The largest difference among those beyond the limits; 0 where there is none. In float64:
-    integers of 8 bits would wrap around.
+    """Return the largest difference among those beyond the limits; 0 where there is none. In
+    float64: integers of 8 bits would wrap around.
     """
     theirs = theirs.astype(np.float64)
     apart = np.abs(ours.astype(np.float64) - theirs)
@@ -96,7 +96,9 @@ def _excess(ours: Any, theirs: Any, atol: float, rtol: float) -> float:
 
 
 def _form(got: Any, want: Any) -> str | None:
-    """What is wrong with the form of a part that is to be numbers of the reference's shape."""
+    """Return what is wrong with the form of a part that is to be numbers of the reference's
+    shape.
+    """
     if not isinstance(got, np.ndarray | int | float) or np.asarray(got).dtype.kind not in "biuf":
         return f"is a {type(got).__name__}, not numbers"
     if np.shape(got) != np.shape(want):
@@ -119,19 +121,19 @@ class Request:
 
 
 def get(path: str) -> Request:
-    """A request without a body."""
+    """Return a request without a body."""
     return Request(path=path)
 
 
 def post(path: str, body: bytes = b"", *, json: Any = None, content_type: str = "") -> Request:
-    """A request with a body: these bytes, or a value as JSON."""
+    """Return a request with a body: these bytes, or a value as JSON."""
     if json is not None:
         return Request("POST", path, json_.dumps(json).encode(), content_type or "application/json")
     return Request("POST", path, body, content_type or "application/octet-stream")
 
 
 def parsed(reply: bytes) -> Any:
-    """A reply as the value that its JSON stands for; None, too, where it is no JSON."""
+    """Return a reply as the value that its JSON stands for; None, too, where it is no JSON."""
     try:
         return json_.loads(reply)
     except (ValueError, RecursionError):
@@ -145,8 +147,8 @@ samples are read from it.
 
 
 def loader_time(shipped: Shipped) -> Callable[[str], Callable[[str, Any, int], float]]:
-    """The `load` of a lab that feeds a device: CPU seconds that one worker of a `DataLoader` needs
-    for a sample of the shipped data set.
+    """Return the `load` of a lab that feeds a device: CPU seconds that one worker of a `DataLoader`
+    needs for a sample of the shipped data set.
 
     In a worker, because the same code takes a tenth longer there than in this process. Its first
     batch warms it up and does not count.
@@ -179,7 +181,9 @@ class _TimedReading:
         return [self.dataset[key] for key in keys]
 
     def collate(self, samples: list[Any]) -> float:
-        """CPU seconds per sample, from the first file opened to the whole batch in shared memory."""
+        """Return CPU seconds per sample, from the first file opened to the whole batch in shared
+        memory.
+        """
         from torch.utils.data import default_collate  # noqa: PLC0415 - as above
 
         default_collate(samples)

@@ -1,5 +1,5 @@
-"""What a command needs from the installation and the operating system, and how to get it in one
-sentence.
+"""Check what a command needs from the installation and the operating system, and how to get it in
+one sentence.
 
 The core (list, report, compare, verify) installs in seconds and runs anywhere. Everything else is
 an extra of the package, or needs Linux.
@@ -27,8 +27,8 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def install_command(extra: str) -> str:
-    """The command that adds `extra` to this installation, for the installer that made it: pip, uv
-    or pipx.
+    """Return the command that adds `extra` to this installation, for the installer that made it:
+    pip, uv or pipx.
     """
     wanted = f"'bottleneck-lab[{extra}]'"
     if (Path(sys.prefix) / "uv-receipt.toml").is_file():
@@ -39,7 +39,7 @@ def install_command(extra: str) -> str:
 
 
 def require_packages(extra: str, **modules: str) -> None:
-    """Raises MachineError that names `extra` when one of the top-level `modules`, each with its
+    """Raise MachineError that names `extra` when one of the top-level `modules`, each with its
     package's name, is not installed.
 
     Imports none of them.
@@ -74,8 +74,8 @@ def require_linux(command: str) -> None:
 
 
 def dali_extra() -> str:
-    """The extra whose DALI fits this machine's driver, or where there is none, the CUDA release
-    that torch was built for.
+    """Return the extra whose DALI fits this machine's driver, or where there is none, the CUDA
+    release that torch was built for.
     """
     driver = _leading(r"Kernel Module.*?\s(\d+)\.\d", _DRIVER)
     if driver is not None:
@@ -90,7 +90,7 @@ def dali_extra() -> str:
 
 
 def dali_build() -> str:
-    """The distribution of DALI that is installed, else the one that would be."""
+    """Return the distribution of DALI that is installed, else the one that would be."""
     for name in DALI_BUILDS.values():
         try:
             importlib.metadata.version(name)
@@ -101,9 +101,9 @@ def dali_build() -> str:
 
 
 def _leading(pattern: str, path: Path) -> int | None:
-    """The number that `pattern` finds in a text file, or None."""
+    """Return the number that `pattern` finds in a text file, or None."""
     try:
-        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
+        match = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None

@@ -27,7 +27,7 @@ _HOW_TO_GET = {
     "compute-sanitizer": "Run `{pip_gpu}`; a CUDA toolkit includes it too.",
     "bwrap": "Install it: `apt-get install bubblewrap`, or your system's equivalent.",
 }
-_PLACES = (
+_FOLDERS = (
     "/opt/nvidia/nsight-systems/*/bin",
     "/opt/nvidia/nsight-compute/*",
     "/usr/lib/nsight-systems/bin",
@@ -36,34 +36,31 @@ _PLACES = (
 
 
 def how_to_get(name: str) -> str:
-    """What to do if the program `name` is missing, as a sentence."""
+    """Return what to do if the program `name` is missing, as a sentence."""
     return _HOW_TO_GET.get(name, f"Install {name}.").format(
         pip_nvcc=install_command("nvcc"), pip_gpu=install_command("gpu")
     )
 
 
 def find_program(name: str) -> Path | None:
-    """The program `name`, or None: on PATH, in a CUDA toolkit, among Python's packages, or where
-    NVIDIA's own packages put it.
+    """Return the program `name`, or None: on PATH, in a CUDA toolkit, among Python's packages, or
+    where NVIDIA's own packages put it.
     """
-    found = shutil.which(name)
+    if on_path := shutil.which(name):
+        return Path(on_path)
     candidates = (folder / name for folder in _folders())
-    return (
-        Path(found)
-        if found
-        else next((path for path in candidates if os.access(path, os.X_OK)), None)
-    )
+    return next((path for path in candidates if os.access(path, os.X_OK)), None)
 
 
 def require_program(name: str) -> Path:
-    """The same. Raises MachineError that says how to get it."""
+    """Return the program `name`. Raises MachineError that says how to get it."""
     if (path := find_program(name)) is None:
         raise MachineError(f"{name} is not installed here.", how_to_get(name))
     return path
 
 
 def _folders() -> Iterator[Path]:
-    """Where programs may be besides PATH."""
+    """Yield where programs may be besides PATH."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):
             yield Path(home) / "bin"
@@ -73,5 +70,5 @@ def _folders() -> Iterator[Path]:
         yield from sorted((packages / "nvidia").glob("cu[0-9]*/bin"), reverse=True)
         yield packages / "triton" / "backends" / "nvidia" / "bin"
     yield Path("/usr/local/cuda/bin")
-    for place in _PLACES:
-        yield from sorted(Path("/").glob(place[1:]), reverse=True)
+    for pattern in _FOLDERS:
+        yield from sorted(Path("/").glob(pattern[1:]), reverse=True)

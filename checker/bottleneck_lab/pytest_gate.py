@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bottleneck_lab.analysis.gate import BenchmarkChange
 
 SIDE = "BOTTLENECK_LAB_PERF_SIDE"
-"""Set in the two further processes: the descriptor over which they are told what to time."""
+"""Set in the two further processes: the descriptor over which they learn what to time."""
 SHORTEST_S = 0.005
 """A measurement is of as many calls as take this long: a clock's own time is then below one part in
 10,000.
@@ -102,11 +102,11 @@ def _report(request: pytest.FixtureRequest, change: BenchmarkChange) -> None:
 
 
 def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
-    """Both versions alternately, and the old one once more as a control, until the gate has decided
-    or has seen enough.
+    """Return both versions alternately, and the old one once more as a control, until the gate has
+    decided or has seen enough.
     """
     # A pytest that gates nothing needs no NumPy.
-    from bottleneck_lab.analysis.gate import Rules, judge_suite  # noqa: PLC0415 - as said above
+    from bottleneck_lab.analysis.gate import Rules, judge_suite  # noqa: PLC0415 - as above
 
     rules = Rules()
     before: list[float] = []
@@ -127,11 +127,11 @@ def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
                 random.shuffle(turns)
                 for times, side in turns:
                     times.append(side.seconds(calls))
-            found = judge_suite({"this": (before, after)}, rules, same_code=(before, control))[
+            judged = judge_suite({"this": (before, after)}, rules, same_code=(before, control))[
                 "this"
             ]
-            wanted = found.wanted
-    return found
+            wanted = judged.wanted
+    return judged
 
 
 def _enough_calls(side: Side) -> int:
@@ -156,7 +156,7 @@ class Trees:
             raise
 
     def baseline(self, item: pytest.Item) -> Side:
-        """The test at the baseline, as it is written now: both sides time the same thing."""
+        """Return the test at the baseline, as it is written now: both sides time the same thing."""
         ours = item.path.relative_to(self._top)
         (self._tree / ours).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(item.path, self._tree / ours)
@@ -165,7 +165,7 @@ class Trees:
         )
 
     def working(self, item: pytest.Item) -> Side:
-        """The test in the working tree."""
+        """Return the test in the working tree."""
         return Side(self.root, item.nodeid, self._paths(self._top))
 
     def remove(self) -> None:
@@ -173,8 +173,8 @@ class Trees:
         shutil.rmtree(self._folder)
 
     def _paths(self, tree: Path) -> list[str]:
-        """The entries of this process's search path that lie in the repository, as they are in
-        `tree`: before what is installed.
+        """Return the entries of this process's search path that lie in the repository, as they are
+        in `tree`: before what is installed.
         """
         inside = [
             Path(entry) for entry in sys.path if entry and Path(entry).is_relative_to(self._top)
@@ -240,7 +240,7 @@ class Side:
         self._output.close()
 
     def seconds(self, calls: int) -> float:
-        """How long that many calls take together."""
+        """Return how long that many calls take together."""
         self._lines.write(f"{calls}\n")
         return float(self._hear())
 
@@ -254,12 +254,12 @@ class Side:
         self._process.kill()
         self._process.wait()
         self._output.seek(0)
-        said = self._output.read().decode(errors="replace")[-2000:]
-        pytest.fail(f"The test did not reach perf_gate in {self._folder}:\n{said}", pytrace=False)
+        output = self._output.read().decode(errors="replace")[-2000:]
+        pytest.fail(f"The test did not reach perf_gate in {self._folder}:\n{output}", pytrace=False)
 
 
 def _serve(call: Callable[[], object]) -> None:
-    """Times as many calls as it is told, until the other end closes."""
+    """Time as many calls as the other end names, until it closes."""
     for line in _orders():
         begin = time.perf_counter()
         for _ in range(int(line)):

@@ -41,8 +41,8 @@ NAME_A_VERDICT = "Name a verdict file, as `lab check --json` writes it."
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """Whether a file is a verdict signed with the given key; `verdict` is None if the file does not
-    hold one.
+    """The result of verifying a file; `ok`: it is a verdict signed with the given key. `verdict` is
+    None if the file does not hold one.
     """
 
     ok: bool
@@ -51,8 +51,8 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def canonical_bytes(verdict: Verdict) -> bytes:
-    """The one form of a verdict's JSON that is signed. Floats are the shortest text that reads back
-    as the same float.
+    """Return the one form of a verdict's JSON that is signed. Floats are the shortest text that
+    reads back as the same float.
 
     Raises LabError when the verdict holds something that JSON cannot, such as a value that is not a
     number.
@@ -70,8 +70,8 @@ def canonical_bytes(verdict: Verdict) -> bytes:
 
 
 def sign(verdict: Verdict, key: Ed25519PrivateKey) -> Verdict:
-    """The verdict as `verified`, with its signature. Raises LabError when it cannot be written as
-    JSON.
+    """Return the verdict as `verified`, with its signature. Raises LabError when it cannot be
+    written as JSON.
     """
     verified = msgspec.structs.replace(verdict, attestation="verified", signature=None)
     raw = key.sign(CONTEXT + canonical_bytes(verified))
@@ -79,7 +79,7 @@ def sign(verdict: Verdict, key: Ed25519PrivateKey) -> Verdict:
 
 
 def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
-    """Whether `path` holds a verdict signed with the private half of `public_key`. Needs no
+    """Return True if `path` holds a verdict signed with the private half of `public_key`. Needs no
     network.
 
     Raises UsageError when the file cannot be read at all.
@@ -88,7 +88,7 @@ def verify_file(path: Path, public_key: Ed25519PublicKey) -> Verification:
 
 
 def read_regular(path: Path, remedy: str) -> bytes:
-    """What a regular file holds, up to one byte more than MAX_BYTES.
+    """Return what a regular file holds, up to one byte more than MAX_BYTES.
 
     Raises UsageError, with `remedy`, for a file that cannot be read, or a pipe, which might never
     end.
@@ -104,7 +104,9 @@ def read_regular(path: Path, remedy: str) -> bytes:
 
 
 def verify_bytes(data: bytes, public_key: Ed25519PublicKey) -> Verification:
-    """Whether `data` is the JSON of a verdict signed with the private half of `public_key`."""
+    """Return True if `data` is the JSON of a verdict signed with the private half of
+    `public_key`.
+    """
     try:
         verdict = _read_verdict(data)
     except ValueError as error:
@@ -132,12 +134,12 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
     if not _is_signed(verdict, raw, public_key):
         return Verification(False, f"Its content was changed after key {ours} signed it.", verdict)
     outcome = f"{verdict.outcome} for {verdict.lab}"
-    told = (
+    claim = (
         f"Verified: {outcome}"
         if verdict.outcome == "PASS"
         else f"The signature is genuine, and the outcome is {outcome}"
     )
-    return Verification(True, f"{told}, signed with key {ours}.", verdict)
+    return Verification(True, f"{claim}, signed with key {ours}.", verdict)
 
 
 def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bool:
@@ -149,8 +151,8 @@ def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bo
 
 
 def _read_verdict(data: bytes) -> Verdict:
-    """Raises ValueError that says what is wrong. Stricter than JSON: no key twice, no unknown
-    field, no NaN.
+    """Raise ValueError that says what is wrong. Stricter than JSON: no key twice, no unknown field,
+    no NaN.
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
@@ -175,8 +177,8 @@ def _read_verdict(data: bytes) -> Verdict:
 
 
 def _whole(fields: Any) -> Verdict:
-    """The verdict that these fields are, to the last one: what is left out, or a number of another
-    kind, is not what was signed.
+    """Return the verdict that these fields are, to the last one: what is left out, or a number of
+    another kind, is not what was signed.
     """
     verdict = msgspec.convert(fields, Verdict)
     if json.dumps(fields, sort_keys=True) != json.dumps(
@@ -187,7 +189,8 @@ def _whole(fields: Any) -> Verdict:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers disagree on which of two equal keys counts, so a file with both means two things."""
+    """Return the fields of a JSON object. Raises ValueError for a key that appears twice."""
+    # Readers disagree on which of two equal keys counts, so a file with both means two things.
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a key appears twice in it")
@@ -213,8 +216,8 @@ def _write_signature(public_key: Ed25519PublicKey, raw: bytes) -> str:
 
 
 def _read_signature(text: str) -> tuple[str | None, bytes]:
-    """The signer's fingerprint and the raw signature; None unless it is written exactly as we write
-    it.
+    """Return the signer's fingerprint and the raw signature; None unless it is written exactly as
+    we write it.
     """
     kind, _, rest = text.partition(":")
     signer, _, encoded = rest.partition(":")
@@ -230,8 +233,8 @@ def _read_signature(text: str) -> tuple[str | None, bytes]:
 
 
 def fingerprint(public_key: Ed25519PublicKey) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of the raw public key: a name for people, not
-    a check.
+    """Return the first 16 hexadecimal digits of the SHA-256 of the raw public key: a name for
+    people, not a check.
     """
     return hashlib.sha256(public_key.public_bytes_raw()).hexdigest()[:16]
 
@@ -284,8 +287,8 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """The runner's signing key. Raises UsageError when others could read or replace it, or when it
-    is not an Ed25519 key.
+    """Return the runner's signing key. Raises UsageError when others could read or replace it, or
+    when it is not an Ed25519 key.
     """
     try:
         key = load_pem_private_key(_read_secret(path), password=None)
@@ -299,7 +302,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _read_secret(path: Path) -> bytes:
-    """The bytes of a regular file that is ours alone. What is checked is what was opened, so
+    """Return the bytes of a regular file that is ours alone. What is checked is what was opened, so
     nothing can be swapped between.
     """
     try:
@@ -310,14 +313,14 @@ def _read_secret(path: Path) -> bytes:
             "Name the private key's own file, not a link to it.",
         ) from error
     try:
-        found = os.fstat(fd)
-        ours = os.geteuid() in (found.st_uid, 0)  # root may run for the user who has the key
-        if not stat.S_ISREG(found.st_mode) or not ours:
+        status = os.fstat(fd)
+        ours = os.geteuid() in (status.st_uid, 0)  # root may run for the user who has the key
+        if not stat.S_ISREG(status.st_mode) or not ours:
             raise UsageError(
                 f"{path} is not a regular file of yours.",
                 "Keep the private key in a file that you own.",
             )
-        if stat.S_IMODE(found.st_mode) & 0o077:
+        if stat.S_IMODE(status.st_mode) & 0o077:
             raise UsageError(
                 f"Others can read or change the private key {path}.",
                 f"Run `chmod 600 {path}`; if in doubt, make a new key.",
@@ -328,7 +331,9 @@ def _read_secret(path: Path) -> bytes:
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
-    """A published key. Raises UsageError when the file is not an Ed25519 public key in PEM form."""
+    """Return a published key. Raises UsageError when the file is not an Ed25519 public key in PEM
+    form.
+    """
     remedy = "Ask your instructor for the cohort's public key (a .pub file)."
     try:
         return public_key_of(read_regular(path, remedy))
@@ -339,8 +344,8 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def public_key_of(pem: bytes) -> Ed25519PublicKey:
-    """The key in PEM form. Raises ValueError or UnsupportedAlgorithm where it is none, TypeError
-    for another kind than Ed25519.
+    """Return the key in PEM form. Raises ValueError or UnsupportedAlgorithm where it is none,
+    TypeError for another kind than Ed25519.
     """
     key = load_pem_public_key(pem)
     if not isinstance(key, Ed25519PublicKey):

@@ -13,7 +13,7 @@ RIGHT = 1.1
 
 
 class PastPrediction(msgspec.Struct, frozen=True):
-    """One lab's prediction and what its last measured check found: speed-ups over the shipped
+    """One lab's prediction and what its last measured check measured: speed-ups over the shipped
     workload.
     """
 
@@ -38,7 +38,9 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrate(points: Sequence[PastPrediction]) -> Calibration | None:
-    """The calibration of these predictions; None without any whose gains are positive numbers."""
+    """Return the calibration of these predictions; None without any whose gains are positive
+    numbers.
+    """
     usable = [
         point
         for point in points
@@ -51,24 +53,24 @@ def calibrate(points: Sequence[PastPrediction]) -> Calibration | None:
 
 
 def describe_point(point: PastPrediction) -> str:
-    """Such as `1.4x too much`."""
+    """Return words such as `1.4x too much`."""
     off = max(point.factor, 1 / point.factor)
     if off <= RIGHT:
         return "right"
     return f"{off:.2f}x too {'much' if point.factor > 1 else 'little'}"
 
 
-def describe_calibration(found: Calibration) -> str:
-    """The whole in a sentence or two."""
-    labs = f"{len(found.points)} lab{'s' * (len(found.points) != 1)}"
-    right = sum(describe_point(point) == "right" for point in found.points)
-    off = max(found.bias, 1 / found.bias)
+def describe_calibration(calibration: Calibration) -> str:
+    """Return the calibration in a sentence or two."""
+    labs = f"{len(calibration.points)} lab{'s' * (len(calibration.points) != 1)}"
+    right = sum(describe_point(point) == "right" for point in calibration.points)
+    off = max(calibration.bias, 1 / calibration.bias)
     lean = (
-        f"{off:.2f}x too {'much' if found.bias > 1 else 'little'}"
+        f"{off:.2f}x too {'much' if calibration.bias > 1 else 'little'}"
         if off > RIGHT
         else "neither too much nor too little"
     )
     return (
-        f"{right} of {labs} predicted within 10%. Typically you are off by {found.typical:.2f}x; on"
-        f" the whole you promise {lean}."
+        f"{right} of {labs} predicted within 10%. Typically you are off by"
+        f" {calibration.typical:.2f}x; on the whole you promise {lean}."
     )

@@ -43,8 +43,8 @@ _HOLDS = {State.PASS: True, State.FAIL: False, State.CONTINUE: None, State.INCON
 
 
 def sequential_test(spec: CriterionSpec, plan: Plan = PAIRS) -> SequentialTest:
-    """The sequential test that decides `spec`. Raises LabError when the lab's author gave it no
-    target.
+    """Return the sequential test that decides `spec`. Raises LabError when the lab's author gave it
+    no target.
     """
     return SequentialTest(
         target=_target(spec), direction=spec.direction, plan=plan, margin=spec.margin
@@ -54,8 +54,8 @@ def sequential_test(spec: CriterionSpec, plan: Plan = PAIRS) -> SequentialTest:
 def grade_decision(
     spec: CriterionSpec, decision: Decision, things: str = "pairs", overall: float | None = None
 ) -> CriterionResult:
-    """The result of a criterion that was sampled. `things` is what a sample is, in the plural:
-    pairs, blocks.
+    """Return the result of a criterion that was sampled. `things` is what a sample is, in the
+    plural: pairs, blocks.
 
     `overall`: the figure over all samples, each weighted by its time, where there is one. An
     undecided criterion quotes it, since the median of a few scattered samples may be any of them.
@@ -63,15 +63,15 @@ def grade_decision(
     result = _result(spec, _HOLDS[decision.state], decision.interval, decision.samples, things)
     if overall is None or result.holds is not None:
         return result
-    said = (
+    sentence = (
         f"{describe_criterion(spec)}: undecided,"
         f" {_over_all(spec, decision, things, overall)}{_reminder(spec)}."
     )
-    return msgspec.structs.replace(result, value=overall, sentence=said)
+    return msgspec.structs.replace(result, value=overall, sentence=sentence)
 
 
 def _over_all(spec: CriterionSpec, decision: Decision, things: str, overall: float) -> str:
-    """Such as `62% over all 8 blocks, whose median lies between 19% and 100%`."""
+    """Return words such as `62% over all 8 blocks, whose median lies between 19% and 100%`."""
     figure = (
         f"{format_figure(overall, spec.unit, spec.target)} over all"
         f" {_count(decision.samples, things)}"
@@ -88,8 +88,8 @@ def _over_all(spec: CriterionSpec, decision: Decision, things: str, overall: flo
 def grade_value(
     spec: CriterionSpec, value: float, samples: int = 0, things: str = "samples"
 ) -> CriterionResult:
-    """The result of a criterion whose value is exact or counted: nothing is sampled, so nothing
-    bounds it.
+    """Return the result of a criterion whose value is exact or counted: nothing is sampled, so
+    nothing bounds it.
 
     A value that is not a number cannot decide. Raises LabError when the lab's author gave the
     criterion no target.
@@ -97,16 +97,15 @@ def grade_value(
     bar, exact = sequential_test(spec).bar, Interval(-math.inf, value, math.inf)
     if math.isnan(value):
         return _result(spec, None, exact, samples, things)
-    return _result(
-        spec, value >= bar if spec.direction == "at_least" else value <= bar, exact, samples, things
-    )
+    holds = value >= bar if spec.direction == "at_least" else value <= bar
+    return _result(spec, holds, exact, samples, things)
 
 
 def grade_check(
     spec: CriterionSpec, problem: str | None, checked: int, things: str = "answers"
 ) -> CriterionResult:
-    """The result of a criterion that is right or wrong. `problem` says what is wrong; None: all
-    `checked` were right.
+    """Return the result of a criterion that is right or wrong. `problem` says what is wrong; None:
+    all `checked` were right.
 
     With nothing wrong and nothing checked there is no answer: `holds` is None.
     """
@@ -129,7 +128,9 @@ def grade_check(
 
 
 def lies_on_one_side(result: CriterionResult) -> bool:
-    """Whether all of the interval meets the target, or none of it does; None in between."""
+    """Return True if all of the interval meets the target, or none of it does: the target lies
+    outside it.
+    """
     if result.low is None or result.high is None or result.target is None:
         return False
     return result.low >= result.target or result.high < result.target
@@ -138,8 +139,8 @@ def lies_on_one_side(result: CriterionResult) -> bool:
 def not_held_against(
     result: CriterionResult, other_cores: float, why: str = "", *, rate: bool = False
 ) -> CriterionResult:
-    """A miss that other programs may have caused, by using the machine meanwhile, does not count
-    against the learner: `why` it might not be, if more is known.
+    """Return the result, left open where it is a miss that other programs may have caused by using
+    `other_cores` cores meanwhile. `why` says more of the cause, if it is known.
 
     `rate`: the figure is work done over time. It counts where it would be a miss even if the work
     had stood still whenever another program ran.
@@ -159,8 +160,8 @@ def not_held_against(
 
 
 def _too_slow_anyway(result: CriterionResult, other_cores: float) -> bool:
-    """Whether a rate misses its target even if no work was done in the share of the time, at most
-    `other_cores`, in which others ran.
+    """Return True if a rate misses its target even if no work was done in the share of the time, at
+    most `other_cores`, in which others ran.
     """
     if result.high is None or result.target is None:
         return False
@@ -168,7 +169,9 @@ def _too_slow_anyway(result: CriterionResult, other_cores: float) -> bool:
 
 
 def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
-    """The result of a criterion that was not reached: `why` says in a few words what came before."""
+    """Return the result of a criterion that was not reached: `why` says in a few words what came
+    before.
+    """
     sentence = f"{describe_criterion(spec)}: not measured, {why}."
     return CriterionResult(
         spec.id,
@@ -182,8 +185,8 @@ def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
 
 
 def worst_case(results: Mapping[str, CriterionResult]) -> CriterionResult:
-    """One result for a criterion that every case must meet on its own, so that no easy case can
-    carry a hard one.
+    """Return one result for a criterion that every case must meet on its own, so that no easy case
+    can carry a hard one.
 
     The worst case speaks for all: one that fails before one that is undecided, then the one
     furthest on the wrong side.
@@ -216,8 +219,8 @@ def _target(spec: CriterionSpec) -> float:
 def _result(
     spec: CriterionSpec, holds: bool | None, interval: Interval, samples: int, things: str
 ) -> CriterionResult:
-    """The verdict's form of an interval: JSON has no infinity, so a missing figure or bound is
-    None.
+    """Return the verdict's form of an interval: JSON has no infinity, so a missing figure or bound
+    is None.
     """
     low, value, high = (figure if math.isfinite(figure) else None for figure in interval)
     sentence = (
@@ -240,7 +243,9 @@ def _result(
 
 
 def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count: str) -> str:
-    """Such as `41% (39–43%, 12 blocks)`; a bound or a figure that is missing is left out."""
+    """Return words such as `41% (39–43%, 12 blocks)`, without a bound or a figure that is
+    missing.
+    """
     value = format_figure(interval.median, spec.unit, spec.target)
     undecided = "undecided, " if holds is None else ""
     if math.isnan(interval.median):
@@ -252,14 +257,13 @@ def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count
     )
     details = [bounds] if bounds not in ("", value) and holds is not None else []
     details += [] if count.startswith("0 ") else [count]
-    shown = (
-        bounds if bounds and holds is None else value
-    )  # a middle that decides nothing is no figure to quote
+    # A middle that decides nothing is no figure to quote.
+    shown = bounds if bounds and holds is None else value
     return f"{undecided}{shown}{' (' + ', '.join(details) + ')' if details else ''}"
 
 
 def _reminder(spec: CriterionSpec) -> str:
-    """The target, where the criterion's own text does not state it."""
+    """Return the target, where the criterion's own text does not state it."""
     return "" if "{target}" in spec.text else f"; the target is {_aim(spec)}"
 
 
@@ -274,7 +278,7 @@ def _aim(spec: CriterionSpec) -> str:
 
 
 def describe_criterion(spec: CriterionSpec) -> str:
-    """The criterion's own text, with its target, without a full stop."""
+    """Return the criterion's own text, with its target, without a full stop."""
     target = "" if spec.target is None else format_figure(spec.target, spec.unit)
     return spec.text.replace("{target}", target).rstrip(". ")
 
@@ -285,7 +289,7 @@ def _sentence(text: str) -> str:
 
 
 def _count(n: int, things: str) -> str:
-    """Such as `12 blocks`, `1 block`, `1 batch`."""
+    """Return words such as `12 blocks`, `1 block`, `1 batch`."""
     return f"{n} {_singular(things) if n == 1 else things}"
 
 
@@ -301,18 +305,18 @@ def _suffix(unit: str, number: str) -> str:
 
 
 def format_figure(value: float, unit: str, against: float | None = None) -> str:
-    """A figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to three
-    significant digits.
+    """Return a figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to
+    three significant digits.
 
     Digits are added until it reads differently from `against`: nobody shall fail with 80% where 80%
-    is asked for.
+    is required.
     """
     number = _number(value, unit, against)
     return f"{number}{_suffix(unit, number)}" if math.isfinite(value) else number
 
 
 def format_range(low: float, high: float, unit: str, against: float | None = None) -> str:
-    """Two figures with one unit, such as `39–43%`; one figure where both read the same."""
+    """Return two figures with one unit, such as `39–43%`; one figure where both read the same."""
     first, last = _number(low, unit, against), format_figure(high, unit, against)
     return last if first == _number(high, unit, against) else f"{first}–{last}"
 
@@ -343,7 +347,7 @@ class Stopped(NamedTuple):
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What was seen of the machine while it measured; None if it could not be seen.
+    """The state of the machine while it measured; None if it could not be seen.
 
     `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy
     by other programs. `waiting`: share of time in which some program waited for a CPU. `doubt`: by
@@ -358,7 +362,7 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 class Conclusion(NamedTuple):
-    """What a check answers, in the order of the verdict's fields."""
+    """The answer of a check, in the order of the verdict's fields."""
 
     outcome: Outcome
     reason: FailReason | None
@@ -374,8 +378,8 @@ def conclude(
     stopped: Stopped | None = None,
     conditions: Conditions | None = None,
 ) -> Conclusion:
-    """The outcome of a check from all that was found, each criterion of `specs` having exactly one
-    result for a PASS.
+    """Return the outcome of a check from all results, each criterion of `specs` having
+    exactly one result for a PASS.
 
     `machine` is a fault of the machine or of the checker: it says nothing about the learner's work,
     so it goes first. Then what surely fails, the gravest reason first; then what is undecided; and
@@ -398,8 +402,8 @@ def conclude(
 def _incomplete(
     results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
 ) -> LabError | None:
-    """A check that skipped a criterion, or judged one twice or as another kind, is broken and must
-    never pass.
+    """Return a check that skipped a criterion, or judged one twice or as another kind, is broken
+    and must never pass.
     """
     wanted = Counter((spec.id, spec.kind) for spec in specs)
     got = Counter((result.id, result.kind) for result in results)
@@ -480,8 +484,8 @@ def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Co
 
 
 def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[str, list[str]]:
-    """Why a measurement could not decide, as one sentence, and what to do about it: the surest
-    cause that was seen.
+    """Return why a measurement could not decide, as one sentence, and what to do about it: the
+    surest cause that was seen.
 
     `near_target` says that there was enough for bounds, and only their distance from the target was
     too small.
@@ -529,5 +533,5 @@ def _pass(results: Sequence[CriterionResult]) -> Conclusion:
 
 
 def _lower(sentence: str) -> str:
-    """A sentence to go on after a colon; names in capitals stay."""
+    """Return a sentence to go on after a colon; names in capitals stay."""
     return sentence if sentence[:2].isupper() else sentence[:1].lower() + sentence[1:]

@@ -43,7 +43,7 @@ _SIGNS_OF = {
     "compute-bound": "a device that is busy nearly all the time, with long kernels",
     "memory-bound": "a busy device whose operators do little arithmetic per byte moved",
 }
-"""What a capture must show for each of the common causes."""
+"""The signs in a capture of each of the common causes."""
 
 _OTHER_FIGURES = {
     "idle_share": "all of the device's idle time, whatever it waited for",
@@ -95,7 +95,7 @@ def grade_diagnosis(
     solution: Mapping[str, Any],
     seen: CaptureFigures | None,
 ) -> tuple[list[CriterionResult], Prediction | None]:
-    """One result for each question, and the prediction if a usable one was made.
+    """Return one result for each question, and the prediction if a usable one was made.
 
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A
     number that is asked for without `from_capture`, and a choice that the solution does not answer,
@@ -108,15 +108,15 @@ def grade_diagnosis(
 def for_check(
     criteria: list[CriterionSpec], results: list[CriterionResult]
 ) -> list[CriterionResult]:
-    """The results that a check takes over: none where the lab's own criteria judge the diagnosis
-    against the verifier's captures.
+    """Return the results that a check takes over: none where the lab's own criteria judge the
+    diagnosis against the verifier's captures.
     """
     return [] if any(criterion.kind == "diagnosis" for criterion in criteria) else results
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
-    """What a capture shows, as the numbers that a question's `from_capture` may name: shares of the
-    wall time (0–1; from the first work to the last where no steps are marked) and one ratio.
+    """Return what a capture shows, as the numbers that a question's `from_capture` may name: shares
+    of the wall time (0–1; from the first work to the last where no steps are marked) and one ratio.
 
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all
     devices together `busy_share`, `idle_share`, `compute_share`, `communication_share`,
@@ -172,7 +172,9 @@ def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
 
 
 def problem(question: QuestionSpec, answer: object) -> str | None:
-    """What is wrong with the form of an answer, as one sentence; None when it can be graded."""
+    """Return what is wrong with the form of an answer, as one sentence; None when it can be
+    graded.
+    """
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         return "Not answered yet: `lab diagnose` asks for it."
     if question.type == "choice":
@@ -194,13 +196,13 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
 
 
 def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[str, str]:
-    """What is wrong with the form of the answers, by question."""
-    found = {question.id: problem(question, answers.get(question.id)) for question in questions}
-    return {id_: wrong for id_, wrong in found.items() if wrong}
+    """Return what is wrong with the form of the answers, by question."""
+    faults = {question.id: problem(question, answers.get(question.id)) for question in questions}
+    return {id_: fault for id_, fault in faults.items() if fault}
 
 
 def needs_capture(questions: list[QuestionSpec]) -> bool:
-    """Whether any answer is checked against the learner's own capture."""
+    """Return True if any answer is checked against the learner's own capture."""
     return any(question.from_capture or question.shows for question in questions)
 
 
@@ -239,7 +241,9 @@ def _grade(
 def _broken_rule(
     question: QuestionSpec, answers: Mapping[str, Any], right: object, seen: CaptureFigures | None
 ) -> str | None:
-    """The rule that a well-formed answer breaks, as one sentence; None when it breaks none."""
+    """Return the rule that a well-formed answer breaks, as one sentence; None when it breaks
+    none.
+    """
     answer: Any = answers[question.id]
     if question.type == "choice":
         return None if right is None or answer == right else _unlike(question, answer)
@@ -263,8 +267,8 @@ def _broken_rule(
 
 
 def _unlike(question: QuestionSpec, answer: str) -> str:
-    """What a capture would have to show for a wrong choice: the lab's own words, or the common
-    ones.
+    """Return what a capture would have to show for a wrong choice: the lab's own words, or the
+    common ones.
     """
     if answer in question.rules:
         return f"'{answer}' does not fit. {question.rules[answer]}"
@@ -274,8 +278,8 @@ def _unlike(question: QuestionSpec, answer: str) -> str:
 
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
-    """Why a stretch cannot be judged at all, whatever it shows: it lies outside the capture, or is
-    too short to see anything in.
+    """Return why a stretch cannot be judged at all, whatever it shows: it lies outside the capture,
+    or is too short to see anything in.
     """
     stretch = parse_stretch(answer)
     if stretch is None:
@@ -313,28 +317,28 @@ def _stretch_problem(
 def _figure_problem(
     question: QuestionSpec, answer: float, seen: CaptureFigures | None
 ) -> str | None:
-    """Why a number does not agree with the learner's capture; where it is another figure of it,
-    which one.
+    """Return why a number does not agree with the learner's capture; where it is another figure of
+    it, which one.
     """
-    asked = question.from_capture or ""
+    figure = question.from_capture or ""
     if seen is None:
         return _NO_CAPTURE
-    if asked not in seen.figures:
-        return f"Your capture does not show `{asked}`: make another with `lab profile`."
-    if _agrees(question, answer, seen.figures[asked]):
+    if figure not in seen.figures:
+        return f"Your capture does not show `{figure}`: make another with `lab profile`."
+    if _agrees(question, answer, seen.figures[figure]):
         return None
     near = (
-        f"That is {said}; the question asks for a different figure."
-        for name, said in _OTHER_FIGURES.items()
+        f"That is {words}; the question asks for a different figure."
+        for name, words in _OTHER_FIGURES.items()
         if question.type == "share"
-        and name != asked
+        and name != figure
         and abs(seen.figures.get(name, 9.0) - answer) <= NEAR
     )
     return f"{next(near, 'The capture shows a different figure.')} {question.measure}".rstrip()
 
 
 def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
-    """A prediction above what Amdahl's law allows for the share that the learner gave."""
+    """Return a prediction above what Amdahl's law allows for the share that the learner gave."""
     share = answers.get(question.ceiling_of or "")
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         return None
@@ -347,15 +351,15 @@ def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str |
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
-    """A share may be off by `tolerance` itself, a ratio or a plain number by that part of what is
-    seen.
+    """Return a share may be off by `tolerance` itself, a ratio or a plain number by that part of
+    what is seen.
     """
     allowed = question.tolerance * (1.0 if question.type == "share" else abs(seen))
     return abs(answer - seen) <= allowed + 1e-9
 
 
 def format_answer(question: QuestionSpec, answer: Any) -> str:
-    """An answer formatted for reading: `60%`, `2.50x`, `0.528`, or the text."""
+    """Return an answer formatted for reading: `60%`, `2.50x`, `0.528`, or the text."""
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         return str(answer)
     if question.type == "number":
@@ -366,8 +370,8 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
 def describe_reading(
     question: QuestionSpec, answers: Mapping[str, Any], seen: CaptureFigures | None
 ) -> str:
-    """What the tool read off the capture to a question, as one sentence; empty when it has no
-    figure of its own. Only for whoever has committed.
+    """Return what the tool read off the capture to a question, as one sentence; empty when it has
+    no figure of its own. Only for whoever has committed.
     """
     if seen is None:
         return ""

@@ -49,14 +49,14 @@ class Margin(msgspec.Struct, frozen=True):
         return _distance(self.high, self.bar) if self.at_least else _distance(self.bar, self.low)
 
 
-def _distance(good: float, asked: float) -> float:
-    """Good over asked; large, but finite, where nothing at all is left of what is to be small."""
-    return good / asked if asked > 0 else (1.0 if good <= 0 else 1e9)
+def _distance(good: float, target: float) -> float:
+    """Return good over target; large, but finite, where the target is 0."""
+    return good / target if target > 0 else (1.0 if good <= 0 else 1e9)
 
 
 def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Margin]:
-    """The criteria of a verdict that have a target and were measured. An exact value is its own
-    bounds.
+    """Return the criteria of a verdict that have a target and were measured. An exact value is its
+    own bounds.
     """
     bars = {spec.id: spec.target * spec.margin for spec in criteria if spec.target is not None}
     return [
@@ -99,7 +99,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TargetSafety(msgspec.Struct, frozen=True):
-    """What the machines say of one target. `problems` is empty if it is safe; `safe_from` to
+    """The figures of all machines for one target. `problems` is empty if it is safe; `safe_from` to
     `safe_to` are the targets that would be, if any are.
     """
 
@@ -117,17 +117,17 @@ class TargetSafety(msgspec.Struct, frozen=True):
 
 
 def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
-    """Every target in the rows, by lab, device and criterion, compared with all work that was to
-    meet it and all that was to miss it.
+    """Return every target in the rows, by lab, device and criterion, compared with all work that
+    was to meet it and all that was to miss it.
     """
-    found: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
     for row in rows:
         for margin in row.proof.margins if row.proof else []:
             assert row.proof is not None
-            found.setdefault((row.lab, row.proof.device, margin.criterion), []).append(
+            groups.setdefault((row.lab, row.proof.device, margin.criterion), []).append(
                 (row, row.proof, margin)
             )
-    return [_safety(key, group) for key, group in sorted(found.items())]
+    return [_safety(key, group) for key, group in sorted(groups.items())]
 
 
 def _safety(key: tuple[str, str, str], group: list[tuple[Row, Proof, Margin]]) -> TargetSafety:
@@ -158,24 +158,24 @@ def _who(row: Row, proof: Proof) -> str:
 def _unsafe(
     nearest: tuple[float, str] | None, fastest: tuple[float, str] | None, clear: float, short: float
 ) -> list[str]:
-    """Both sides must have been tried, and be clear of the target."""
-    found = []
+    """Return both sides must have been tried, and be clear of the target."""
+    problems = []
     if nearest is None:
-        found.append("no correct solution was measured.")
+        problems.append("no correct solution was measured.")
     elif nearest[0] < clear:
-        found.append(
+        problems.append(
             f"right work is {nearest[0]:.2f} times as good as required; {clear:g} is safe"
             f" ({nearest[1]})."
         )
     if fastest is None:
-        found.append("nothing was measured that should miss it.")
+        problems.append("nothing was measured that should miss it.")
     elif fastest[0] > short or fastest[0] >= 1:
         safe = f"{short:g}" if short < 1 else "less than 1"
-        found.append(
+        problems.append(
             f"slow work is {fastest[0]:.2f} times as good as required; {safe} is safe"
             f" ({fastest[1]})."
         )
-    return found
+    return problems
 
 
 def _safe_targets(
@@ -186,8 +186,8 @@ def _safe_targets(
     clear: float,
     short: float,
 ) -> tuple[float | None, float | None]:
-    """The lowest and the highest target that leave both sides clear; None for both where there is
-    none.
+    """Return the lowest and the highest target that leave both sides clear; None for both where
+    there is none.
     """
     if nearest is None or fastest is None or fastest[0] / short > nearest[0] / clear:
         return None, None

@@ -43,7 +43,7 @@ unfit.
 
 
 class State(StrEnum):
-    """What the samples so far allow to be said."""
+    """The conclusion that the samples so far allow."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -53,8 +53,8 @@ class State(StrEnum):
 
 @lru_cache(maxsize=64)
 def look_ranks(looks: tuple[int, ...], error: float) -> tuple[int, ...]:
-    """The order statistic to use at each look, at the loosest level common to all looks that keeps
-    to `error` in total.
+    """Return the order statistic to use at each look, at the loosest level common to all looks that
+    keeps to `error` in total.
 
     Bonferroni (error / looks) is always good enough and is where the search starts; looks share
     samples, so there is room above it. 0 at a look that has too few samples. The cost grows with
@@ -79,8 +79,8 @@ def _ranks_at(looks: tuple[int, ...], level: Fraction) -> tuple[int, ...]:
 
 
 def ever_missed(looks: Sequence[int], ranks: Sequence[int]) -> Fraction:
-    """Exact chance that at some look the lower bound lies above the true median (the upper bound
-    below it: the same).
+    """Return the exact chance that at some look the lower bound lies above the true median (the
+    upper bound below it: the same).
 
     Each sample falls below the median like a fair coin, and a look errs when fewer than `rank`
     have. `alive` counts, by number of samples below, the paths of coin tosses that have not erred
@@ -151,7 +151,7 @@ BLOCKS = Plan(looks=(8, 12, 16, 24), error=0.01)
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a test says. `samples` is how many were looked at, `wanted` how many more to measure
+    """The answer of a test. `samples` is how many were looked at, `wanted` how many more to measure
     before asking again.
     """
 
@@ -162,8 +162,8 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class SequentialTest(msgspec.Struct, frozen=True):
-    """Whether the median of samples reaches a target, in the samples' own unit (a ratio, a share,
-    milliseconds).
+    """A test of whether the median of samples reaches a target, in the samples' own unit (a ratio,
+    a share, milliseconds).
 
     `margin` makes it a non-inferiority test: the bound needs to reach only `margin` × target (÷ for
     `at_most`). `doubt` is how far, as a share, this machine may favour one side: a bound must clear
@@ -193,8 +193,8 @@ class SequentialTest(msgspec.Struct, frozen=True):
         )
 
     def decide(self, samples: Sequence[float], *, exhausted: bool = False) -> Decision:
-        """The first decision that any look so far has reached, so that further samples never turn
-        it.
+        """Return the first decision that any look so far has reached, so that further samples never
+        turn it.
 
         `exhausted` says that no more samples can come (the time is up): CONTINUE becomes
         INCONCLUSIVE. Samples beyond the last look that was reached are not used. Raises ValueError
@@ -242,8 +242,8 @@ class SelfTest(msgspec.Struct, frozen=True):
 
 
 def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> SelfTest:
-    """The A/A test: does the reference, measured against itself, come out equal to within `margin`
-    (0.2 is 20%)?
+    """Return the A/A test: does the reference, measured against itself, come out equal to within
+    `margin` (0.2 is 20%)?
 
     Where it does not, the machine is noisy, or favours one side, and it cannot be told which: the
     spread is held to be favour. Raises ValueError with fewer than 6 pairs, which bound nothing.
@@ -269,7 +269,8 @@ def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> 
 
 
 def shuffled_order(rng: random.Random, n: int) -> list[tuple[Side, Side]]:
-    """Which side goes first in each of `n` pairs: a fair coin a pair, independent of all others.
+    """Return which side goes first in each of `n` pairs: a fair coin a pair, independent of all
+    others.
 
     Independence is what makes the interval exact on a drifting machine (docs/statistics.md), so the
     order is not balanced. Use a generator that the measured code cannot predict, such as

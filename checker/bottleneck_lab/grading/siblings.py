@@ -66,7 +66,7 @@ QUESTIONS = [
 def grade_sibling(
     spec: SiblingSpec, answers: Mapping[str, Any], summary: Summary
 ) -> list[CriterionResult]:
-    """One result for each of `QUESTIONS`: the cause against the truth, the gain against the
+    """Return one result for each of `QUESTIONS`: the cause against the truth, the gain against the
     capture, within a quarter.
     """
     seen = CaptureFigures({"gain": true_gain(spec, summary)}, summary.wall_ns, lambda _stretch: {})
@@ -75,27 +75,29 @@ def grade_sibling(
 
 
 def true_gain(spec: SiblingSpec, summary: Summary) -> float:
-    """The most that removing the cause can bring: Amdahl's law for a share, or the ratio that the
-    capture shows.
+    """Return the most that removing the cause can bring: Amdahl's law for a share, or the ratio
+    that the capture shows.
     """
     figure = figures_of(summary).get(spec.gain_from, 0.0)
     return ceiling(min(figure, 1.0)) if spec.gain_from.endswith("_share") else max(figure, 1.0)
 
 
 def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
-    """What a case's capture shows otherwise than the lab says, as a sentence; "" where nothing."""
+    """Return what a case's capture shows otherwise than the lab says, as a sentence; "" where
+    nothing.
+    """
     first = summary.findings[0] if summary.findings else None
     shown = first and {
         first.cause,
         *(cause for cause, id_ in FINDING_OF.items() if id_ == first.id),
     }
     if spec.cause not in (shown or {"compute-bound"}):
-        said = (
+        shown_words = (
             f"`{first.id}`, which is {first.cause}"
             if first
             else "nothing at all, as where a device is busy all the time"
         )
-        return f"the costliest finding of its capture is {said}, not {spec.cause}."
+        return f"the costliest finding of its capture is {shown_words}, not {spec.cause}."
     if true_gain(spec, summary) <= LEAST_GAIN:
         return (
             f"its capture shows no gain worth predicting from `{spec.gain_from}`"

@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What `lab check` exits with."""
+        """The exit status of `lab check`."""
         return _EXIT_CODES[self]
 
 
@@ -37,7 +37,7 @@ _EXIT_CODES = {
 
 
 class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was found for one criterion.
+    """The result for one criterion.
 
     `holds` is None when the measurement could not decide. `low` and `high` bound `value` at the
     verdict's confidence; both None if nothing is sampled.
@@ -66,13 +66,13 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a learner's diagnosis is worth: the one that was committed first, before anything was
-    told.
+    """The worth of a learner's diagnosis: of the one that was committed first, before anything was
+    revealed.
 
-    `named`: its cause and its evidence were right, and nothing had told them; None if that is not
-    known. `corrections` counts later commitments; `hints` those taken before the first; `told` is
-    what gave the cause away before it. `copied`: the reference solution had been taken before this
-    check, or stands in it: it never counts as solved.
+    `named`: its cause and its evidence were right, and nothing had revealed them; None if that is
+    not known. `corrections` counts later commitments; `hints` those taken before the first; `told`
+    is what gave the cause away before it. `copied`: the reference solution had been taken before
+    this check, or stands in it: it never counts as solved.
     """
 
     named: bool | None
@@ -122,7 +122,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def finite(figures: Any) -> Any:
-    """Figures as JSON has them: None in place of numbers that are none, which a learner's
+    """Return figures as JSON has them: None in place of NaN and infinity, which a learner's
     parameters can make of any sum.
     """
     if isinstance(figures, dict):

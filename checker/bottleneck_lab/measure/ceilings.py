@@ -3,7 +3,7 @@ arithmetic by matrix products.
 
 A copy of n bytes moves 2n: n are read and n written. A ceiling is the most that can be had, so each
 figure is the best of many repetitions, as in STREAM (McCalpin 1995); times in a verdict are never
-taken so. The CUDA side has never run on a GPU.
+taken so.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ class Cache(NamedTuple):
 
 
 def ceilings_of(device: CeilingDevice, on_step: OnStep, *, again: bool = False) -> Machine:
-    """The stored ceilings of this machine, or freshly measured ones, which are then stored. Raises
-    MachineError if `device` cannot be measured.
+    """Return the stored ceilings of this machine, or freshly measured ones, which are then stored.
+    Raises MachineError if `device` cannot be measured.
     """
-    found = None if again else stored_ceilings(device)
-    if found is None:
-        found = measure_ceilings(device, on_step)
+    ceilings = None if again else stored_ceilings(device)
+    if ceilings is None:
+        ceilings = measure_ceilings(device, on_step)
         _file(device).parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(_file(device), msgspec.json.encode(found))
-    return found
+        write_bytes(_file(device), msgspec.json.encode(ceilings))
+    return ceilings
 
 
 def stored_ceilings(device: CeilingDevice) -> Machine | None:
-    """What was measured here before; None if nothing was, or by an older form of this module.
-    Imports no torch.
+    """Return the ceilings measured here before; None if nothing was, or by an older form of this
+    module. Imports no torch.
     """
     try:
         return msgspec.json.decode(_file(device).read_bytes(), type=Machine)
@@ -90,20 +90,22 @@ def stored_ceilings(device: CeilingDevice) -> Machine | None:
 
 
 def _file(device: CeilingDevice) -> Path:
-    """One file a machine: another processor, number of cores, GPU or torch has other ceilings."""
+    """Return one file a machine: another processor, number of cores, GPU or torch has other
+    ceilings.
+    """
     parts = [device, cpu_model(), _usable_cores(), installed_version("torch"), *cuda_devices()[:1]]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return home() / "ceilings" / f"{device}-{key}.json"
 
 
 def _usable_cores() -> int:
-    """Cores that this process may use; where the system does not tell, all."""
+    """Return cores that this process may use; where the system does not tell, all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
-    """Bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the first GPU;
-    about ten seconds.
+    """Return bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the
+    first GPU; about ten seconds.
 
     Raises MachineError if there is no torch, or no GPU.
     """
@@ -140,8 +142,10 @@ def _cpu_ceilings(on_step: OnStep) -> Machine:
 def read_caches(
     threads: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")
 ) -> list[Cache]:
-    """The data caches of a core, innermost first, as Linux describes them; empty if it does not."""
-    found = []
+    """Return the data caches of a core, innermost first, as Linux describes them; empty if it does
+    not.
+    """
+    caches = []
     for folder in root.glob("index*"):
         try:
             kind, level, size, sharing = (
@@ -152,38 +156,37 @@ def read_caches(
         except (OSError, ValueError):
             continue
         if kind != "Instruction":
-            found.append(Cache(f"L{level}", thread_bytes))
-    return sorted(found, key=lambda cache: cache.name)
+            caches.append(Cache(f"L{level}", thread_bytes))
+    return sorted(caches, key=lambda cache: cache.name)
 
 
 def _count(listed: str) -> int:
-    """From "0-3,8" to 5."""
+    """Count the members of a list such as "0-3,8", which has 5."""
     spans = [[int(end) for end in part.split("-")] for part in listed.split(",")]
     return sum(span[-1] - span[0] + 1 for span in spans)
 
 
 def working_set_in(cache: Cache, inner: Cache | None) -> int:
-    """Bytes a thread that surely lie in this cache: half of the innermost; of an outer one, the
-    geometric mean of its size and the inner one's.
+    """Return bytes a thread that surely lie in this cache: half of the innermost; of an outer one,
+    the geometric mean of its size and the inner one's.
     """
-    return (
-        cache.thread_bytes // 2
-        if inner is None
-        else int(sqrt(cache.thread_bytes * inner.thread_bytes))
-    )
+    if inner is None:
+        return cache.thread_bytes // 2
+    return int(sqrt(cache.thread_bytes * inner.thread_bytes))
 
 
 def _memory_working_set(caches: list[Cache], threads: int) -> int:
-    """Bytes a thread that no cache holds, as far as there is memory for them."""
+    """Return bytes a thread that no cache holds, as far as there is memory for them."""
     import psutil
 
+    # Four times the outermost cache: what is copied has been evicted when it is copied again.
     wanted = 4 * max((cache.thread_bytes for cache in caches), default=2**28)
     return int(min(wanted, min(LARGEST_BYTES, psutil.virtual_memory().available // 4) // threads))
 
 
 def copy_rate(thread_bytes: int, threads: int) -> float:
-    """Bytes/s that `threads` threads read and write together while each copies one half of its
-    `thread_bytes` to the other.
+    """Return bytes/s that `threads` threads read and write together while each copies one half of
+    its `thread_bytes` to the other.
 
     NumPy lets go of the interpreter's lock while it copies, and makes many passes over a small
     window in one call.
@@ -212,8 +215,8 @@ def copy_rate(thread_bytes: int, threads: int) -> float:
 
 
 def sliding_window(size_bytes: int) -> np.ndarray[Any, Any]:
-    """A view of fresh float32 memory that a copy passes over many times: rows that begin a cache
-    line after one another, and end within `size_bytes`.
+    """Return a view of fresh float32 memory that a copy passes over many times: rows that begin a
+    cache line after one another, and end within `size_bytes`.
 
     So many rows that NumPy's own time for a call does not count; a single one where that is enough.
     """
@@ -224,7 +227,7 @@ def sliding_window(size_bytes: int) -> np.ndarray[Any, Any]:
 
 
 def _calls(call: Callable[[], object]) -> int:
-    """How many calls fill the time of a repetition."""
+    """Return how many calls fill the time of a repetition."""
     call()  # touches every page
     begin = time.perf_counter()
     call()
@@ -232,7 +235,7 @@ def _calls(call: Callable[[], object]) -> int:
 
 
 def _best_s(call: Callable[[], object]) -> float:
-    """The shortest of many calls, s."""
+    """Return the shortest of many calls, s."""
     call()
     seconds = []
     for _ in range(REPEATS):
@@ -243,7 +246,7 @@ def _best_s(call: Callable[[], object]) -> float:
 
 
 def _cpu_flops(threads: int) -> float:
-    """FLOP/s of a product of float32 matrices, a multiply-add counted as two, as in
+    """Return FLOP/s of a product of float32 matrices, a multiply-add counted as two, as in
     trace/shapes.py.
     """
     import torch
@@ -277,7 +280,9 @@ def _gpu_ceilings(on_step: OnStep) -> Machine:
 
 
 def _gpu_copy_rate(working_set: int) -> float:
-    """Bytes/s of the copy kernel, launched often enough in a row that the launches do not count."""
+    """Return bytes/s of the copy kernel, launched often enough in a row that the launches do not
+    count.
+    """
     import torch
 
     source = torch.ones(working_set // 8, device="cuda")
@@ -287,7 +292,7 @@ def _gpu_copy_rate(working_set: int) -> float:
 
 
 def _gpu_flops(dtype: torch.dtype, *, tensor_cores: bool) -> float:
-    """FLOP/s of a matrix product, with tensor cores or, of float32, without."""
+    """Return FLOP/s of a matrix product, with tensor cores or, of float32, without."""
     import torch
 
     before = torch.backends.cuda.matmul.allow_tf32
@@ -301,7 +306,7 @@ def _gpu_flops(dtype: torch.dtype, *, tensor_cores: bool) -> float:
 
 
 def _gpu_best_s(call: Callable[[], object]) -> float:
-    """As `_best_s`, by events on the GPU."""
+    """Return the shortest of many calls, s, by events on the GPU."""
     import torch
 
     call()

@@ -1,4 +1,4 @@
-"""What every kind of measurement receives and returns."""
+"""The types that every kind of measurement receives and returns."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Context(Generic[S_co]):
     """How the last started worker is contained; empty before the first."""
 
     def criterion(self, id_: str) -> CriterionSpec | None:
-        """The lab's criterion with that id on this device, if it has one."""
+        """Return the lab's criterion with that id on this device, if it has one."""
         return next(
             (spec for spec in self.lab.spec.devices[self.device].criteria if spec.id == id_), None
         )
 
     def required(self, id_: str) -> CriterionSpec:
-        """The same, where the kind of measurement cannot do without it. Raises LabError."""
+        """Return the same, where the kind of measurement cannot do without it. Raises LabError."""
         if (spec := self.criterion(id_)) is None:
             raise LabError(
                 f"{self.lab.slug} declares no criterion '{id_}'.",
@@ -58,7 +58,7 @@ class Context(Generic[S_co]):
         return spec
 
     def pristine(self) -> Path:
-        """A fresh folder with the shipped files, for the reference worker."""
+        """Return a fresh folder with the shipped files, for the reference worker."""
         from bottleneck_lab.measure.submission import collect_pristine
 
         folder = self.janitor.folder / "reference"
@@ -67,16 +67,20 @@ class Context(Generic[S_co]):
         return folder
 
     def environment(self) -> dict[str, str]:
-        """The arguments of a workload that runs alone: where its data is, and which device to use."""
+        """Return the arguments of a workload that runs alone: where its data is, and which device
+        to use.
+        """
         return {"LAB_PHOTOS": str(self.data), "LAB_DEVICE": self.device}
 
     def judge(self) -> ModuleType:
-        """The lab's trusted knowledge of what is right, loaded from the package's own copy."""
+        """Return the lab's trusted knowledge of what is right, loaded from the package's own
+        copy.
+        """
         return load_judge(self.lab)
 
 
 def load_judge(lab: Lab) -> ModuleType:
-    """A lab's judge.py. Raises whatever its code raises."""
+    """Return a lab's judge.py. Raises whatever its code raises."""
     path = lab.path / "judge.py"
     spec = importlib.util.spec_from_file_location(f"judge_{lab.slug.replace('-', '_')}", path)
     if spec is None or spec.loader is None:

@@ -1,4 +1,6 @@
-"""A row of an emulated device's or host's in a trace of torch.profiler's form, marked as emulated."""
+"""A row of an emulated device's or host's in a trace of torch.profiler's form, marked as
+emulated.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any
 def emulated_row(
     category: str, name: str, start_us: float, end_us: float, pid: int, tid: int | str, **about: Any
 ) -> dict[str, Any]:
-    """A span of `category` (Kineto's `cat`) from `start_us` to `end_us`, to the nanosecond; `about`
-    are further `args` of it.
+    """Return a span of `category` (Kineto's `cat`) from `start_us` to `end_us`, to the nanosecond;
+    `about` are further `args` of it.
     """
     return {
         "ph": "X",

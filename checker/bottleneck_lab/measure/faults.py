@@ -18,7 +18,9 @@ class LearnerFault(Exception):  # noqa: N818 - says who or what, as `raise` read
 
 
 class VerifierFault(MachineError):  # noqa: N818 - likewise
-    """The machine or the checker failed: the verdict is ERROR, and it is not the learner's fault."""
+    """The machine or the checker failed: the verdict is ERROR, and it is not the learner's
+    fault.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the driver says of the GPUs that this process may use, asked without torch."""
+"""Read what the driver reports of the GPUs that this process may use, without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GpuState:
     busy: float | None
 
     def fingerprint(self) -> dict[str, str]:
-        """What a verdict keeps of it."""
+        """Return what a verdict keeps of it."""
         return {
             "gpu": self.name,
             "driver": self.driver,
@@ -40,7 +40,7 @@ class GpuState:
         }
 
     def refusal(self) -> str:
-        """Why no check can run on it, as a sentence; empty if one can."""
+        """Return why no check can run on it, as a sentence; empty if one can."""
         if self.mode == _EXCLUSIVE:
             return (
                 "The GPU allows one process at a time (compute mode EXCLUSIVE_PROCESS), but a check"
@@ -52,27 +52,29 @@ class GpuState:
 
 
 def cuda_devices() -> list[tuple[str, str]]:
-    """Name and PCI address of the CUDA devices that this process may use, in their order; asked of
-    the driver itself.
+    """Return name and PCI address of the CUDA devices that this process may use, in their order.
+
+    The driver itself is asked: torch would take seconds to import, and NVML counts all GPUs of the
+    machine, whichever CUDA_VISIBLE_DEVICES leaves.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return []
-    count, found = ctypes.c_int(0), []
+    count, devices = ctypes.c_int(0), []
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return []
     for ordinal in range(count.value):
         name, address = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
         cuda.cuDeviceGetName(name, 256, ordinal)
         cuda.cuDeviceGetPCIBusId(address, 32, ordinal)
-        found.append((name.value.decode(errors="replace"), address.value.decode()))
-    return found
+        devices.append((name.value.decode(errors="replace"), address.value.decode()))
+    return devices
 
 
 def gpu_states() -> list[GpuState]:
-    """The same devices as NVML describes them; none without NVML, a driver or a GPU. NVML itself
-    counts all of the machine's.
+    """Return the same devices as NVML describes them; none without NVML, a driver or a GPU. NVML
+    itself counts all of the machine's.
     """
     try:
         import pynvml
@@ -103,7 +105,7 @@ def _state(nvml: Any, name: str, address: str) -> GpuState:
 
 
 def _answer(nvml: Any, ask: Any, handle: Any, otherwise: Any, *more: Any) -> Any:
-    """What the driver answers, or `otherwise` where this GPU has no answer."""
+    """Return what the driver answers, or `otherwise` where this GPU has no answer."""
     try:
         return ask(handle, *more)
     except nvml.NVMLError:

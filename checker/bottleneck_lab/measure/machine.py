@@ -1,4 +1,4 @@
-"""What machine this is, and whether somebody else is using it."""
+"""Describe this machine, and measure how much others use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bottleneck_lab.needs import dali_build
 
 
 def _busy_s() -> float:
-    """CPU seconds used by the whole machine since boot, time stolen by its host included."""
+    """Return CPU seconds used by the whole machine since boot, time stolen by its host included."""
     user, nice, system, _, _, irq, softirq, steal = (
         int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
@@ -31,11 +31,11 @@ class LoadMeter:
         self.restart()
 
     def restart(self) -> None:
-        """Begins a new window."""
+        """Begin a new window."""
         self._start = (time.monotonic(), _busy_s(), self._own_s())
 
     def cores(self) -> float:
-        """Cores kept busy by others since the window began."""
+        """Return cores kept busy by others since the window began."""
         elapsed = time.monotonic() - self._start[0]
         return max(0.0, (_busy_s() - self._start[1]) - (self._own_s() - self._start[2])) / max(
             elapsed, 1e-3
@@ -43,18 +43,20 @@ class LoadMeter:
 
 
 def own_cpu_s() -> float:
-    """CPU seconds of this process and of the children it has waited for."""
+    """Return CPU seconds of this process and of the children it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def loading_cores() -> set[int]:
-    """The two cores that loading is pinned to, so that machines of any size behave alike."""
+    """Return the two cores that loading is pinned to, so that machines of any size behave alike."""
     return set(sorted(os.sched_getaffinity(0))[-2:])
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed distribution, or `not installed`; the package is not imported."""
+    """Return the version of an installed distribution, or `not installed`; the package is not
+    imported.
+    """
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -74,16 +76,16 @@ def _first(path: str, key: str | None = None) -> str:
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it; `unknown` where it does not."""
+    """Return the processor's name as the kernel gives it; `unknown` where it does not."""
     return _first("/proc/cpuinfo", "model name")
 
 
 def fingerprint() -> dict[str, str]:
-    """The environment of a measurement, as text a verdict keeps: CPU, cores, governor, load,
+    """Return the environment of a measurement, as text a verdict keeps: CPU, cores, governor, load,
     versions, GPU and driver. No host name.
     """
     governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
-    found = {
+    facts = {
         "cpu": cpu_model(),
         "cores": str(len(os.sched_getaffinity(0))),
         "governor": _first(governor),
@@ -96,4 +98,4 @@ def fingerprint() -> dict[str, str]:
         },
     }
     state = gpu_states()
-    return found | (state[0].fingerprint() if state else {"gpu": "none"})
+    return facts | (state[0].fingerprint() if state else {"gpu": "none"})

@@ -1,4 +1,4 @@
-"""What a device's `settings` in lab.toml may hold: here for every kind of lab; each kind adds its
+"""The `settings` of a device in lab.toml: here those of every kind of lab; each kind adds its
 own and may change a default.
 """
 

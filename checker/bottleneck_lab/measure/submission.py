@@ -1,5 +1,5 @@
-"""What is graded: the learner's editable files and pristine copies of everything else, in a fresh
-folder.
+"""Collect what is graded: the learner's editable files and pristine copies of everything else, in a
+fresh folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def collect(lab: Lab, workspace: Path, folder: Path) -> str:
-    """Copies the lab's files into `folder`, the editable ones from `workspace`, and returns the
+    """Copy the lab's files into `folder`, the editable ones from `workspace`, and return the
     submission's hash.
 
     Nothing else in the workspace is taken, so nothing there can stand in for a module, a test or
@@ -34,8 +34,8 @@ def collect(lab: Lab, workspace: Path, folder: Path) -> str:
 
 
 def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> str:
-    """The same with the shipped files, or those of `overlay` (a solution or variant) where it has
-    them.
+    """Return the same with the shipped files, or those of `overlay` (a solution or variant) where
+    it has them.
     """
     shutil.copytree(lab.path, folder, dirs_exist_ok=True)
     for name in lab.spec.editable:

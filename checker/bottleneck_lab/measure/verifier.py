@@ -34,7 +34,7 @@ ENOUGH_BYTES = 256 << 20
 
 @dataclass
 class _Ended:
-    """How a measurement ended: what was found, of which submission, held by what.
+    """How a measurement ended: its results, of which submission, and what held the code.
 
     `stopped`: why the learner's code was. `machine`: what was wrong with the machine, or with us.
     """
@@ -58,7 +58,7 @@ def check_lab(
     prediction: float | None = None,
     sandbox_required: bool = False,
 ) -> Verdict:
-    """Measures the workspace's editable files and returns the verdict.
+    """Measure the workspace's editable files and return the verdict.
 
     `diagnosis` holds one result per question of the lab. They join the others once the work was
     measured: of work that ends a check at once nobody learns which answers are right. With
@@ -67,8 +67,8 @@ def check_lab(
     KeyboardInterrupt alone comes through, with every process ended.
     """
     started, began = datetime.now(UTC), time.monotonic()
-    asked = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
-    specs = [*lab.spec.devices[device].criteria, *asked]
+    questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
+    specs = [*lab.spec.devices[device].criteria, *questions]
     ended = _Ended()
     with Janitor() as janitor:
         _measure_into(
@@ -102,19 +102,20 @@ def check_lab(
 
 
 def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
-    """The verdict as learners get it: where the lab's own criteria judge the diagnosis, what a
-    check measured answers it, and is told only with a PASS.
+    """Return the verdict as learners get it: where the lab's own criteria judge the diagnosis, what
+    a check measured answers it, and is told only with a PASS.
     """
     judged = any(
         criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria
     )
-    told = not judged or verdict.outcome is Outcome.PASS
-    return verdict if told else msgspec.structs.replace(verdict, measurement={})
+    if judged and verdict.outcome is not Outcome.PASS:
+        return msgspec.structs.replace(verdict, measurement={})
+    return verdict
 
 
 def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
-    """The answers' results, or that there are none: what crashed, broke a rule or was wrong has not
-    been measured.
+    """Return the answers' results, or that there are none: what crashed, broke a rule or was wrong
+    has not been measured.
     """
     wrong = any(
         result.kind == "correctness" and result.holds is False for result in ended.measured.results
@@ -142,7 +143,7 @@ def _measure_into(
     progress: Progress,
     sandbox_required: bool,
 ) -> None:
-    """Measures with the lab's kind, and notes in `ended` how it ended; no exception but
+    """Measure with the lab's kind, and note in `ended` how it ended; no exception but
     KeyboardInterrupt leaves it.
     """
     room_bytes = shutil.disk_usage(janitor.folder).free
@@ -184,8 +185,8 @@ def _measure_into(
 
 
 def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
-    """The fault of a file of the lab that the verifier runs, such as judge.py, with the line that
-    raised it.
+    """Return the fault of a file of the lab that the verifier runs, such as judge.py, with the line
+    that raised it.
     """
     frames = [
         frame
@@ -203,8 +204,8 @@ def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
 
 
 def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
-    """Whose fault it is that the verifier could not write: the learner's where the check's files
-    fill half of a disk that had room, otherwise nobody's.
+    """Return whose fault it is that the verifier could not write: the learner's where the check's
+    files fill half of a disk that had room, otherwise nobody's.
     """
     litter = too_much_below(janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
     if litter:
@@ -216,7 +217,7 @@ def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, 
 
 
 def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:
-    """A wrong output is a correctness result; every other fault stopped the code."""
+    """Return a wrong output is a correctness result; every other fault stopped the code."""
     if fault.reason in ("crashed", "timed out", "tampered", "forbidden call", "does not compile"):
         return Stopped(fault.reason, fault.detail), Measured([])
     spec = next(
@@ -229,15 +230,15 @@ def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | N
 def _complete(
     results: list[CriterionResult], specs: list[CriterionSpec], stopped: bool
 ) -> list[CriterionResult]:
-    """The results in the lab's order; a criterion that an earlier failure kept from being reached
-    says so.
+    """Return the results in the lab's order; a criterion that an earlier failure kept from being
+    reached says so.
     """
-    found = {result.id: result for result in results}
+    measured = {result.id: result for result in results}
     failed = stopped or any(result.holds is False for result in results)
     ordered = []
     for spec in specs:
-        if spec.id in found:
-            ordered.append(found.pop(spec.id))
+        if spec.id in measured:
+            ordered.append(measured.pop(spec.id))
         elif failed:
             ordered.append(not_measured(spec, "because the check ended first"))
-    return [*ordered, *found.values()]
+    return [*ordered, *measured.values()]

@@ -33,8 +33,8 @@ NO_NETWORK = (
 
 
 def load_module(path: Path) -> ModuleType:
-    """The file as a module, its folder last on the search path so that it shadows nothing. Raises
-    ImportError, and whatever the file raises.
+    """Return the file as a module, its folder last on the search path so that it shadows nothing.
+    Raises ImportError, and whatever the file raises.
     """
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -47,8 +47,8 @@ def load_module(path: Path) -> ModuleType:
 
 
 def as_values(answer: Any) -> list[Value]:
-    """An answer (one array, number or text, or a tuple of them; NumPy or torch) in the form that
-    can be sent.
+    """Return an answer (one array, number or text, or a tuple of them; NumPy or torch) in the form
+    that can be sent.
     """
     parts = answer if isinstance(answer, tuple | list) else (answer,)
     return [_as_value(part) for part in parts]
@@ -67,28 +67,28 @@ def _as_value(part: Any) -> Value:
 
 
 def explain(root: Path) -> str:
-    """The current exception as the learner should see it: their own frames and the message; of a
-    lab's own refusals (`reason`) the message alone.
+    """Return the current exception as the learner should see it: their own frames and the message;
+    of a lab's own refusals (`reason`) the message alone.
     """
     kind, error, trace = sys.exc_info()
     if isinstance(getattr(kind, "reason", None), str):
         return str(error)[:4000]
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).parent == root]
-    place = "".join(
+    where = "".join(
         f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}\n"
         for frame in frames[-4:]
     )
     if isinstance(error, SyntaxError):
-        place = (
+        where = (
             f"{Path(error.filename or '?').name}, line {error.lineno}:"
             f" {(error.text or '').strip()}\n"
         )
     remedy = f". {NO_NETWORK}" if getattr(error, "errno", None) == errno.EAFNOSUPPORT else ""
-    return f"{place}{kind.__name__ if kind else 'Error'}: {error}{remedy}"[:4000]
+    return f"{where}{kind.__name__ if kind else 'Error'}: {error}{remedy}"[:4000]
 
 
 def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: bool) -> None:
-    """Loads the entry file once, then answers every call until the verifier closes the channel.
+    """Load the entry file once, then answers every call until the verifier closes the channel.
 
     With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the
     learner's, no process can be started any more.
@@ -101,7 +101,7 @@ def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: boo
 
 
 def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
-    """Says that it is ready, then answers every call with what the function returns."""
+    """Say that it is ready, then answers every call with what the function returns."""
     channel.send(Ready())
     last: list[Value] = []
     while True:
@@ -112,7 +112,7 @@ def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
 
 
 def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
-    """Does the work and ends this process; what it raises is reported over the channel, as an error
+    """Do the work and end this process; what it raises is reported over the channel, as an error
     of the learner's files in `folder`.
     """
     try:

@@ -26,7 +26,8 @@ from bottleneck_lab.measure.sandbox.janitor import Janitor
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 with Janitor() as janitor:
-    stream(["sh", "-c", "echo $$; sleep 600"], Path("."), janitor, lambda line: print(line, end="", flush=True), {})
+    show = lambda line: print(line, end="", flush=True)
+    stream(["sh", "-c", "echo $$; sleep 600"], Path("."), janitor, show, {})
 """
 
 
@@ -87,7 +88,8 @@ import resource
 from bottleneck_lab.measure.sandbox.children import lower_limit
 
 for have, want in ((256, 4096), (256, 100), (resource.RLIM_INFINITY, 1 << 30)):
-    resource.setrlimit(what := resource.RLIMIT_NOFILE if have > 0 else resource.RLIMIT_FSIZE, (have, have))
+    what = resource.RLIMIT_NOFILE if have > 0 else resource.RLIMIT_FSIZE
+    resource.setrlimit(what, (have, have))
     lower_limit(what, want)
     print(*resource.getrlimit(what))
 """

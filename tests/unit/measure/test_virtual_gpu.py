@@ -1,4 +1,6 @@
-"""The virtual GPU: its models, what travels to its engine, and what a PyTorch program sees of it."""
+"""The virtual GPU: its models, what travels to its engine, and what a PyTorch program sees of
+it.
+"""
 
 import json
 import socket
@@ -329,7 +331,8 @@ device, facts = torch.device("virtual"), {}
 
 def trained(device):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(20, 16), nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), nn.Linear(16, 20))
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(20, 16), encoder, nn.Linear(16, 20))
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tokens = (torch.arange(60).reshape(4, 15) % 20).to(device)
@@ -361,7 +364,8 @@ layer = nn.Linear(2, 2).to(device)
 whole = [parameter.detach().cpu() for parameter in layer.parameters()]
 given = layer.weight
 layer.bfloat16()
-facts["half"] = [str(layer.weight.dtype), str(layer(torch.ones(1, 2, device=device, dtype=torch.bfloat16)).dtype), given is layer.weight]
+ones = torch.ones(1, 2, device=device, dtype=torch.bfloat16)
+facts["half"] = [str(layer.weight.dtype), str(layer(ones).dtype), given is layer.weight]
 facts["rounded"] = layer.weight.detach().cpu().equal(whole[0].bfloat16())
 
 early = (x + 1).to("cpu", non_blocking=True)

@@ -25,9 +25,9 @@ class Message:
         _TYPES[number] = cls
 
     def values(self) -> list[Value]:
-        """The values that travel."""
-        found = list(vars(self).values())
-        return found[0] if _is_open(self.number) else found
+        """Return the values that travel."""
+        values = list(vars(self).values())
+        return values[0] if _is_open(self.number) else values
 
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -149,7 +149,9 @@ class EpochAsked(Message, number=16):
 
 @dataclass(frozen=True, eq=False)
 class NextEpoch(Message, number=17):
-    """Device to script: the samples to train, in order; none when there is nothing more to train."""
+    """Device to script: the samples to train, in order; none when there is nothing more to
+    train.
+    """
 
     epoch: int
     seed: int
@@ -238,7 +240,9 @@ class Scored(Message, number=26):
 
 
 def message_of(number: int, values: list[Value]) -> Message:
-    """The message with that number. Raises ValueError if there is none, or where its fields differ."""
+    """Return the message with that number. Raises ValueError if there is none, or where its fields
+    differ.
+    """
     if (type_ := _TYPES.get(number)) is None:
         raise ValueError("not a message of this protocol")
     if _is_open(number):
@@ -250,7 +254,7 @@ def message_of(number: int, values: list[Value]) -> Message:
 
 
 def is_known(number: int) -> bool:
-    """Whether there is a message with that number."""
+    """Return True if there is a message with that number."""
     return number in _TYPES
 
 
@@ -262,5 +266,5 @@ def _field_types(number: int) -> list[type]:
 
 
 def _is_open(number: int) -> bool:
-    """Whether the one field of that message takes values of any number and type."""
+    """Return True if the one field of that message takes values of any number and type."""
     return _field_types(number) == [list]

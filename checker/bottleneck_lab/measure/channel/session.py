@@ -29,7 +29,7 @@ from bottleneck_lab.measure.settings import WorkerSettings
 
 Role = Literal["reference", "learner"]
 PROGRAM = "bottleneck_lab.measure.worker"
-"""What answers calls."""
+"""The module that answers calls."""
 MAX_TEXT = 4000
 """Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a
 hostile one megabytes.
@@ -37,7 +37,7 @@ hostile one megabytes.
 
 
 def limits_of(settings: WorkerSettings) -> Limits:
-    """What a worker may use, as lab.toml sets it."""
+    """Return what a worker may use, as lab.toml sets it."""
     memory_bytes = int(settings.memory_gib * (1 << 30))
     return Limits(start_s=settings.start_s, call_s=settings.call_s, memory_bytes=memory_bytes)
 
@@ -48,13 +48,13 @@ class Relay(Protocol):
     """
 
     name: str
-    """What a sentence calls it."""
+    """Its name in a sentence."""
 
     def stopped(self) -> bool:
-        """Whether somebody has stopped it."""
+        """Return True if somebody has stopped it."""
 
     def ended(self) -> int | None:
-        """Its exit status; None while it lives."""
+        """Return its exit status; None while it lives."""
 
 
 class Session:
@@ -77,15 +77,15 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Ends the worker with everything it started."""
+        """End the worker with everything it started."""
         self.worker.end()
         self.channel.close()
         if self.channel.arena is not None:
             self.channel.arena.close()
 
     def receive(self, timeout_s: float, doing: str) -> Message:
-        """The next message within `timeout_s`, while the limits are watched. Raises the fault of
-        whoever is to blame.
+        """Return the next message within `timeout_s`, while the limits are watched. Raises the
+        fault of whoever is to blame.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -113,14 +113,14 @@ class Session:
             return message
 
     def watch(self, doing: str) -> None:
-        """Checks, at most twice a second, that the worker keeps to its limits. Raises the fault of
+        """Check, at most twice a second, that the worker keeps to its limits. Raises the fault of
         one that does not.
         """
         if excess := self.worker.watch.now_and_then():
             raise self.fault(excess.reason, f"{doing}: the code {excess.words}.")
 
     def freeze(self, doing: str) -> None:
-        """Stops the worker. Raises the fault of one that keeps running: its work would be measured
+        """Stop the worker. Raises the fault of one that keeps running: its work would be measured
         with the other side's.
         """
         if not self.worker.freeze():
@@ -129,11 +129,11 @@ class Session:
             )
 
     def expect(self, due: type[MessageT], timeout_s: float, doing: str) -> MessageT:
-        """The next message, which must be of this type."""
+        """Return the next message, which must be of this type."""
         return self.require(self.receive(timeout_s, doing), due, doing)
 
     def require(self, message: Message, due: type[MessageT], doing: str) -> MessageT:
-        """The message. Raises the fault of a worker that sent another type than was due."""
+        """Return the message. Raises the fault of a worker that sent another type than was due."""
         if not isinstance(message, due):
             raise self.fault(
                 "tampered", f"{doing}: {type(message).__name__} arrived instead of {due.__name__}."
@@ -141,12 +141,12 @@ class Session:
         return message
 
     def failed(self, message: Failed, doing: str) -> LearnerFault | VerifierFault:
-        """The exception for a worker that reports one of its own."""
+        """Return the exception for a worker that reports one of its own."""
         return self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
-        """The exception that blames this worker's owner; a relay that does not run cannot pass on
-        an answer.
+        """Return the exception that blames this worker's owner; a relay that does not run cannot
+        pass on an answer.
         """
         if reason == "timed out" and self._relay and self._relay.stopped():
             return VerifierFault(f"{self._relay.name} was stopped. {detail}")
@@ -155,13 +155,13 @@ class Session:
         return VerifierFault(f"The reference worker failed: {reason}: {detail}")
 
     def closed(self, doing: str) -> Exception:
-        """The exception for a channel that has ended: by a relay's end, or the worker's."""
+        """Return the exception for a channel that has ended: by a relay's end, or the worker's."""
         if self._relay and (status := self._relay.ended()) is not None:
             return VerifierFault(f"{doing}: {self._relay.name} ended (status {status}).")
         return self.gone(doing)
 
     def gone(self, doing: str) -> LearnerFault | VerifierFault:
-        """The exception for a worker that is gone."""
+        """Return the exception for a worker that is gone."""
         return self.fault(
             "crashed", f"{doing}: the process {self._ending()}. {self._last_words()}".strip()
         )
@@ -204,7 +204,7 @@ class CallSession(Session):
         fds: Sequence[int] = (),
         wait: bool = True,
     ) -> CallSession:
-        """Starts a worker on `folder/entry` and waits until its code is loaded. A kind's own
+        """Start a worker on `folder/entry` and wait until its code is loaded. A kind's own
         `program` gets its `options` and descriptors, too.
 
         Without `wait` another can start meanwhile, and `wait_ready` comes before the first call.
@@ -238,38 +238,40 @@ class CallSession(Session):
         return session
 
     def wait_ready(self) -> None:
-        """Waits until its code is loaded, then freezes it."""
+        """Wait until its code is loaded, then freeze it."""
         self.expect(Ready, self.worker.limits.start_s, "starting up")
         self.freeze("starting up")
         self.channel.limit_sends(self.worker.limits.call_s)
 
     def call(self, inputs: list[Value]) -> tuple[float, list[Any]]:
-        """Seconds on the verifier's clock from handing over the inputs to holding a copy of the
-        whole answer, and that answer.
+        """Return seconds on the verifier's clock from handing over the inputs to holding a copy of
+        the whole answer, and that answer.
         """
         return self._answered(Call(inputs))
 
     def echo(self, inputs: list[Value]) -> float:
-        """Seconds that the protocol takes for these inputs and the last answer, with nothing
+        """Return seconds that the protocol takes for these inputs and the last answer, with nothing
         called.
         """
         return self._answered(Echo(inputs))[0]
 
     def _answered(self, question: Call | Echo) -> tuple[float, list[Any]]:
         message = pack(question, self.channel.arena, half=0)
-        if (
-            self.channel.waiting()
-        ):  # it is frozen: whatever lies there was sent after its last answer
+        # The worker is frozen: whatever lies in the channel was sent after its last answer, such as
+        # an answer to this call made in advance.
+        if self.channel.waiting():
             raise self._unasked()
+        # The clock is the verifier's and runs from before the thaw until a copy of the whole answer
+        # is held: what the worker does with its own clock, or with the arena afterwards, changes
+        # nothing.
         began = time.perf_counter()
         self.worker.thaw()
         self._send(message)
         outputs = self.expect(Answer, self.worker.limits.call_s, "answering a call").outputs
         answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in outputs]
         seconds = time.perf_counter() - began
-        if (
-            self.worker.process.poll() is not None
-        ):  # what answered has lost the sandbox that held it
+        # What answered has lost the sandbox that held it.
+        if self.worker.process.poll() is not None:
             raise self.closed("answering a call")
         self.freeze("answering a call")
         self.watch("answering a call")
@@ -288,7 +290,7 @@ class CallSession(Session):
             raise self.closed("answering a call") from None
 
     def _unasked(self) -> Exception:
-        """The exception for bytes, or an end, that came while no call was pending."""
+        """Return the exception for bytes, or an end, that came while no call was pending."""
         self.worker.thaw()
         try:
             message = self.channel.receive(1)
@@ -319,7 +321,7 @@ def start_worker(
     network: bool = False,
     gpu: bool = True,
 ) -> Worker:
-    """A worker on `folder` that runs `module`, known to the janitor from the first moment.
+    """Return a worker on `folder` that runs `module`, known to the janitor from the first moment.
 
     `hidden` packages are not there for it, where a sandbox can hide them; `shown` folders are,
     besides the data. With `network` its processes may meet over TCP. Without `gpu` it sees no GPU
@@ -347,11 +349,9 @@ def start_worker(
 
 
 def _reason(failed: Failed) -> str:
-    """A binding that refuses the learner's code says so with an exception's `reason`; anything else
-    that a worker reports is a crash.
+    """Return a binding that refuses the learner's code says so with an exception's `reason`;
+    anything else that a worker reports is a crash.
     """
-    return (
-        failed.reason
-        if failed.reason in ("forbidden call", "does not compile", "wrong output")
-        else "crashed"
-    )
+    if failed.reason in ("forbidden call", "does not compile", "wrong output"):
+        return failed.reason
+    return "crashed"

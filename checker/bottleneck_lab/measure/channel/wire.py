@@ -68,7 +68,7 @@ class Arena:
 
     @classmethod
     def create(cls, size: int, *, others_write: bool = True) -> Arena:
-        """A new region. Unless `others_write`, whoever attaches to it can only read."""
+        """Return a new region. Unless `others_write`, whoever attaches to it can only read."""
         fd = os.memfd_create("bottleneck-lab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(fd, size)
         region = cls(fd, size)
@@ -81,13 +81,13 @@ class Arena:
         return cls(fd, os.fstat(fd).st_size, writable=writable)
 
     def half(self, which: int) -> tuple[int, int]:
-        """Start and end offset of the inputs' half (0) or the answers' half (1)."""
+        """Return start and end offset of the inputs' half (0) or the answers' half (1)."""
         return (0, self.size // 2) if which == 0 else (self.size // 2, self.size)
 
     def view(
         self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
     ) -> np.ndarray[Any, Any]:
-        """An array on the region itself; no copy."""
+        """Return an array on the region itself; no copy."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
     def close(self) -> None:
@@ -96,15 +96,15 @@ class Arena:
 
 
 def pack(message: Message, arena: Arena | None = None, half: int = 0) -> bytes:
-    """A whole message as bytes. With an arena, arrays are copied into that half of it and only
-    described in the message.
+    """Return a whole message as bytes. With an arena, arrays are copied into that half of it and
+    only described in the message.
 
     Raises Malformed when a value has no wire form or does not fit.
     """
     values, body, offset = message.values(), bytearray(), (arena.half(half)[0] if arena else 0)
     for value in values:
         if isinstance(value, np.ndarray) and arena is not None:
-            offset = -(-offset // 64) * 64
+            offset = -(-offset // 64) * 64  # a cache line: vector loads of the worker stay aligned
             if offset + value.nbytes > arena.half(half)[1]:
                 raise Malformed(f"{value.nbytes} bytes do not fit the shared memory")
             if value.nbytes:
@@ -137,8 +137,8 @@ def _pack_inline(value: Value) -> bytes:
 
 
 def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -> list[Value]:
-    """The values of a body. Arrays in shared memory come as views; copy them before the other side
-    runs again.
+    """Return the values of a body. Arrays in shared memory come as views; copy them before the
+    other side runs again.
 
     Raises Malformed for anything but exactly `count` well-formed values, or arrays that overlap: a
     copy of all is no larger than what was sent.
@@ -153,6 +153,8 @@ def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -
         raise Malformed(str(error)) from error
     if at != len(body):
         raise Malformed(f"{len(body) - at} extra bytes")
+    # Arrays may point at the same bytes of the arena: without this, a message of a few bytes could
+    # make the verifier copy terabytes.
     if sum(value.nbytes for value in values if isinstance(value, np.ndarray)) > len(body) + (
         arena.size // 2 if arena else 0
     ):
@@ -161,7 +163,7 @@ def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -
 
 
 def unpack_message(message: bytes) -> Message:
-    """The message that `pack` made of these bytes without an arena. Raises Malformed."""
+    """Return the message that `pack` made of these bytes without an arena. Raises Malformed."""
     try:
         _, number, count, length = _HEADER.unpack_from(message)
     except struct.error as error:
@@ -241,17 +243,17 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[socket.socket, socket.socket]:
-        """Two connected ends; pass one's descriptor to a child."""
+        """Return two connected ends; pass one's descriptor to a child."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def send(self, message: Message) -> None:
-        """Sends a message; arrays go through the arena when there is one. Raises Closed when the
+        """Send a message; arrays go through the arena when there is one. Raises Closed when the
         other side is gone, TimedOut past `limit_sends`.
         """
         self.send_packed(pack(message, self.arena, 1 - self.reads_half))
 
     def send_packed(self, message: bytes) -> None:
-        """Sends a message that was packed before; as `send`, raises Closed and TimedOut."""
+        """Send a message that was packed before; as `send`, raises Closed and TimedOut."""
         try:
             self.sock.sendall(message)
         except TimeoutError as error:
@@ -260,20 +262,20 @@ class Channel:
             raise Closed(str(error)) from error
 
     def limit_sends(self, timeout_s: float) -> None:
-        """From now on, a message that the other side does not take within this time raises TimedOut
-        instead of waiting forever.
+        """Have a message that the other side does not take within this time raise TimedOut, instead
+        of waiting for ever.
         """
         self.sock.settimeout(timeout_s)
 
     def waiting(self) -> bool:
-        """Whether bytes of another message are there already."""
+        """Return True if bytes of another message are there already."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         return any(event & select.POLLIN for _, event in poll.poll(0))
 
     def receive(self, timeout_s: float | None) -> Message:
-        """The next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had come so
-        far is kept for the next call.
+        """Return the next message. Raises TimedOut, Closed or Malformed; after TimedOut, what had
+        come so far is kept for the next call.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._fill(_HEADER.size, deadline)
@@ -287,7 +289,7 @@ class Channel:
         return _typed(number, unpack(count, body, self.arena, self.reads_half))
 
     def _fill(self, size: int, deadline: float | None) -> None:
-        """Reads on until `size` bytes of the current message are there, and not one more."""
+        """Read on until `size` bytes of the current message are there, and not one more."""
         while len(self._pending) < size:
             self._wait(deadline)
             try:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from bottleneck_lab.catalog import CriterionKind, Device, Lab
-from bottleneck_lab.declared import convert, unknown
-from bottleneck_lab.declared import place as position
+from bottleneck_lab.declared import convert, position, unknown
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.settings import HostCall, Settings
 

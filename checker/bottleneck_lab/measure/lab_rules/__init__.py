@@ -1,4 +1,4 @@
-"""What every lab must be before it is measured: complete, consistent, and without unused files."""
+"""Check that a lab is complete, consistent, and without unused files before it is measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TRANSLATION = re.compile(r"(README|lab)\.[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?\.(md
 
 
 def check_files(lab: Lab) -> list[str]:
-    """Everything wrong with the lab's files, one sentence each."""
+    """Return everything wrong with the lab's files, one sentence each."""
     rules = (
         _missing,
         _inconsistent,
@@ -52,7 +52,7 @@ def check_files(lab: Lab) -> list[str]:
 
 
 def check_course() -> list[str]:
-    """Folders of labs and solutions that the course does not name."""
+    """Yield folders of labs and solutions that the course does not name."""
     known = load_labs()
     return [
         f"{root / parent / folder.name} is not in any stage of labs/course.toml."
@@ -97,7 +97,7 @@ def _of_its_kind(lab: Lab) -> Iterator[str]:
 
 
 def _trusted(lab: Lab) -> list[str]:
-    """None for a lab of a kind that there is not: that is told elsewhere."""
+    """Return the lab's trusted files; None for an unknown kind, which another rule reports."""
     try:
         return kind_of(lab).trusted_files(lab)
     except LabError:
@@ -105,7 +105,7 @@ def _trusted(lab: Lab) -> list[str]:
 
 
 def _stray(lab: Lab) -> Iterator[str]:
-    """Finds files that neither the lab nor its judge names."""
+    """Find files that neither the lab nor its judge names."""
     named = {
         "README.md",
         "lab.toml",
@@ -140,8 +140,8 @@ def _mutants(lab: Lab) -> Iterator[str]:
 
 
 def course_names(root: Path, slug: str) -> bool:
-    """Whether `root`'s course names the lab `slug`. Raises no error for a course that cannot be
-    read: it names nothing.
+    """Return True if `root`'s course names the lab `slug`. Raises no error for a course that cannot
+    be read: it names nothing.
     """
     try:
         course = tomllib.loads((root / "labs" / "course.toml").read_text(encoding="utf-8"))
@@ -163,7 +163,7 @@ def add_to_course(file: Path, stage: str, slug: str) -> None:
     )
     if listed.search(before):
         text = listed.sub(
-            lambda found: f'{found[1]}{found[2]}{", " if found[2].strip() else ""}"{slug}"]',
+            lambda match: f'{match[1]}{match[2]}{", " if match[2].strip() else ""}"{slug}"]',
             before,
             count=1,
         )

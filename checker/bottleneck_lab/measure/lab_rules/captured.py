@@ -15,7 +15,7 @@ COSTLY = 1.2
 
 
 def captured(lab: Lab, summary: Summary) -> list[str]:
-    """Where a capture of the starter contradicts lab.toml, one sentence each."""
+    """Return where a capture of the starter contradicts lab.toml, one sentence each."""
     figures = figures_of(summary)
     return [*_taught(lab, summary), *_evidence(lab, summary), *_figures(lab, figures)]
 
@@ -38,10 +38,10 @@ def _taught(lab: Lab, summary: Summary) -> Iterator[str]:
 
 
 def _evidence(lab: Lab, summary: Summary) -> Iterator[str]:
-    found = [finding.id for finding in summary.findings]
+    ids = [finding.id for finding in summary.findings]
     for number, hint in enumerate(lab.spec.hints):
-        if hint.finding is not None and hint.finding not in found:
-            shows = f"it shows {', '.join(found)}" if found else "it shows none"
+        if hint.finding is not None and hint.finding not in ids:
+            shows = f"it shows {', '.join(ids)}" if ids else "it shows none"
             yield (
                 f"{at(lab, 'hints', number)}: the capture has no finding `{hint.finding}` for its"
                 f" evidence; {shows}."

@@ -19,7 +19,7 @@ from bottleneck_lab.measure.lab_rules.proofs import LEAST_VARIANTS, variants
 
 
 def workloads(lab: Lab) -> Iterator[str]:
-    """Workloads run alone: they never import the checker."""
+    """Yield workloads that import the checker: they must run alone."""
     paths = [
         folder / name
         for folder in (lab.path, lab.solution, *variants(lab))
@@ -50,13 +50,13 @@ def _imported(tree: ast.Module) -> set[str]:
 
 
 def judge(lab: Lab) -> Iterator[str]:
-    """judge.py can be imported, has every function that the lab's kind calls, and reads every
-    setting that it is given.
+    """Check that judge.py can be imported, has every function that the lab's kind calls, and reads
+    every setting that it is given.
     """
     path = lab.path / "judge.py"
     try:
         calls = kind_of(lab).judge_functions
-    except LabError:  # told elsewhere
+    except LabError:  # another rule reports it
         return
     if not path.is_file():
         return
@@ -65,12 +65,12 @@ def judge(lab: Lab) -> Iterator[str]:
     except Exception as error:  # whatever the author's code raises
         yield f"{raised_at(error, lab.path)}: {type(error).__name__}: {error}."
         return
-    yield from (f"{path}: {said}" for said in _uncallable(vars(module), calls))
+    yield from (f"{path}: {problem}" for problem in _uncallable(vars(module), calls))
     yield from _unread_settings(lab)
 
 
 def raised_at(error: BaseException, folder: Path) -> str:
-    """File and line, in or below `folder`, that raised the error."""
+    """Return file and line, in or below `folder`, that raised the error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = [
@@ -81,9 +81,9 @@ def raised_at(error: BaseException, folder: Path) -> str:
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(folder)
 
 
-def _uncallable(found: Mapping[str, object], calls: Mapping[str, int]) -> Iterator[str]:
+def _uncallable(defined: Mapping[str, object], calls: Mapping[str, int]) -> Iterator[str]:
     for name, arguments in calls.items():
-        function = found.get(name)
+        function = defined.get(name)
         if not callable(function):
             yield (
                 f"`{name}` is missing; it is called with {arguments}"
@@ -105,7 +105,7 @@ def _takes(function: Callable[..., object], arguments: int) -> bool:
 
 
 def _unread_settings(lab: Lab) -> Iterator[str]:
-    """A judge's setting that no file of the lab reads is probably a typo."""
+    """Yield a judge's setting that no file of the lab reads is probably a typo."""
     text = "".join(path.read_text("utf-8", "replace") for path in lab.path.glob("*.py"))
     for device, spec in lab.spec.devices.items():
         given = spec.settings.get("judge", {})
@@ -116,16 +116,16 @@ def _unread_settings(lab: Lab) -> Iterator[str]:
 
 
 def distinct(lab: Lab) -> Iterator[str]:
-    """There are enough variants, of editable files only, and no two are equivalent."""
+    """Check that there are enough variants, of editable files only, no two of them equivalent."""
     if not (lab.root / "tests" / "variants").is_dir():
         return
-    found = variants(lab)
-    if len(found) < LEAST_VARIANTS:
+    folders = variants(lab)
+    if len(folders) < LEAST_VARIANTS:
         yield (
-            f"tests/variants/{lab.slug} holds {len(found)} other correct solutions; at least"
+            f"tests/variants/{lab.slug} holds {len(folders)} other correct solutions; at least"
             f" {LEAST_VARIANTS} are needed."
         )
-    for folder in found:
+    for folder in folders:
         names = [str(path.relative_to(folder)) for path in files_below(folder)]
         yield from (
             f"tests/variants/{lab.slug}/{folder.name}/{name} is not an editable file of the lab."
@@ -136,7 +136,7 @@ def distinct(lab: Lab) -> Iterator[str]:
         _meaning(lab, lab.solution): "the solution",
         _meaning(lab, lab.path): "the shipped files",
     }
-    for folder in found:
+    for folder in folders:
         meaning = _meaning(lab, folder)
         if meaning in seen:
             yield f"tests/variants/{lab.slug}/{folder.name} is the same as {seen[meaning]}."
@@ -144,7 +144,7 @@ def distinct(lab: Lab) -> Iterator[str]:
 
 
 def _meaning(lab: Lab, folder: Path) -> tuple[str, ...]:
-    """The editable files as they would be checked, without what only a reader sees."""
+    """Return the editable files as they would be checked, without what only a reader sees."""
     beside = lab.path if folder == lab.path else lab.solution
     paths = [
         folder / name if (folder / name).is_file() else beside / name for name in lab.spec.editable
@@ -153,12 +153,12 @@ def _meaning(lab: Lab, folder: Path) -> tuple[str, ...]:
 
 
 def _normal(path: Path) -> str:
-    """Python as its syntax tree without docstrings; anything else without its white space."""
+    """Return Python as its syntax tree without docstrings, anything else without white space."""
     text = path.read_text("utf-8", "replace")
     if path.suffix == ".py":
         try:
             tree = ast.parse(text)
-        except SyntaxError:  # told elsewhere
+        except SyntaxError:  # another rule reports it
             return text
         for node in ast.walk(tree):
             if (

@@ -1,4 +1,6 @@
-"""Rules for lab.toml: every name in it must be known, and every placeholder one that gets filled."""
+"""Rules for lab.toml: every name in it must be known, and every placeholder one that gets
+filled.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Iterator
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
 from bottleneck_lab.catalog import CriterionSpec, HintSpec, Lab, QuestionSpec, TextSpec
-from bottleneck_lab.declared import Keys, load_declared, place, unknown
+from bottleneck_lab.declared import Keys, load_declared, position, unknown
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.diagnosis import FIGURES, problem
 from bottleneck_lab.grading.siblings import CAUSES
@@ -18,16 +20,18 @@ _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
 def at(lab: Lab, *keys: str | int) -> str:
-    """The place in the lab's lab.toml where the keys are written: `…/lab.toml, line 12`."""
-    return place(lab.path / "lab.toml", keys)
+    """Return the position in the lab's lab.toml where the keys are written: `…/lab.toml, line
+    12`.
+    """
+    return position(lab.path / "lab.toml", keys)
 
 
 def criteria(lab: Lab) -> Iterator[str]:
-    """A target has a figure, and a text has no unknown placeholder."""
+    """Yield a target has a figure, and a text has no unknown placeholder."""
     for device, spec in lab.spec.devices.items():
         for number, criterion in enumerate(spec.criteria):
             keys: Keys = ("devices", device, "criteria", number)
-            yield from (f"{at(lab, *keys)}: {said}" for said in _criterion(criterion))
+            yield from (f"{at(lab, *keys)}: {problem}" for problem in _criterion(criterion))
 
 
 def _criterion(criterion: CriterionSpec) -> Iterator[str]:
@@ -44,11 +48,11 @@ def _placeholders(text: str, filled: list[str]) -> Iterator[str]:
 
 
 def hints(lab: Lab) -> Iterator[str]:
-    """A hint with a finding shows its evidence, and no other does."""
+    """Yield a hint with a finding shows its evidence, and no other does."""
     if not lab.spec.hints:
         yield "The lab has no hints."
     for number, hint in enumerate(lab.spec.hints):
-        yield from (f"{at(lab, 'hints', number, 'text')}: {said}" for said in _hint(hint))
+        yield from (f"{at(lab, 'hints', number, 'text')}: {problem}" for problem in _hint(hint))
 
 
 def _hint(hint: HintSpec) -> Iterator[str]:
@@ -69,7 +73,7 @@ def _hint(hint: HintSpec) -> Iterator[str]:
 
 
 def translations(lab: Lab) -> Iterator[str]:
-    """Every lab.<language>.toml fits the lab: as many hints with the same placeholders, and
+    """Yield every lab.<language>.toml fits the lab: as many hints with the same placeholders, and
     questions and criteria that there are.
     """
     for path in sorted(lab.path.glob("lab.*.toml")):
@@ -78,11 +82,13 @@ def translations(lab: Lab) -> Iterator[str]:
         except LabError as error:
             yield error.message
             continue
-        yield from (f"{place(path, keys)}: {said}" for keys, said in _mistranslated(lab, text))
+        yield from (
+            f"{position(path, keys)}: {problem}" for keys, problem in _mistranslated(lab, text)
+        )
 
 
 def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
-    asked = [question.id for question in lab.spec.questions]
+    ids = [question.id for question in lab.spec.questions]
     decided = {one.id: one.text for device in lab.spec.devices.values() for one in device.criteria}
     if text.hints and len(text.hints) != len(lab.spec.hints):
         yield (
@@ -96,8 +102,8 @@ def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
         if _PLACEHOLDER.findall(hint.text) != _PLACEHOLDER.findall(words):
             yield ("hints",), f"a hint has other placeholders than its original: '{words[:40]}…'"
     for id_ in text.questions:
-        if id_ not in asked:
-            yield ("questions", id_), unknown(f"`{id_}` is not asked", id_, asked)
+        if id_ not in ids:
+            yield ("questions", id_), unknown(f"`{id_}` is not asked", id_, ids)
     for id_, words in text.criteria.items():
         if id_ not in decided:
             yield ("criteria", id_), unknown(f"`{id_}` is no criterion", id_, decided)
@@ -106,14 +112,14 @@ def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
 
 
 def taught(lab: Lab) -> Iterator[str]:
-    """Some detector reports what the lab teaches."""
+    """Yield some detector reports what the lab teaches."""
     if lab.spec.taught not in ("", *FINDING_IDS):
-        said = unknown(f"no detector reports `{lab.spec.taught}`", lab.spec.taught, FINDING_IDS)
-        yield f"{at(lab, 'taught')}: {said}"
+        problem = unknown(f"no detector reports `{lab.spec.taught}`", lab.spec.taught, FINDING_IDS)
+        yield f"{at(lab, 'taught')}: {problem}"
 
 
 def asked_by_kind(lab: Lab) -> frozenset[str]:
-    """The questions that the lab's kind judges itself; none for a kind that there is not."""
+    """Return the questions that the lab's kind judges itself; none for a kind that there is not."""
     try:
         return frozenset(kind_of(lab).answered_questions)
     except LabError:
@@ -121,46 +127,48 @@ def asked_by_kind(lab: Lab) -> frozenset[str]:
 
 
 def siblings(lab: Lab) -> Iterator[str]:
-    """Causes are of the common list, gains figures that a capture has."""
+    """Check that causes are of the common list, and gains figures that a capture has."""
     for number, sibling in enumerate(lab.spec.siblings):
         if sibling.cause not in CAUSES:
-            said = unknown(f"`{sibling.cause}` is no cause", sibling.cause, CAUSES)
-            yield f"{at(lab, 'siblings', number, 'cause')}: {said}"
+            problem = unknown(f"`{sibling.cause}` is no cause", sibling.cause, CAUSES)
+            yield f"{at(lab, 'siblings', number, 'cause')}: {problem}"
         if sibling.gain_from not in FIGURES:
-            said = unknown(f"no capture shows `{sibling.gain_from}`", sibling.gain_from, FIGURES)
-            yield f"{at(lab, 'siblings', number, 'gain_from')}: {said}"
+            problem = unknown(f"no capture shows `{sibling.gain_from}`", sibling.gain_from, FIGURES)
+            yield f"{at(lab, 'siblings', number, 'gain_from')}: {problem}"
 
 
 def questions(lab: Lab) -> Iterator[str]:
-    """Every question can be graded, the solution answers it, and the shipped diagnosis does not."""
+    """Yield every question can be graded, the solution answers it, and the shipped diagnosis does
+    not.
+    """
     try:
         shipped, solved = load_answers(lab.path), load_answers(lab.solution)
     except LabError as error:
         yield error.message
         return
-    asked = [question.id for question in lab.spec.questions]
+    ids = [question.id for question in lab.spec.questions]
     for folder, answers in ((lab.path, shipped), (lab.solution, solved)):
         yield from (
-            f"{place(folder / 'diagnosis.toml', (key,))}:"
-            f" {unknown(f'`{key}` is not asked', key, asked)}"
+            f"{position(folder / 'diagnosis.toml', (key,))}:"
+            f" {unknown(f'`{key}` is not asked', key, ids)}"
             for key in answers
-            if key not in asked
+            if key not in ids
         )
     for number, question in enumerate(lab.spec.questions):
-        found = _question(lab, question, shipped.get(question.id), solved.get(question.id))
-        yield from (f"{at(lab, 'questions', number)}: {said}" for said in found)
+        problems = _question(lab, question, shipped.get(question.id), solved.get(question.id))
+        yield from (f"{at(lab, 'questions', number)}: {problem}" for problem in problems)
 
 
 def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object) -> Iterator[str]:
-    asked = [other.id for other in lab.spec.questions]
-    yield from (f"{question.id} {said}" for said in _ungradable(lab, question))
+    ids = [other.id for other in lab.spec.questions]
+    yield from (f"{question.id} {problem}" for problem in _ungradable(lab, question))
     yield from (
         f"{question.id} has a rule for '{choice}', which is not a wrong choice of it."
         for choice in question.rules
         if choice not in question.choices or choice == solved
     )
-    if question.ceiling_of is not None and question.ceiling_of not in asked:
-        yield unknown(f"{question.id}: `ceiling_of` names no question", question.ceiling_of, asked)
+    if question.ceiling_of is not None and question.ceiling_of not in ids:
+        yield unknown(f"{question.id}: `ceiling_of` names no question", question.ceiling_of, ids)
     wrong = problem(question, solved) or _refused(question, solved)
     if wrong and question.type != "interval":  # a stretch is of the learner's own capture
         yield f"the solution's answer to {question.id}: {wrong}"
@@ -194,7 +202,7 @@ def _ungradable(lab: Lab, question: QuestionSpec) -> Iterator[str]:
 
 
 def _marks(lab: Lab, range_: str) -> bool:
-    """Whether some file that learners get has the name of the range as a text."""
+    """Return True if some file that learners get has the name of the range as a text."""
     texts = [
         (lab.path / name).read_text("utf-8", "replace")
         for name in lab.spec.files
@@ -204,7 +212,7 @@ def _marks(lab: Lab, range_: str) -> bool:
 
 
 def _refused(question: QuestionSpec, solved: object) -> str | None:
-    """Why the lab's own patterns refuse the solution's words."""
+    """Return why the lab's own patterns refuse the solution's words."""
     if question.type != "text" or not question.accept or not isinstance(solved, str):
         return None
     return None if question.accepts(solved) else "it matches none of the patterns in `accept`."

@@ -11,11 +11,11 @@ LEAST_VARIANTS = 3
 
 
 def variants(lab: Lab, device: Device | None = None) -> list[Path]:
-    """The folders of other right solutions; none outside a checkout. With `device`: those in which
-    a file differs that is used there (`sources`).
+    """Return the folders of other right solutions; none outside a checkout. With `device`: those in
+    which a file differs that is used there (`sources`).
     """
     folder = lab.root / "tests" / "variants" / lab.slug
-    found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    paths = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if device is None:
-        return found
-    return [path for path in found if any((path / name).is_file() for name in lab.sources(device))]
+        return paths
+    return [path for path in paths if any((path / name).is_file() for name in lab.sources(device))]

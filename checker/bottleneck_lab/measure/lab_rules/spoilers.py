@@ -1,4 +1,4 @@
-"""What learners read before naming the cause must not give it away."""
+"""Check that nothing which learners read before naming the cause gives it away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANNOUNCED = ("on purpose", "deliberately", "the bottleneck is", "inefficient", "
 
 
 def spoilers(lab: Lab) -> Iterator[str]:
-    """Title, brief, hints, file names, names and comments say nothing of the cause."""
+    """Check that title, brief, hints, names and comments say nothing of the cause."""
     names = _names_of_the_cause(lab)
     texts = {
         at(lab, "title"): lab.spec.title,
@@ -35,27 +35,27 @@ def spoilers(lab: Lab) -> Iterator[str]:
 
 
 def _names_of_the_cause(lab: Lab) -> list[str]:
-    """The finding that the lab teaches, and the right choices of its questions where they are words
-    rather than sentences.
+    """Return the finding that the lab teaches, and the right choices of its questions where they
+    are words rather than sentences.
     """
     try:
         solved = load_answers(lab.solution)
     except LabError:
         solved = {}
     judged = asked_by_kind(lab)  # what a kind measures is not a cause
-    asked = [
+    questions = [
         question
         for question in lab.spec.questions
         if question.type == "choice" and question.id not in judged
     ]
-    right = [choice for question in asked if isinstance(choice := solved.get(question.id), str)]
+    right = [choice for question in questions if isinstance(choice := solved.get(question.id), str)]
     return sorted(cause for cause in {lab.spec.taught, *right} if cause and len(cause.split()) <= 2)
 
 
 def _told_by_code(path: Path, names: tuple[str, ...]) -> Iterator[str]:
-    """In Python only what is for readers counts: names, comments and docstrings, not the words of a
-    message.
-    """
+    """Yield where a source file names the cause."""
+    # In Python only what is for readers counts: names, comments and docstrings, not the words of a
+    # message.
     if path.suffix != ".py":
         return
     for line, text in _for_readers(_read(path)):
@@ -70,7 +70,7 @@ def _for_readers(source: str) -> Iterator[tuple[int, str]]:
             ast.parse(source),
             list(tokenize.generate_tokens(io.StringIO(source).readline)),
         )
-    except (SyntaxError, tokenize.TokenError):  # told elsewhere
+    except (SyntaxError, tokenize.TokenError):  # another rule reports it
         return
     yield from (
         (token.start[0], token.string)
@@ -79,13 +79,15 @@ def _for_readers(source: str) -> Iterator[tuple[int, str]]:
     )
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
-            said := ast.get_docstring(node)
+            docstring := ast.get_docstring(node)
         ):
-            yield getattr(node, "lineno", 1), said
+            yield getattr(node, "lineno", 1), docstring
 
 
 def _says(text: str, name: str) -> bool:
-    """Whether the words of `name` stand in the text one after another, however they are joined."""
+    """Return True if the words of `name` stand in the text one after another, however they are
+    joined.
+    """
     words = re.split(r"[\W_]+", name)
     return (
         re.search(
@@ -100,5 +102,5 @@ def _says(text: str, name: str) -> bool:
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace")
-    except OSError:  # a missing file is told elsewhere
+    except OSError:  # another rule reports a missing file
         return ""

@@ -1,4 +1,4 @@
-"""Whether bubblewrap works on this machine: the one probe, which tries everything that a check
+"""Find out if bubblewrap works on this machine: the one probe, which tries everything that a check
 needs.
 """
 
@@ -37,8 +37,8 @@ _NAMESPACES = (
 )
 _MOUNTS = ("--proc", "/proc", "--dev", "/dev")
 MAY_MOUNT = ("--cap-add", "CAP_SYS_ADMIN")
-"""What a process in the sandbox needs to make namespaces below its own; over nothing outside the
-sandbox.
+"""The right that a process in the sandbox needs to make namespaces below its own; over nothing
+outside the sandbox.
 """
 _PART = ("unshare", "--mount", "--ipc", "--net", "--pid", "--fork", "true")
 _PROBE_S = 20
@@ -46,13 +46,15 @@ _PROBE_S = 20
 
 @cache
 def bubblewrap() -> str | None:
-    """The path of a bubblewrap that works here, or None."""
+    """Return the path of a bubblewrap that works here, or None."""
     return None if bubblewrap_problem() else str(find_program("bwrap"))
 
 
 @cache
 def bubblewrap_problem() -> str:
-    """Why bubblewrap cannot hold the code of a check here; empty if it can."""
+    """Return why bubblewrap cannot hold the code of a check here; empty if it can."""
+    # Being installed says little: containers and hardened kernels forbid user namespaces, and then
+    # bubblewrap fails at its start.
     path = find_program("bwrap")
     if path is None:
         return "not installed"
@@ -69,7 +71,7 @@ def bubblewrap_problem() -> str:
 
 
 def require_sandbox() -> None:
-    """Raises MachineError if bubblewrap does not work: code that may do harm does not run without
+    """Raise MachineError if bubblewrap does not work: code that may do harm does not run without
     it.
     """
     if problem := bubblewrap_problem():
@@ -81,7 +83,7 @@ def require_sandbox() -> None:
 
 
 def how_to_allow() -> str:
-    """What to do if bubblewrap does not work."""
+    """Return what to do if bubblewrap does not work."""
     if find_program("bwrap") is None:
         return how_to_get("bwrap")
     return (
@@ -92,8 +94,8 @@ def how_to_allow() -> str:
 
 @cache
 def namespaces() -> list[str]:
-    """bubblewrap with namespaces of their own for users, processes, network and the rest, and fresh
-    /proc and /dev: the start of a command line.
+    """Return the start of a command line: bubblewrap with namespaces of its own for users,
+    processes, network and the rest, and fresh /proc and /dev.
     """
     path = str(bubblewrap())
     return [path, *_NAMESPACES, *_no_namespaces_below(path), *_MOUNTS]
@@ -101,8 +103,8 @@ def namespaces() -> list[str]:
 
 @cache
 def lets_ranks_part() -> bool:
-    """Whether a trusted process in the sandbox can give each process that it starts namespaces of
-    its own: an old, setuid bubblewrap gives nobody the right.
+    """Return True if a trusted process in the sandbox can give each process that it starts
+    namespaces of its own: an old, setuid bubblewrap gives nobody the right.
     """
     path = bubblewrap()
     if path is None:
@@ -115,8 +117,8 @@ def lets_ranks_part() -> bool:
 
 
 def _no_namespaces_below(path: str) -> list[str]:
-    """The option that keeps what runs in the sandbox from making another one, in which it would be
-    root; since bubblewrap 0.8.
+    """Return the option that keeps what runs in the sandbox from making another one, in which it
+    would be root; since bubblewrap 0.8.
     """
     try:
         _try(path, "--disable-userns")
@@ -126,7 +128,7 @@ def _no_namespaces_below(path: str) -> list[str]:
 
 
 def _try(path: str, *options: str, command: tuple[str, ...] = ("true",)) -> None:
-    """Runs `true`, or `command`, in a sandbox as a check makes it. Raises CalledProcessError,
+    """Run `true`, or `command`, in a sandbox as a check makes it. Raises CalledProcessError,
     TimeoutExpired.
     """
     mounts = [word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)]

@@ -29,7 +29,7 @@ def _mount() -> Path | None:
 
 
 def own_group() -> Path | None:
-    """The control group (v2) of this process; None if none is mounted."""
+    """Return the control group (v2) of this process; None if none is mounted."""
     try:
         mount = _mount()
         path = next(
@@ -66,7 +66,9 @@ def take_charge() -> None:
 
 
 def limits_problem() -> str:
-    """Why no control group can limit a worker's memory and processes here; empty if one can."""
+    """Return why no control group can limit a worker's memory and processes here; empty if one
+    can.
+    """
     group = Cgroup.create(1 << 30, 64)
     if group is None:
         return (
@@ -80,8 +82,8 @@ def limits_problem() -> str:
 
 
 def delegate_group(name: str, uid: int) -> Path | None:
-    """A fresh, empty group in which `uid` may make groups of its own (cgroups(7), "Delegation");
-    None if it cannot be made.
+    """Return a fresh, empty group in which `uid` may make groups of its own (cgroups(7),
+    "Delegation"); None if it cannot be made.
     """
     parent = _parent_of_groups()
     if parent is None:
@@ -110,15 +112,15 @@ def remove_tree(group: Path) -> None:
 
 
 def _parent_of_groups() -> Path | None:
-    """Where a new group goes: below this process's own, or beside it once the runner has taken
-    charge.
+    """Return where a new group goes: below this process's own, or beside it once the runner has
+    taken charge.
     """
     own = own_group()
     return own.parent if own is not None and own.name == _OURS else own
 
 
 def _family() -> set[int]:
-    """This process, those that led to it, and all that came of it."""
+    """Return the numbers of this process, of its ancestors and of its descendants."""
     this = psutil.Process()
     return {process.pid for process in (this, *this.parents(), *this.children(recursive=True))}
 
@@ -134,7 +136,7 @@ class Cgroup:
 
     @classmethod
     def create(cls, memory_bytes: int, processes: int) -> Cgroup | None:
-        """A fresh group, or None if the machine does not let us make one."""
+        """Return a fresh group, or None if the machine does not let us make one."""
         parent = _parent_of_groups()
         if parent is None:
             return None
@@ -143,7 +145,8 @@ class Cgroup:
             group.path.mkdir()
         except OSError:
             return None
-        if not (group.path / "cgroup.kill").exists():  # a kernel before 5.14
+        # Without cgroup.kill (a kernel before 5.14) a fork bomb could outrun the killing of pids.
+        if not (group.path / "cgroup.kill").exists():
             group.remove()
             return None
         for name, value in (
@@ -157,7 +160,7 @@ class Cgroup:
         return group
 
     def add(self, pid: int) -> bool:
-        """Moves a process in. False if the machine refuses."""
+        """Move a process in. False if the machine refuses."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except OSError:
@@ -165,29 +168,29 @@ class Cgroup:
         return True
 
     def populated(self) -> bool:
-        """Whether any process is in it."""
+        """Return True if any process is in it."""
         return "populated 1" in (self.path / "cgroup.events").read_text()
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far by everything that ever ran in the group."""
+        """Return CPU seconds used so far by everything that ever ran in the group."""
         fields = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
         return int(fields["usage_usec"]) / 1e6
 
     def memory_bytes(self) -> int:
-        """Bytes that its processes hold, shared pages once; the page cache, which can be taken back
-        at any time, left out.
+        """Return bytes that its processes hold, shared pages once; the page cache, which can be
+        taken back at any time, left out.
         """
         fields = dict(line.split() for line in (self.path / "memory.stat").read_text().splitlines())
         return int(fields["anon"]) + int(fields["shmem"])
 
     def freeze(self) -> bool:
-        """Stops every process of the group and waits until the kernel says so; False if some still
+        """Stop every process of the group and wait until the kernel says so; False if some still
         run after `FREEZE_S`.
         """
         return self._set_frozen(True)
 
     def thaw(self) -> None:
-        """Continues them."""
+        """Continue them."""
         self._set_frozen(False)
 
     def _set_frozen(self, frozen: bool) -> bool:
@@ -197,18 +200,18 @@ class Cgroup:
             if time.monotonic() > end:
                 return False
             looks += 1
-            time.sleep(
-                0 if looks < _AT_ONCE else _AGAIN_S
-            )  # whoever is to stop needs a core for it
+            # At first without a pause, since a freeze takes microseconds; then with one, since
+            # whoever is to stop needs a core for it.
+            time.sleep(0 if looks < _AT_ONCE else _AGAIN_S)
         return True
 
     def kill(self) -> None:
-        """Kills every process of the group, frozen or not."""
+        """Kill every process of the group, frozen or not."""
         with contextlib.suppress(OSError):
             (self.path / "cgroup.kill").write_text("1")
 
     def remove(self) -> None:
-        """Removes the group once its processes are gone (waits up to two seconds)."""
+        """Remove the group once its processes are gone (waits up to two seconds)."""
         end = time.monotonic() + 2
         while self.path.exists():
             try:

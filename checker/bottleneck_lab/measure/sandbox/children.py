@@ -27,8 +27,8 @@ returns.
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[Callable[[], None]]:
-    """Inside it, no handler that would end this program runs until the function that it yields is
-    called; then whatever arrived meanwhile is delivered.
+    """Hold back every handler that would end this program until the function that is yielded is
+    called, or the block is left; then deliver whatever arrived meanwhile.
 
     So whoever starts a process knows it, and stands in the `try` that ends it, before anything can
     be raised.
@@ -54,7 +54,7 @@ def signals_held() -> Iterator[Callable[[], None]]:
 
 
 def lower_limit(what: int, value: int) -> None:
-    """Sets a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force
+    """Set a limit of this process (`resource.RLIMIT_…`), for good. A lower one that is in force
     already stays: nobody but root may raise it.
     """
     import resource  # Windows, where `lab doctor` gets as far as here, has none
@@ -72,7 +72,7 @@ def stream(
     environment: Mapping[str, str],
     fds: tuple[int, ...] = (),
 ) -> int:
-    """Runs a command in its own session, its output line by line to `on_line`; its exit status.
+    """Run a command in its own session, its output line by line to `on_line`; its exit status.
 
     Its process group ends with its first process, or with this call.
     """
@@ -103,7 +103,7 @@ def stream(
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """A process's output as text, line by line, until nobody holds it open."""
+    """Yield a process's output as text, line by line, until nobody holds it open."""
     assert process.stdout is not None
     text, begun = (
         io.IncrementalNewlineDecoder(
@@ -125,7 +125,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
 
 
 def _end_what_is_left(process: subprocess.Popen[bytes]) -> None:
-    """What a command leaves in the background holds its output open."""
+    """End what a command leaves in the background: it would hold its output open for ever."""
     process.wait()
     _kill_group(process)
 

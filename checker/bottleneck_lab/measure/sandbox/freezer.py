@@ -26,13 +26,13 @@ class Freezer(Protocol):
     """Stops a worker, lets it run again, and ends it."""
 
     def freeze(self) -> bool:
-        """Stops it; False if it has not come to rest in `FREEZE_S`."""
+        """Stop it; False if it has not come to rest in `FREEZE_S`."""
 
     def thaw(self) -> None:
-        """Lets it run again."""
+        """Let it run again."""
 
     def kill(self) -> None:
-        """Ends what it can reach of it."""
+        """End what it can reach of it."""
 
 
 class Signals:
@@ -45,7 +45,7 @@ class Signals:
         self._group: int | None = None
 
     def freeze(self) -> bool:
-        """Stops the group and waits until its threads are at rest."""
+        """Stop the group and wait until its threads are at rest."""
         self._send(signal.SIGSTOP)
         end = time.monotonic() + FREEZE_S
         while not self._at_rest():
@@ -55,11 +55,11 @@ class Signals:
         return True
 
     def thaw(self) -> None:
-        """Continues the group."""
+        """Continue the group."""
         self._send(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kills the group."""
+        """Kill the group."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
@@ -89,8 +89,8 @@ class Signals:
 
 
 def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[tuple[int, str]]:
-    """(its number, what the kernel says in that file of /proc) of each living thread of these
-    processes.
+    """Yield the number of each living thread of these processes, with the text of its `file` in
+    /proc/PID/task/TID.
     """
     for process in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -25,8 +25,8 @@ class Gpu(NamedTuple):
 
 
 def chosen_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES names by index or UUID; none where it names none, or where
-    it cannot be told which are meant.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names by index or UUID; none where it names none,
+    or where it cannot be told which are meant.
     """
     names = [
         name.strip()
@@ -43,20 +43,20 @@ def chosen_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
             if ordered and max(indices, default=0) < len(known)
             else []
         )
-    found = [
+    chosen = [
         gpu
         for name in names
         for gpu in known
         if name.startswith("GPU-") and gpu.uuid.startswith(name)
     ]
-    return found if len(found) == len(names) else []
+    return chosen if len(chosen) == len(names) else []
 
 
 def _known() -> list[Gpu]:
-    """Every GPU that has a node here, by PCI address. A container may have fewer nodes than the
-    machine has GPUs.
+    """Return every GPU that has a node here, by PCI address. A container may have fewer nodes than
+    the machine has GPUs.
     """
-    found = []
+    gpus = []
     for folder in sorted(DRIVER.iterdir()) if DRIVER.is_dir() else []:
         lines = (folder / "information").read_text().splitlines()
         facts = {
@@ -65,13 +65,13 @@ def _known() -> list[Gpu]:
         }
         node, uuid = DEV / f"nvidia{facts.get('Device Minor', '?')}", facts.get("GPU UUID", "")
         if node.exists() and "?" not in uuid:
-            found.append(Gpu(node, uuid))
-    return found
+            gpus.append(Gpu(node, uuid))
+    return gpus
 
 
 def visible_nodes(gpus: list[Gpu]) -> list[Path]:
-    """The nodes that a worker on these GPUs sees, with those that control the driver; of every GPU
-    where none is named.
+    """Return the nodes that a worker on these GPUs sees, with those that control the driver; of
+    every GPU where none is named.
     """
     nodes = sorted([*DEV.glob("nvidia*"), *DEV.glob("dxg")])  # the second is WSL2's
     own = {gpu.node for gpu in gpus}
@@ -79,7 +79,7 @@ def visible_nodes(gpus: list[Gpu]) -> list[Path]:
 
 
 def words(gpus: list[Gpu]) -> str:
-    """The same for a verdict."""
+    """Return the visible GPUs in words, for a verdict."""
     return (
         f"only {', '.join(gpu.node.name for gpu in gpus)}" if gpus else "every GPU of this machine"
     )

@@ -1,5 +1,5 @@
 """Cleans up after a verifier however it ends: run as a script, it waits for its standard input to
-close, then removes what it was told about.
+close, then removes what it remembers.
 
 A verifier that is killed outright cannot tidy up; this process, which outlives it by a moment, can.
 """
@@ -25,8 +25,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans(adopt: bool) -> None:
-    """Makes this process the parent of every descendant that loses its own (linux/prctl.h).
-    Children do not inherit it, a new program keeps it.
+    """Make this process the parent of every descendant that loses its own (linux/prctl.h). Children
+    do not inherit it, a new program keeps it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
@@ -63,11 +63,11 @@ class Janitor:
                 self._process.stdin.flush()
 
     def follow(self, pid: int) -> None:
-        """Remembers a child and its session, to be killed should the verifier die."""
+        """Remember a child and its session, to be killed should the verifier die."""
         self._tell("pid", pid)
 
     def lifeline(self) -> tuple[int, int]:
-        """Both ends of a pipe, the supervisor's and ours. When ours is cut, by us or by the
+        """Return both ends of a pipe, the supervisor's and ours. When ours is cut, by us or by the
         verifier's death, a supervisor ends all it is in charge of.
         """
         theirs, ours = os.pipe()
@@ -75,7 +75,7 @@ class Janitor:
         return theirs, ours
 
     def cut(self, lifeline: int) -> None:
-        """Tells a supervisor to end; with a message, since a process that the verifier forked may
+        """Tell a supervisor to end; with a message, since a process that the verifier forked may
         hold the pipe open.
         """
         self._lifelines.remove(lifeline)
@@ -84,22 +84,22 @@ class Janitor:
         os.close(lifeline)
 
     def leave_time(self, pid: int) -> None:
-        """Remembers a supervisor, to be killed if it has not ended in time after its lifeline was
+        """Remember a supervisor, to be killed if it has not ended in time after its lifeline was
         cut.
         """
         self._tell("supervisor", pid)
 
     def forget(self, pid: int) -> None:
-        """Forgets a child that has been waited for: its number may soon be somebody else's."""
+        """Forget a child that has been waited for: its number may soon be somebody else's."""
         self._tell("forget", pid)
 
     def follow_group(self, group: Path) -> None:
-        """Remembers a control group, likewise."""
+        """Remember a control group, likewise."""
         self._tell("group", group)
 
     def close(self) -> None:
-        """Lets the janitor do its work and waits for it; does it itself should the janitor have
-        been killed or stopped.
+        """Let the janitor do its work and wait for it; do it here should the janitor have been
+        killed or stopped.
         """
         for lifeline in list(self._lifelines):  # an exception came before the worker was somebody's
             self.cut(lifeline)
@@ -118,8 +118,8 @@ def _kill(pid: int) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process can still do anything. A zombie cannot, though it may stay until its new
-    parent notices.
+    """Return True if a process can still do anything. A zombie cannot, though it may stay until its
+    new parent notices.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
@@ -155,9 +155,9 @@ def _note(remembered: list[list[str]], what: str, name: str) -> None:
 
 
 def _remove_folder(name: str) -> None:
-    """By the system's own tools: they climb down folders nested without end, where Python's would
-    not; what was locked is unlocked first.
-    """
+    """Remove a folder with the system's own tools."""
+    # They climb down folders nested without end, where shutil.rmtree would exhaust its stack. A
+    # worker may also have locked folders: those are unlocked first.
     for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
         subprocess.run(
             [*command, "--", name],
@@ -168,7 +168,7 @@ def _remove_folder(name: str) -> None:
 
 
 def _clean(remembered: list[list[str]]) -> None:
-    """Removes groups and processes, and then, when nobody writes to them any more, folders."""
+    """Remove groups and processes, and then, when nobody writes to them any more, folders."""
     for what, name in remembered:
         if what == "group":
             _clear_group(Path(name))
@@ -183,7 +183,7 @@ def _clean(remembered: list[list[str]]) -> None:
 
 
 def main() -> None:
-    """Reads what to remember until the verifier is gone, then removes it: groups, processes,
+    """Read what to remember until the verifier is gone, then removes it: groups, processes,
     folders.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -21,8 +21,8 @@ from bottleneck_lab.measure.sandbox.children import lower_limit
 WATCH_S = 0.5
 """Seconds between two checks of a worker's limits."""
 MAX_FILES, MAX_DEPTH = 20_000, 100
-"""What a worker may keep in its folder: scanning it twice a second must stay cheap, and its paths
-short enough to open.
+"""Most files in a worker's folder, and how deep: scanning it twice a second must stay cheap, and
+its paths short enough to open.
 """
 MAX_SIGNALS = 1024
 """Signals that may be on their way to a worker. Ordinary ones arrive without a place in the queue,
@@ -32,7 +32,7 @@ too.
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker may use. A worker that exceeds one is at fault and is ended."""
+    """The most that a worker may use. A worker that exceeds one is at fault and is ended."""
 
     start_s: float = 120.0
     call_s: float = 60.0
@@ -72,20 +72,22 @@ class Watch:
         self._paused_s, self._paused_at = 0.0, 0.0
 
     def pause(self) -> None:
-        """The worker is frozen: until `resume` its time is not its own."""
+        """Stop counting the worker's time, which is frozen, until `resume`."""
         self._paused_at = self._paused_at or time.monotonic()
 
     def resume(self) -> None:
-        """The worker runs again."""
+        """Count again: the worker runs."""
         self._paused_s += time.monotonic() - self._paused_at if self._paused_at else 0.0
         self._paused_at = 0.0
 
     def now_and_then(self) -> Exceeded | None:
-        """The limit that is exceeded; None if none is, or where the last check was a moment ago."""
+        """Return the limit that is exceeded; None if none is, or where the last check was a moment
+        ago.
+        """
         return self.excess() if time.monotonic() - self._looked >= WATCH_S else None
 
     def excess(self) -> Exceeded | None:
-        """The limit that is exceeded now, or None."""
+        """Return the limit that is exceeded now, or None."""
         self._looked = time.monotonic()
         if self._looked - self._began - self._paused_s > self._limits.total_s:
             return Exceeded("timed out", f"ran longer than {self._limits.total_s:.0f} s in all")
@@ -115,7 +117,7 @@ class Watch:
 
 
 def set_limits(limits: Limits) -> None:
-    """Sets the limits that the kernel enforces, for this process and its descendants."""
+    """Set the limits that the kernel enforces, for this process and its descendants."""
     for what, value in (
         (resource.RLIMIT_CPU, limits.cpu_s),
         (
@@ -131,8 +133,8 @@ def set_limits(limits: Limits) -> None:
 
 
 def _memory_bytes(pids: list[int], most: int) -> int:
-    """Bytes that processes hold in memory; a page that several share counts once. What travels
-    between processes in a message is not seen.
+    """Return bytes that processes hold in memory; a page that several share counts once. What
+    travels between processes in a message is not seen.
 
     A page may be mapped and its file be open too (memfd), so the larger of both counts. Exact
     figures cost the kernel a walk through all pages: as long as the sums that count shared pages
@@ -149,8 +151,8 @@ def _memory_bytes(pids: list[int], most: int) -> int:
 def _summed(
     pids: list[int], file: str, own: tuple[str, ...], shared: tuple[str, ...]
 ) -> tuple[int, int]:
-    """Bytes in these fields of a file of /proc, over the processes; of those that hide the file,
-    what `status` says.
+    """Return bytes in these fields of a file of /proc, over the processes; of those that hide the
+    file, what `status` says.
     """
     total = [0, 0]
     for pid in pids:
@@ -177,14 +179,16 @@ def _summed(
 
 
 def _field_bytes(text: str, name: str) -> int:
-    """A figure of a file of /proc that counts in kB; 0 where it is missing, as in a zombie's."""
+    """Return a figure of a file of /proc that counts in kB; 0 where it is missing, as in a
+    zombie's.
+    """
     line = next((line for line in text.splitlines() if line.startswith(f"{name}:")), "")
     return int(line.split()[-2]) * 1024 if line.endswith("kB") else 0
 
 
 def nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
-    """Bytes of the files without a name that processes have open: memfds (`in_memory`), or those on
-    a disk, made without a name or removed since.
+    """Return bytes of the files without a name that processes have open: memfds (`in_memory`), or
+    those on a disk, made without a name or removed since.
     """
     files: dict[tuple[int, int], int] = {}
     for pid in pids:
@@ -196,8 +200,8 @@ def nameless_bytes(pids: list[int], *, in_memory: bool) -> int:
 
 
 def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
-    """Bytes of what an open descriptor leads to, by device and inode; nothing where it is not a
-    file.
+    """Return bytes of what an open descriptor leads to, by device and inode; nothing where it is
+    not a file.
     """
     target = str(link.readlink())
     if not target.startswith("/") or target.startswith("/memfd:") is not in_memory:
@@ -208,8 +212,8 @@ def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
 
 
 def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
-    """Which limit a folder's contents, plus `besides` bytes elsewhere, exceed, in words; None for
-    none. Stops scanning once that is known.
+    """Return which limit a folder's contents, plus `besides` bytes elsewhere, exceed, in words;
+    None for none. Stops scanning once that is known.
     """
     total, count = besides, 0
     folders = [(str(root), 0)]
@@ -237,8 +241,8 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
 
 
 def _taken_bytes(entry: os.DirEntry[str]) -> int:
-    """Bytes that a file takes: its length, or its blocks where more was preallocated. 0 if it has
-    been removed.
+    """Return bytes that a file takes: its length, or its blocks where more was preallocated. 0 if
+    it has been removed.
     """
     try:
         status = entry.stat(follow_symlinks=False)

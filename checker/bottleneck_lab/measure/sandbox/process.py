@@ -47,8 +47,8 @@ killed process may stay in a system call for a while.
 def _confinement(
     limits: Limits, cgroup: Cgroup | None, cores: set[int] | None, *, network: bool
 ) -> Callable[[], None]:
-    """What a supervisor does between fork and exec: it adopts orphans, and drops what its worker
-    must not have.
+    """Return what a supervisor does between fork and exec: it adopts orphans, and drops what its
+    worker must not have.
     """
     # A filter takes away the rights that an old, setuid bubblewrap needs to set up the sandbox; the
     # sandbox is worth more.
@@ -70,7 +70,7 @@ def _confinement(
 
 
 def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str, str]:
-    """What holds a worker, as a verdict says it."""
+    """Return what holds a worker, as a verdict says it."""
     return {
         "sandbox": (
             "bubblewrap: no network, read-only system, private /tmp"
@@ -90,8 +90,8 @@ def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str,
 
 
 def _clock_s(pid: int) -> float:
-    """CPU seconds of a process, to the nanosecond where /proc has hundredths. Raises OSError when
-    there is no such process.
+    """Return CPU seconds of a process, to the nanosecond where /proc has hundredths. Raises OSError
+    when there is no such process.
 
     Its clock as clock_getcpuclockid(3) numbers it.
     """
@@ -99,7 +99,7 @@ def _clock_s(pid: int) -> float:
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """The command line of a module in an isolated interpreter."""
+    """Return the command line of a module in an isolated interpreter."""
     return [sys.executable, "-I", "-u", "-m", name, *arguments]
 
 
@@ -162,7 +162,7 @@ class Worker:
         confine: Callable[[], None],
         pass_fds: list[int],
     ) -> subprocess.Popen[bytes]:
-        """The command below a supervisor, on a lifeline of the janitor's."""
+        """Return the command below a supervisor, on a lifeline of the janitor's."""
         supervised, self._lifeline = self._janitor.lifeline()
         above = [sys.executable, "-I", "-S", supervisor.__file__, str(supervised)]
         # Opened again: how the worker sets its end (O_DIRECT, its place) does not become how we
@@ -184,8 +184,8 @@ class Worker:
         return process
 
     def tree(self) -> list[psutil.Process]:
-        """The worker's descendants that have not been waited for, whoever their parent is now; not
-        the supervisor, which is ours.
+        """Return the worker's descendants that have not been waited for, whoever their parent is
+        now; not the supervisor, which is ours.
         """
         try:
             return list(self._handle.children(recursive=True))
@@ -193,26 +193,26 @@ class Worker:
             return []
 
     def freeze(self) -> bool:
-        """Stops the worker, so that nothing it left running can slow or help another measurement;
+        """Stop the worker, so that nothing it left running can slow or help another measurement;
         False if it does not stop.
         """
         self.watch.pause()
         return self._freezer.freeze()
 
     def thaw(self) -> None:
-        """Lets a frozen worker run again."""
+        """Let a frozen worker run again."""
         self.watch.resume()
         self._freezer.thaw()
 
     def states(self) -> set[str]:
-        """The states of its threads, as the letters that ps(1) shows."""
+        """Return the states of its threads, as the letters that ps(1) shows."""
         return {
             status.rpartition(")")[2].split()[0] for _, status in of_threads(self.tree(), "stat")
         }
 
     def cpu_s(self) -> float:
-        """CPU seconds used by the worker so far; without a cgroup, only of what is alive or has
-        been waited for, even if only by what holds it.
+        """Return CPU seconds used by the worker so far; without a cgroup, only of what is alive or
+        has been waited for, even if only by what holds it.
         """
         if self._cgroup is not None:
             return self._cgroup.cpu_s()
@@ -227,17 +227,17 @@ class Worker:
         return total
 
     def waiting(self) -> Waiting:
-        """Measures from now on how long its threads wait for a core."""
+        """Measure from now on how long its threads wait for a core."""
         return Waiting(self.tree)
 
     def log_tail(self) -> str:
-        """The end of what the worker printed, safe to show on a terminal."""
+        """Return the end of what the worker printed, safe to show on a terminal."""
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - LOG_TAIL_BYTES))
         return printable(self._log.read().decode(errors="replace"))
 
     def ending(self) -> str:
-        """How the process ended, as words."""
+        """Return how the process ended, as words."""
         code = self.process.poll()
         if code is None:
             return "is still running"
@@ -256,7 +256,7 @@ class Worker:
         return f"was ended by {name}{reason}"
 
     def end(self) -> None:
-        """Kills everything that the worker started, and waits until it is gone."""
+        """Kill everything that the worker started, and wait until it is gone."""
         self._freezer.kill()
         self._janitor.cut(self._lifeline)
         try:
@@ -271,7 +271,7 @@ class Worker:
 
 
 def printable(text: str) -> str:
-    """Text without control characters other than newline and tab: a learner's output cannot drive
-    the terminal.
+    """Return the text without control characters other than newline and tab, so that a learner's
+    output cannot drive the terminal.
     """
     return "".join(char for char in text if char in "\n\t" or char.isprintable())

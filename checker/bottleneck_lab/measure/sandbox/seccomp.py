@@ -69,8 +69,8 @@ _CLONE_THREAD = 0x10000
 
 
 def program(machine: str, *, network: bool = False) -> bytes:
-    """The filter for a kind of machine, 8 bytes per instruction; empty if its numbers are not known
-    here.
+    """Return the filter for a kind of machine, 8 bytes per instruction; empty if its numbers are
+    not known here.
 
     Without `network`, sockets are for this machine alone (Unix, netlink).
     """
@@ -90,8 +90,8 @@ def program(machine: str, *, network: bool = False) -> bytes:
 
 
 def threads_only(machine: str) -> bytes:
-    """The filter that lets a process of this kind of machine start threads and nothing else; empty
-    if the numbers are not known here.
+    """Return the filter that lets a process of this kind of machine start threads and nothing else;
+    empty if the numbers are not known here.
     """
     if machine not in _PROCESSES:
         return b""
@@ -106,7 +106,7 @@ def threads_only(machine: str) -> bytes:
 
 
 def _filter(arch: int, refused: Iterable[int], lines: list[_Line]) -> bytes:
-    """Refuses these numbers, and those of another architecture; all others go through `lines`, past
+    """Refuse these numbers, and those of another architecture; all others go through `lines`, past
     whose end they are allowed.
     """
     # Jumps count the instructions left out. The last two: allow, refuse.
@@ -119,15 +119,17 @@ def _filter(arch: int, refused: Iterable[int], lines: list[_Line]) -> bytes:
 
 
 def refuse_calls(*, network: bool = False) -> None:
-    """Installs the filter for this process and its children, for good. Where the kernel does not
+    """Install the filter for this process and its children, for good. Where the kernel does not
     know filters, nothing happens.
     """
     _install(program(platform.machine(), network=network))
 
 
 def refuse_processes() -> None:
-    """From here on this process can only start threads: the CPU time of a child that the kernel
-    reaps by itself is not counted anywhere.
+    """Let this process start threads only, for good.
+
+    A child could escape the count of CPU time: one that the kernel reaps by itself (SIGCHLD is
+    ignored) is counted nowhere.
     """
     _install(threads_only(platform.machine()))
 

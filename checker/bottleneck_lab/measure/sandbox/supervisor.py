@@ -24,7 +24,7 @@ _LOOK_MS, _LOOK_OFTEN_MS = 1000, 20
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Every process of this machine and its parent."""
+    """Yield every process of this machine and its parent."""
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - no pathlib
@@ -34,15 +34,16 @@ def _processes() -> Iterator[tuple[int, int]]:
 
 
 def _descendants() -> set[int]:
-    """All processes below this one, zombies too."""
-    parents, found, new = dict(_processes()), set[int](), {os.getpid()}
-    while new := {pid for pid, parent in parents.items() if parent in new} - found:
-        found |= new
-    return found
+    """Return all processes below this one, zombies too."""
+    # One reading of /proc, then a generation at a time: psutil would be another import to wait for.
+    parents, below, new = dict(_processes()), set[int](), {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in new} - below:
+        below |= new
+    return below
 
 
 def _kill(pid: int) -> None:
-    """Kills a process, unless it is gone."""
+    """Kill a process, unless it is gone."""
     try:  # noqa: SIM105 - no contextlib
         os.kill(pid, _SIGKILL)
     except OSError:
@@ -50,7 +51,7 @@ def _kill(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kills everything below this process, again and again, until the kernel says that it has no
+    """Kill everything below this process, again and again, until the kernel says that it has no
     child: orphans become its own.
     """
     while True:
@@ -65,7 +66,7 @@ def end_all() -> None:
 
 
 def _leave(group: str) -> None:
-    """Out of the worker's control group, which is stopped, limited and charged."""
+    """Leave the worker's control group, which is stopped, limited and charged."""
     try:
         with open(f"{group}/../cgroup.procs", "w") as file:  # noqa: PTH123 - no pathlib
             file.write("0")
@@ -74,8 +75,8 @@ def _leave(group: str) -> None:
 
 
 def _watch(worker: int, lifeline: int) -> int:
-    """The worker's exit status, as a shell reports it; that of a killed one if the verifier closes
-    the lifeline first. Reaps orphans meanwhile.
+    """Return the worker's exit status, as a shell reports it; that of a killed one if the verifier
+    closes the lifeline first. Reaps orphans meanwhile.
     """
     look, look_ms = select.poll(), _LOOK_MS
     look.register(lifeline, select.POLLIN)
@@ -92,8 +93,8 @@ def _watch(worker: int, lifeline: int) -> int:
 
 
 def main() -> None:
-    """Starts the command, waits for it or the verifier to end, and ends once all its descendants
-    are gone.
+    """Start the command, wait for it or the verifier to end, and end once all its descendants are
+    gone.
     """
     lifeline, group, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)

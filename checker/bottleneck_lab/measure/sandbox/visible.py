@@ -1,5 +1,5 @@
-"""What a worker can see of the machine (files, devices, environment), and the bubblewrap command
-line that hides the rest.
+"""Choose what a worker can see of the machine (files, devices, environment), and the bubblewrap
+command line that hides the rest.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _GPU_CHOICE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 @dataclass
 class Paths:
-    """What a worker sees besides the system and Python: a scratch folder of its own, and folders it
-    may only read. `hidden` ones are empty to it.
+    """The folders that a worker sees besides the system and Python: a scratch folder of its own,
+    and folders it may only read. `hidden` ones are empty to it.
 
     `may_mount`: what starts in the sandbox is trusted, and makes narrower ones in it.
     """
@@ -40,10 +40,10 @@ class Paths:
 
 @cache
 def python_folders() -> list[str]:
-    """What an isolated Python needs: itself, and every folder it imports from, also those that a
-    .pth file names.
+    """Return what an isolated Python needs: itself, and every folder it imports from, also those
+    that a .pth file names.
     """
-    told = subprocess.run(
+    listed = subprocess.run(
         [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"],
         capture_output=True,
         text=True,
@@ -60,7 +60,7 @@ def python_folders() -> list[str]:
             sys.base_prefix,
             str(executable),
             str(imported_from),
-            *told.stdout.splitlines(),
+            *listed.stdout.splitlines(),
         }
     )
 
@@ -139,8 +139,8 @@ def sandboxed(
 
 
 def is_visible(path: Path, readable: list[Path]) -> bool:
-    """Whether a worker can see a path of this machine: any without a sandbox, otherwise only what
-    lies in a folder that it is shown.
+    """Return True if a worker can see a path of this machine: any without a sandbox, otherwise only
+    what lies in a folder that it is shown.
     """
     folders = [*SYSTEM, *readable_folders(readable)]
     return bubblewrap() is None or any(
@@ -149,21 +149,21 @@ def is_visible(path: Path, readable: list[Path]) -> bool:
 
 
 def torch_home() -> Path | None:
-    """Where torch keeps downloaded weights, if there are any: reference and learner both may read
-    them, or neither.
+    """Return where torch keeps downloaded weights, if there are any: reference and learner both may
+    read them, or neither.
     """
     folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
     return folder if (folder / "hub" / "checkpoints").is_dir() else None
 
 
 def _driver_libraries() -> list[Path]:
-    """The folders of LD_LIBRARY_PATH: a container's driver may be found by it alone."""
+    """Return the folders of LD_LIBRARY_PATH: a container's driver may be found by it alone."""
     folders = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
     return [folder.resolve() for folder in folders if folder.is_absolute()]
 
 
 def _cuda_toolkit() -> Path | None:
-    """The folder of the CUDA compiler that this machine has, if it has one."""
+    """Return the folder of the CUDA compiler that this machine has, if it has one."""
     compiler = find_program("nvcc")
     return compiler.resolve().parents[1] if compiler else None
 
@@ -174,22 +174,24 @@ def _gpu_folders() -> list[Path]:
 
 
 def _gpu_environment() -> dict[str, str]:
-    """What a worker on a GPU has of the verifier's environment: the same GPU, driver and compiler."""
-    found = {name: os.environ[name] for name in _GPU_CHOICE if name in os.environ}
+    """Return what a worker on a GPU has of the verifier's environment: the same GPU, driver and
+    compiler.
+    """
+    environment = {name: os.environ[name] for name in _GPU_CHOICE if name in os.environ}
     if bubblewrap() and (gpus := chosen_gpus()):
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
     if libraries := _driver_libraries():
-        found["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
     if toolkit := _cuda_toolkit():
-        found["CUDA_HOME"] = str(toolkit)
-    return found
+        environment["CUDA_HOME"] = str(toolkit)
+    return environment
 
 
 def worker_environment(
     paths: Paths, threads: int, *, bound: bool = False, gpu: bool = False
 ) -> dict[str, str]:
-    """A worker's whole environment: nothing of the verifier's own except which GPU to use, and what
-    that GPU needs.
+    """Return a worker's whole environment: nothing of the verifier's own except which GPU to use,
+    and what that GPU needs.
     """
     # A thread that waits for work by spinning would go on into the next call, which may be of
     # another case.

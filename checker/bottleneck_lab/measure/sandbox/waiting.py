@@ -11,8 +11,9 @@ import psutil
 from bottleneck_lab.measure.sandbox.freezer import of_threads
 
 SLIGHT_SHARE = 0.1
-"""What the threads that only wake may have run of a call's computing, together. All of a worker's
-threads wake as it is thawed, and for 0.05 ms one may wait 5 ms, with nobody else on the machine.
+"""Share of a call's computing that the threads which only wake may have run, together. All of a
+worker's threads wake as it is thawed, and for 0.05 ms one may wait 5 ms, with nobody else on the
+machine.
 """
 
 
@@ -26,13 +27,14 @@ class Waiting:
         self._before = self._read()
 
     def seconds(self) -> float:
-        """Seconds so far, of all threads together."""
+        """Return seconds so far, of all threads together."""
         return sum(waited for _, waited in self._so_far())
 
     def seconds_within(self, call_s: float) -> float:
-        """Of the threads that computed during a call of this many seconds. A thread cannot have
-        waited longer than it did not run: the rest was the thaw.
-        """
+        """Return the seconds that threads waited which computed during a call of `call_s`."""
+        # Threads that only woke waited for nothing that mattered: those with the least CPU time are
+        # left out, up to SLIGHT_SHARE of all. A thread cannot have waited longer than it did not
+        # run: what is more was the thaw.
         times = sorted(self._so_far())
         slight_s = SLIGHT_SHARE * sum(ran for ran, _ in times)
         total = 0.0
@@ -43,7 +45,7 @@ class Waiting:
         return total
 
     def _so_far(self) -> list[tuple[float, float]]:
-        """For each thread the seconds that it ran, and that it was ready to."""
+        """Return for each thread the seconds that it ran, and those that it was ready to run."""
         return [
             (ran - before[0], waited - before[1])
             for thread, (ran, waited) in self._read().items()
@@ -51,8 +53,9 @@ class Waiting:
         ]
 
     def _read(self) -> dict[int, tuple[float, float]]:
-        told = of_threads(self._processes(), "schedstat")
+        # schedstat: ns on a core, ns runnable without one, number of turns.
+        texts = of_threads(self._processes(), "schedstat")
         return {
             thread: (int(text.split()[0]) / 1e9, int(text.split()[1]) / 1e9)
-            for thread, text in told
+            for thread, text in texts
         }

@@ -34,7 +34,7 @@ from bottleneck_lab.measure.virtual_gpu.operators import is_predictable
 aten = torch.ops.aten
 NAME = "virtual"
 _DEVICE = torch.device("privateuseone", 0)
-"""What `virtual` is before it has its name."""
+"""PyTorch's name for `virtual` before it is renamed."""
 _ERRORS = {
     kind.__name__: kind
     for kind in (
@@ -57,8 +57,8 @@ class TensorForm(msgspec.Struct, frozen=True):
     dtype: str
 
     def span_bytes(self) -> int:
-        """Bytes from the start of the storage to the end of the tensor, rounded as the device's
-        allocator does.
+        """Return bytes from the start of the storage to the end of the tensor, rounded as the
+        device's allocator does.
         """
         last = self.offset + sum(
             (size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)
@@ -67,17 +67,17 @@ class TensorForm(msgspec.Struct, frozen=True):
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """A result that is one of the operator's own arguments: its place among them, and its form
+    """A result that is one of the operator's own arguments: its position among them, and its form
     afterwards.
     """
 
-    place: int
+    position: int
     form: TensorForm
 
 
 class PredictedResult(msgspec.Struct, frozen=True):
-    """What an operator returns for arguments of a given form: a nest of `Argument`, `TensorForm` (a
-    new tensor) and None.
+    """The result of an operator for arguments of a given form: a nest of `Argument`, `TensorForm`
+    (a new tensor) and None.
 
     `new` counts the new tensors, `nbytes` their bytes.
     """
@@ -112,6 +112,7 @@ class VirtualTensor(torch.Tensor):
                 device=_DEVICE,
             )
         tensor.handle, tensor.form = Handle(number), form
+        # Not at exit: the interpreter is then half gone, and the engine closes its books anyway.
         weakref.finalize(tensor, driver.let_go, number).atexit = False
         return tensor
 
@@ -125,9 +126,7 @@ class VirtualTensor(torch.Tensor):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
-        """What `module.half()` and the like do: the parameter stays, and has another tensor's
-        values.
-        """
+        """Give the tensor another's values, as `module.half()` and the like do with parameters."""
         torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # as above
         if isinstance(value, VirtualTensor) and value.handle.number != self.handle.number:
             _driver().let_go(self.handle.number)
@@ -151,7 +150,7 @@ class Call:
     def __init__(self, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self.function = function
         self.given: list[VirtualTensor] = []
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self._key: list[Any] = [function]
         self.args = [self._plain(value) for value in args]
         self.kwargs = {
@@ -160,7 +159,7 @@ class Call:
         self.signature = tuple(self._key)
 
     def message(self, line: str) -> list[Any]:
-        """Name, overload, arguments and the program's line."""
+        """Return name, overload, arguments and the program's line."""
         return [
             self.function.overloadpacket.__name__,
             self.function._overloadname,
@@ -169,9 +168,9 @@ class Call:
             line,
         ]
 
-    def place(self, number: int) -> int | None:
-        """Of the tensor with this number among those given."""
-        return self._places.get(number)
+    def position(self, number: int) -> int | None:
+        """Return the position of the tensor with this number among those given, or None."""
+        return self._positions.get(number)
 
     def _named(self, name: str, value: Any) -> Any:
         self._key.append(name)
@@ -187,20 +186,20 @@ class Call:
             self._refuse_mixed(value)
             self._key.append(("host", value.dtype))
             return value
-        self._key += (type(value), value)  # 1, 1.0 and True are equal, and make different types
+        self._key += (type(value), value)  # 1, 1.0 and True are equal, but give different dtypes
         return value
 
     def _handle(self, tensor: VirtualTensor) -> Handle:
         handle = tensor.handle
-        place = self._places.setdefault(handle.number, len(self._places))
-        if place == len(self.given):
+        position = self._positions.setdefault(handle.number, len(self._positions))
+        if position == len(self.given):
             self.given.append(tensor)
-        self._key += (tensor.form, place)
+        self._key += (tensor.form, position)
         return handle
 
     def _refuse_mixed(self, tensor: torch.Tensor) -> None:
-        """As on a GPU: a tensor in the host's memory is accepted only if it is a single number
-        without dimensions.
+        """Raise RuntimeError for a tensor in the host's memory, as on a GPU, unless it is a single
+        number without dimensions.
         """
         if tensor.dim():
             raise RuntimeError(
@@ -236,22 +235,24 @@ class Driver:
         """The last number of a tensor that the engine has not numbered: those are below zero."""
 
     def leave(self) -> None:
-        """For a forked process: what is queued is for its parent to send, like everything after it."""
+        """Let go of the engine in a forked process: its parent sends what is queued, and all
+        later.
+        """
         self.forked = True
         self._engine.sock.close()
 
     def let_go(self, number: int) -> None:
-        """Called when a tensor dies; the engine hears of it with the next call."""
+        """Note that a tensor has died; the engine hears of it with the next call."""
         self._released.append(number)
 
     def collected(self) -> None:
-        """The program has run Python's garbage collector; the engine hears of it with the next
-        call, as of what died.
+        """Note that the program has run Python's garbage collector; the engine hears of it with the
+        next call.
         """
         self._collections += 1
 
     def ask(self, name: str, *args: Any) -> Any:
-        """The engine's answer to a call. Raises what the operator raised."""
+        """Return the engine's answer to a call. Raises what the operator raised."""
         with self._lock:
             self._engine.send(self._message(name, args))
             right, *answer = decode(self._engine.receive())
@@ -269,7 +270,7 @@ class Driver:
         return encode([name, released, collections, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """An operator with a tensor of the device's, or one that makes one."""
+        """Return an operator with a tensor of the device's, or one that makes one."""
         packet = function.overloadpacket
         if packet is aten._local_scalar_dense:
             return self._download(args[0], None, blocking=True).item()
@@ -284,6 +285,9 @@ class Driver:
     def _call(self, call: Call) -> Any:
         message = call.message(self.line())
         with self._lock:
+            # Training repeats itself: from the second step on, nearly every call has a signature
+            # whose result is known. One that might not fit the device must be asked, to raise here
+            # as it would on a GPU; so must every call while a copy is under way.
             predicted = self._predicted.get(call.signature)
             if predicted and predicted.nbytes <= self._free_bytes and not self._under_way:
                 return self._launch(call, message, predicted)
@@ -293,9 +297,10 @@ class Driver:
             return self._values(results, call, numbers)
 
     def _launch(self, call: Call, message: list[Any], predicted: PredictedResult) -> Any:
-        """Nobody waits: this call can neither fill the device nor be the one after which a copy has
-        arrived.
-        """
+        """Send a call whose result is known, and do not wait for the engine."""
+        # This is what makes the emulation as fast as it is: a step sends hundreds of operators, and
+        # waiting for each would be two switches between processes. It is safe because the call can
+        # neither fill the device nor be the one after which a copy has arrived.
         numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
         self._engine.queue(self._message("launch", [*message, list(numbers)]))
         self._lowest -= predicted.new
@@ -303,17 +308,16 @@ class Driver:
         return self._values(predicted.results, call, numbers)
 
     def _values(self, results: Any, call: Call, numbers: Iterable[int]) -> Any:
-        """A nest of results as tensors: the argument itself where an operator worked in place; new
-        ones have these numbers.
+        """Return a nest of results as tensors: the argument itself where an operator worked in
+        place; new ones have these numbers.
         """
         free = iter(numbers)
 
         def value(result: Any) -> Any:
             if isinstance(result, Argument):
-                given = call.given[result.place]
-                if (
-                    torch.Tag.inplace_view in call.function.tags
-                ):  # `t_` and the like: its shape here changes, too
+                given = call.given[result.position]
+                # `t_` and the like: the shape of the wrapper here changes, too.
+                if torch.Tag.inplace_view in call.function.tags:
                     with no_dispatch():
                         given.as_strided_(result.form.shape, result.form.stride, result.form.offset)
                 given.form = result.form
@@ -327,16 +331,16 @@ class Driver:
         return replace(results, value)
 
     def line(self) -> str:
-        """The program's own line that is running, `file(line): function`: of the launching thread,
-        also while autograd's runs.
+        """Return the program's own line that is running, `file(line): function`: of the launching
+        thread, also while autograd's runs.
         """
         return _own_line(
             sys._current_frames().get(threading.main_thread().ident or 0), self._folder
         )
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A pinned copy of a tensor in the host's memory. The launching thread pays for it; a
-        loader's own thread does not.
+        """Return a pinned copy of a tensor in the host's memory. The launching thread pays for it;
+        a loader's own thread does not.
         """
         copy = tensor.clone()
         self._pinned[id(copy)] = weakref.ref(copy, lambda _: self._pinned.pop(id(copy), None))
@@ -345,7 +349,7 @@ class Driver:
         return copy
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether `pin` made it, or it is a view of one that `pin` made."""
+        """Return True if `pin` made it, or it is a view of one that `pin` made."""
         return any(each is not None and id(each) in self._pinned for each in (tensor, tensor._base))
 
     def _to_copy(self, source: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -383,12 +387,12 @@ class Driver:
     def _download(
         self, source: Any, target: torch.Tensor | None, *, blocking: bool
     ) -> torch.Tensor:
-        """The tensor's values on the host, in `target` if there is one. Not blocking: they will be
-        there when the copy has arrived.
+        """Return the tensor's values on the host, in `target` if there is one. Not blocking: they
+        will be there when the copy has arrived.
         """
-        with (
-            self._lock
-        ):  # no other thread may be told that it has arrived before its target is known
+        # Held over both: no other thread may learn that the copy has arrived before its target is
+        # known.
+        with self._lock:
             data = self.ask("download", source.handle, not blocking, blocking, self.line())
             if isinstance(data, torch.Tensor):
                 return data if target is None else target.copy_(data)
@@ -403,8 +407,8 @@ def _described(answer: list[Any]) -> tuple[int, TensorForm]:
 
 
 def _results(answer: Any, call: Call) -> tuple[Any, list[int]]:
-    """An answer as a nest of `Argument`, `TensorForm` and values, a tuple where the operator has
-    several results; and the numbers of its new tensors.
+    """Return an answer as a nest of `Argument`, `TensorForm` and values, a tuple where the operator
+    has several results; and the numbers of its new tensors.
     """
     numbers: list[int] = []
     results = _read(answer, call, numbers)
@@ -413,26 +417,27 @@ def _results(answer: Any, call: Call) -> tuple[Any, list[int]]:
 
 
 def _read(answer: Any, call: Call, numbers: list[int]) -> Any:
-    """A function of its own: one that calls itself from inside another is a cycle, and would keep
-    the call's tensors until the next collection.
-    """
+    """Read one part of an answer; note the numbers of new tensors in `numbers`."""
+    # A function of its own: one that calls itself from inside another is a cycle, and would keep
+    # the call's tensors until the next collection, which the memory's books would show.
     if not isinstance(answer, list):
         return answer
     if len(answer) != 5 or not isinstance(answer[4], str):
         return [_read(each, call, numbers) for each in answer]
     number, form = _described(answer)
-    if (place := call.place(number)) is not None:
-        return Argument(place, form)
+    if (position := call.position(number)) is not None:
+        return Argument(position, form)
     numbers.append(number)
     return form
 
 
 def _predicted(results: Any) -> PredictedResult | None:
-    """None if there is a value among the results: another call may have another."""
-    found = list(leaves(results))
-    if not all(result is None or isinstance(result, Argument | TensorForm) for result in found):
+    """Return what the same call will return next time; None if that cannot be known."""
+    # A plain value (a number, a bool) may be another one then.
+    parts = list(leaves(results))
+    if not all(result is None or isinstance(result, Argument | TensorForm) for result in parts):
         return None
-    new = [result for result in found if isinstance(result, TensorForm)]
+    new = [result for result in parts if isinstance(result, TensorForm)]
     return PredictedResult(results, len(new), sum(form.span_bytes() for form in new))
 
 
@@ -460,13 +465,13 @@ class _Module:
         return True
 
     def _is_in_bad_fork(self) -> bool:
-        """As with CUDA, the device is the main process's: a loader's worker that seeds its
-        generators leaves the device's alone.
+        """Return True in a forked process, which has no device, as with CUDA: a loader's worker
+        that seeds its generators leaves the device's alone.
         """
         return _driver().forked
 
     def _lazy_init(self) -> None:
-        """There is nothing to initialise."""
+        """Do nothing: PyTorch calls it before it uses a device."""
 
     def device_count(self) -> int:
         return 1
@@ -505,7 +510,7 @@ def _driver() -> Driver:
 
 
 def install(sock: socket.socket, folder: Path) -> Driver:
-    """Makes `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are
+    """Make `torch.device("virtual")` work, on the engine at the other end of `sock`. Lines are
     those of files below `folder`.
     """
     driver = Driver(sock, folder)
@@ -527,9 +532,9 @@ _KEPT: list[Any] = []
 
 
 def _count_collections(driver: Driver) -> None:
-    """Reports only the collections that the program asks for: when Python collects on its own
-    depends on more than the program.
-    """
+    """Report the collections that the program asks for (`gc.collect()`)."""
+    # Those that Python starts on its own depend on more than the program: counting them would make
+    # the figures of two runs differ.
     collect = gc.collect
 
     def counted(generation: int = 2) -> int:
@@ -540,7 +545,7 @@ def _count_collections(driver: Driver) -> None:
 
 
 def _replace_pinning(driver: Driver) -> None:
-    """Page-locking is a driver's business, and this device's driver is here."""
+    """Have `tensor.pin_memory()` and `is_pinned()` ask this device's driver, not CUDA's."""
 
     def pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
         return driver.pin(self)

@@ -1,5 +1,5 @@
-"""What the engine writes down of a run, and how its owner asks for it. Free of PyTorch: a process
-that only reads the books starts without it.
+"""The books that the engine keeps of a run, and the messages of its owner. Free of PyTorch: a
+process that only reads the books starts without it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the engine saw of one run. Times in µs of the logical clock, per step where a list.
+    """Figures of one run. Times in µs of the logical clock, per step where a list.
 
     `step_flops` and `report_flops`: counted until each step began, and until each report.
     """

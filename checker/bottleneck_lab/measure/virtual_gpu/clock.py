@@ -52,7 +52,7 @@ class Clock:
     _correlation: int = 0
 
     def kernel(self, name: str, flops: float, nbytes: float, line: str = "") -> None:
-        """Launches one kernel: the host goes on as soon as it is queued."""
+        """Launch one kernel: the host goes on as soon as it is queued."""
         self.launches += 1
         self.flops += flops
         self._launch(name, line)
@@ -67,9 +67,9 @@ class Clock:
         blocking: bool,
         line: str,
     ) -> None:
-        """A copy over the host link. From pageable memory it is staged, and the host waits for the
-        stream whatever it asked for.
-        """
+        """Queue a copy over the host link; wait for it if `blocking`."""
+        # From pageable memory the driver stages the copy through its own buffer, and the host waits
+        # for the stream whatever it wanted.
         self._launch(f"copy {direction}", line)
         length_us = self.spec.copy_time_us(nbytes, pinned=pinned)
         self._queue(direction, f"copy {direction}", length_us, line, nbytes, pinned=pinned)
@@ -77,15 +77,15 @@ class Clock:
             self.wait(line, f"wait for copy {direction}")
 
     def wait(self, line: str, name: str = "wait for the stream") -> None:
-        """The host waits until the stream has run everything that is queued."""
+        """Have the host wait until the stream has run everything that is queued."""
         self.waits += 1
         start = self.host_us
         self.host_us = max(self.host_us, self.device_us) + self.spec.wait_us
         self._record("wait", name, start, self.host_us, line)
 
     def pin(self, nbytes: int, line: str) -> None:
-        """The launching thread pins a buffer itself. What a loader's own thread pins costs the
-        launching thread nothing.
+        """Charge the host for a buffer that the launching thread pins itself. What a loader's own
+        thread pins costs that nothing.
 
         Raises ValueError for a negative number of bytes: the program says how many, and no clock
         runs backwards.
@@ -97,21 +97,21 @@ class Clock:
         self._record("pin", "pin memory", start, self.host_us, line, nbytes=nbytes)
 
     def allocate(self, blocks: int) -> None:
-        """The allocator asks the driver for more memory: the host waits for the stream, and then
-        for the driver.
+        """Have the allocator ask the driver for more memory: the host waits for the stream, as in
+        cudaMalloc, and then for the driver.
         """
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
 
     def collect(self, times: int) -> None:
-        """The program's garbage collector went through all objects this many times, as the program
-        says. Raises ValueError for a negative number.
+        """Charge the host for so many full garbage collections, as the program reports them. Raises
+        ValueError for a negative number.
         """
         if times < 0:
             raise ValueError(f"the garbage collector cannot have run {times} times")
         self.host_us += times * self.spec.collect_us
 
     def step(self) -> None:
-        """A new step begins."""
+        """Begin a new step."""
         if self.spans is not None and self.step_starts_us:
             self._close_step()
         self.step_starts_us.append(self.host_us)
@@ -119,11 +119,11 @@ class Clock:
         self.step_flops.append(self.flops)
 
     def report(self) -> None:
-        """The program makes a report."""
+        """Note that the program makes a report."""
         self.report_flops.append(self.flops)
 
     def finish(self) -> None:
-        """The run is over when the stream is empty; no step is open any longer."""
+        """End the run: the last step is closed, and the stream runs dry."""
         if self.spans is not None and self.step_starts_us:
             self._close_step()
         self.host_us = max(self.host_us, self.device_us)

@@ -48,7 +48,7 @@ class Handle:
 
 
 class Described(msgspec.Struct, frozen=True, array_like=True):
-    """What the program needs to know of a tensor in the engine: never a value."""
+    """All that the program learns of a tensor in the engine: never a value."""
 
     number: int
     shape: list[int]
@@ -58,12 +58,12 @@ class Described(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode(value: Any) -> bytes:
-    """A message's body. Raises TypeError for a value that has no form on the wire."""
+    """Return a message's body. Raises TypeError for a value that has no form on the wire."""
     return _ENCODER.encode(value)
 
 
 def decode(body: bytes) -> Any:
-    """The value of a message's body. Raises Malformed."""
+    """Return the value of a message's body. Raises Malformed."""
     try:
         return _DECODER.decode(body)
     except (
@@ -78,7 +78,7 @@ def decode(body: bytes) -> Any:
 
 
 def replace(value: Any, each: Callable[[Any], Any]) -> Any:
-    """The same nest of lists, tuples and dicts, with every leaf replaced by `each` of it.
+    """Return the same nest of lists, tuples and dicts, with every leaf replaced by `each` of it.
 
     PyTorch's own tree functions leave cycles behind that keep tensors alive until the next
     collection: memory would be charged that a program does not hold.
@@ -92,7 +92,7 @@ def replace(value: Any, each: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Everything in a nest that is not a list, tuple or dict."""
+    """Yield everything in a nest that is not a list, tuple or dict."""
     if isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from leaves(item)
@@ -117,7 +117,7 @@ def _extend(value: Any) -> msgspec.msgpack.Ext:
 
 
 def _data(tensor: torch.Tensor) -> bytes:
-    """dtype and shape as text, then the bytes of a tensor in the host's memory."""
+    """Return dtype and shape as text, then the bytes of a tensor in the host's memory."""
     plain = tensor.detach().contiguous()
     head = f"{str(plain.dtype).removeprefix('torch.')}:{','.join(map(str, plain.shape))}".encode()
     return struct.pack("<H", len(head)) + head + plain.flatten().view(torch.uint8).numpy().tobytes()

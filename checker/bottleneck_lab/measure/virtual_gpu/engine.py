@@ -54,7 +54,7 @@ class Engine:
     memory: Memory = field(init=False)
     changes: list[MemoryChange] = field(default_factory=list)
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
-    """What the program handed over at its end."""
+    """The parameters that the program handed over at its end."""
     _closed: Figures | None = None
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     _storages: dict[int, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Engine:
     def call(
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
     ) -> Any:
-        """Runs one operator and returns its result, every tensor described. Raises LookupError for
+        """Run one operator and return its result, every tensor described. Raises LookupError for
         one that is refused, and what the operator raises.
         """
         result, given = self._execute(name, overload, args, kwargs, line)
@@ -85,8 +85,8 @@ class Engine:
         line: str,
         numbers: list[int],
     ) -> None:
-        """The same for a program that knows what the result looks like and does not wait: it has
-        numbered the new tensors itself, below zero.
+        """Run an operator for a program that knows what the result looks like and does not wait: it
+        has numbered the new tensors itself, below zero.
 
         Raises LookupError for numbers that are not free, ValueError where there are not as many
         tensors, and what `call` raises.
@@ -105,12 +105,14 @@ class Engine:
     def _execute(
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
     ) -> tuple[Any, dict[int, int]]:
-        """An operator's result, and the numbers of the tensors that it was given, by their
+        """Return an operator's result, and the numbers of the tensors that it was given, by their
         identity.
         """
         function = _operator(name, overload)
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
+        # Computed at once, on this CPU; only the books say when the device would have run it. So
+        # values are right whatever the order, and no figure depends on how fast this machine is.
         result, flops, waits = _run(function, args, kwargs)
         self._account(function, (args, kwargs), result, flops, line, waits=waits)
         self._follow(given.values(), line)
@@ -119,25 +121,27 @@ class Engine:
     def upload(
         self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str
     ) -> Any:
-        """A tensor of the host's as one of the device's."""
+        """Return a tensor of the host's as one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         return self._describe(data if dtype is None else data.to(dtype), {}, line)
 
     def overwrite(
         self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str
     ) -> None:
-        """Copies a tensor of the host's into one of the device's."""
+        """Copy a tensor of the host's into one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         self._tensors[target.number].copy_(data)
 
     def download(
         self, source: Handle, pinned: bool, blocking: bool, line: str
     ) -> torch.Tensor | int:
-        """A tensor of the device's for the host; where the host does not wait, the number under
-        which it arrives later.
+        """Return a tensor of the device's for the host; where the host does not wait, the number
+        under which it arrives later.
         """
         held = self._tensors[source.number]
         self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
+        # The stream is done by the host's clock, as it always is after a blocking copy: the values
+        # are there. Otherwise they arrive when the host's clock has reached the stream's.
         if self.clock.device_us <= self.clock.host_us:
             return held
         number, self._next = self._next, self._next + 1
@@ -145,16 +149,16 @@ class Engine:
         return number
 
     def arrived(self) -> list[list[Any]]:
-        """Copies that have arrived on the host by now, each with its number. Nobody has their
-        values before.
-        """
+        """Return copies that have arrived on the host by now, each with its number."""
         due = [
             number for number, (at_us, _) in self._under_way.items() if at_us <= self.clock.host_us
         ]
         return [[number, self._under_way.pop(number)[1]] for number in due]
 
     def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
-        """The program has let go of these handles; its garbage collector ran this many times."""
+        """Release these handles, which the program let go of, and charge it for so many runs of its
+        garbage collector.
+        """
         at_us = self.clock.host_us
         self.clock.collect(collections)
         for number in numbers:
@@ -162,8 +166,10 @@ class Engine:
                 self._release(number, at_us, line)
 
     def keep(self, tensors: dict[str, Handle]) -> None:
-        """The program ends and hands over its parameters: the books are closed. Raises LookupError
-        if they have been: no work is left for afterwards.
+        """Take over the parameters of a program that ends, and close the books.
+
+        Raises LookupError if they have been closed: no work may be left for afterwards, where
+        nobody counts its time.
         """
         if self._closed:
             raise LookupError("the parameters have been handed over already")
@@ -176,12 +182,12 @@ class Engine:
             self.changes.append(MemoryChange(at_us, storage, changed, self.memory.allocated, line))
 
     def step(self) -> None:
-        """A step of the program begins."""
+        """Begin a step of the program."""
         self.clock.step()
         self.memory.step()
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """What a program may ask, by name."""
+        """Return what a program may ask, by name."""
         clock, memory = self.clock, self.memory
         mine = (self.call, self.upload, self.overwrite, self.download, self.step, self.keep)
         theirs = (clock.pin, clock.wait, clock.report, memory.empty_cache)
@@ -191,7 +197,7 @@ class Engine:
         }
 
     def figures(self) -> Figures:
-        """What was seen until the program ended, or until now; the stream has run dry."""
+        """Return what was seen until the program ended, or until now; the stream has run dry."""
         if self._closed:
             return self._closed
         self.clock.finish()
@@ -213,7 +219,7 @@ class Engine:
         )
 
     def books(self) -> Books:
-        """All that was written down."""
+        """Return all that was written down."""
         kept = {
             name: KeptArray(list(tensor.shape), _float32(tensor))
             for name, tensor in self.kept.items()
@@ -230,9 +236,10 @@ class Engine:
         return tensor
 
     def _describe(self, value: Any, given: dict[int, int], line: str) -> Any:
-        """A tensor that was an argument keeps its handle; a new one gets the next."""
+        """Return a tensor that was an argument keeps its handle; a new one gets the next."""
         if not isinstance(value, torch.Tensor):
             return value
+        # In-place operators return their argument: the same object, and so the same handle.
         number = given.get(id(value))
         if number is None:
             number = self._take_in(value, line)
@@ -260,8 +267,9 @@ class Engine:
         return self._tensors.pop(number)
 
     def _follow(self, numbers: Iterable[int], line: str) -> None:
-        """An operator may have given its `out=` a larger storage. Where the device has no room for
-        that, the tensor is gone.
+        """Charge the memory's books where an operator has given its `out=` a larger storage.
+
+        Raises OutOfMemory where the device has no room for that; the tensor is then gone.
         """
         for number in numbers:
             if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
@@ -270,12 +278,13 @@ class Engine:
     def _account(
         self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool
     ) -> None:
-        """Time and waits of an operator. A view costs the device nothing."""
+        """Charge an operator's time and wait to the clock. A view costs the device nothing."""
         name = function.overloadpacket.__name__
         if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
             return
         if is_composite(function) and _is_view_of(result, inputs):
             return
+        # Every tensor is read or written once: what a kernel with perfect caches would move.
         tensors = [value for value in leaves((inputs, result)) if isinstance(value, torch.Tensor)]
         self.clock.kernel(name, flops, sum(tensor.nbytes for tensor in tensors), line)
         if waits:
@@ -300,8 +309,8 @@ def _operator(name: str, overload: str) -> Any:
 
 
 def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
-    """An operator's result, its floating-point operations by PyTorch's own formulas for products
-    and convolutions (elementwise ones count none), and whether the host must wait for it.
+    """Return an operator's result, its floating-point operations by PyTorch's own formulas for
+    products and convolutions (elementwise ones count none), and whether the host must wait for it.
 
     In inference mode a program sends operators such as `linear` whole, which autograd takes apart;
     then the parts are counted.
@@ -318,7 +327,9 @@ def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
 
 
 def _not_in_place(packet: Any) -> Any:
-    """`addmm` for `addmm_`: PyTorch has formulas only for operators that make a new tensor."""
+    """Return `addmm` for `addmm_`: PyTorch has formulas only for operators that make a new
+    tensor.
+    """
     return getattr(aten, packet.__name__.removesuffix("_"), packet)
 
 
@@ -335,7 +346,7 @@ class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
 
 
 def _is_view_of(result: Any, inputs: Any) -> bool:
-    """Whether an operator such as `reshape` has made nothing new."""
+    """Return True if an operator such as `reshape` has made nothing new."""
     if not isinstance(result, torch.Tensor):
         return False
     storage = result.untyped_storage().data_ptr()
@@ -346,14 +357,17 @@ def _is_view_of(result: Any, inputs: Any) -> bool:
 
 
 def _waits(function: Any, args: Any) -> bool:
-    """Whether the host must wait for the result: its value, or a shape that depends on values."""
+    """Return True if the host must wait for the result: its value, or a shape that depends on
+    values.
+    """
     if torch.Tag.data_dependent_output in function.tags:
         return True
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
+        # A boolean index has as many results as it has True: on a GPU the host waits for that
+        # count.
         masked = any(index is not None and index.dtype in _MASKS for index in args[1])
-        fills = (
-            len(args) > 2 and args[2].numel() == 1
-        )  # becomes a masked fill, whose shape is known
+        # With a single value `x[mask] = v` becomes a masked fill, whose shape is known.
+        fills = len(args) > 2 and args[2].numel() == 1
         return masked and not fills
     return torch.Tag.dynamic_output_shape in function.tags
 
@@ -370,7 +384,7 @@ class Server:
         self._failed: list[Any] | None = None
 
     def serve(self) -> None:
-        """Says that it is there, then answers. Returns when the owner is gone, in the middle of an
+        """Say that it is there, then answers. Returns when the owner is gone, in the middle of an
         answer too: so a capture ends that is stopped.
         """
         with contextlib.suppress(EOFError, OSError):
@@ -384,7 +398,7 @@ class Server:
                     watched.remove(self._program.sock)
 
     def _answer_program(self) -> bool:
-        """Answers the calls that have come; False when the program is gone or speaks no protocol:
+        """Answer the calls that have come; False when the program is gone or speaks no protocol:
         nothing more is read of it.
         """
         try:
@@ -402,7 +416,7 @@ class Server:
         return True
 
     def _launch(self, args: list[Any]) -> list[Any] | None:
-        """Runs an operator that nobody waits for. What goes wrong with it is told in answer to the
+        """Run an operator that nobody waits for. What goes wrong with it is told in answer to the
         next call, as a GPU does.
         """
         answer = _attempt(self._engine.launch, args)
@@ -412,7 +426,7 @@ class Server:
         return [False, kind, f"{words} (launched at {args[4]})" if len(args) > 4 else words]
 
     def _answer(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """`[True, result, copies that have arrived, bytes that are free]`, or `[False, kind,
+        """Return `[True, result, copies that have arrived, bytes that are free]`, or `[False, kind,
         words]` of what went wrong with the call or one before.
         """
         failed, self._failed = self._failed, None
@@ -424,7 +438,7 @@ class Server:
         )
 
     def _answer_owner(self, body: bytes) -> None:
-        """Opens the books of a run, or closes and sends them."""
+        """Open the books of a run, or close and send them."""
         question = msgspec.msgpack.decode(body, type=Begin | End)
         if isinstance(question, Begin):
             self._engine = Engine(question.spec, recording=question.recording)
@@ -434,7 +448,7 @@ class Server:
 
 
 def _attempt(function: Callable[..., Any], args: list[Any]) -> list[Any]:
-    """`[True, result]`, or `[False, kind, words]`."""
+    """Call the function; return `[True, result]`, or `[False, kind, words]` of what it raised."""
     try:
         return [True, function(*args)]
     except OutOfMemory as error:
@@ -449,6 +463,8 @@ def main() -> None:
     parser.add_argument("--program", type=int, required=True)
     parser.add_argument("--owner", type=int, required=True)
     options = parser.parse_args()
+    # One thread: sums are then added up in the same order on every machine. Autograd runs in the
+    # program, which sends its operators one by one; here it would only keep tensors alive.
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     with contextlib.ExitStack() as stack:

@@ -30,7 +30,7 @@ class Frames:
         self._queued = bytearray()
 
     def queue(self, body: bytes) -> None:
-        """A message that may travel with later ones, at the latest with the next that is sent.
+        """Hold a message that may travel with later ones, at the latest with the next that is sent.
         Raises OSError when the other side is gone.
         """
         self._queued += _LENGTH.pack(len(body)) + body
@@ -38,7 +38,7 @@ class Frames:
             self._flush()
 
     def send(self, body: bytes) -> None:
-        """Sends a message, and before it all that is queued. Raises OSError when the other side is
+        """Send a message, and before it all that is queued. Raises OSError when the other side is
         gone.
         """
         self._queued += _LENGTH.pack(len(body)) + body
@@ -49,15 +49,15 @@ class Frames:
         self.sock.sendall(queued)
 
     def receive(self) -> bytes:
-        """The next message. Raises EOFError when the other side is gone, Malformed for a length
-        that none has.
+        """Return the next message. Raises EOFError when the other side is gone, Malformed for a
+        length that none has.
         """
         while (body := self.come()) is None:
             self.read()
         return body
 
     def read(self) -> None:
-        """Reads what has come, and waits where nothing has. Raises EOFError when the other side is
+        """Read what has come, and wait where nothing has. Raises EOFError when the other side is
         gone.
         """
         chunk = self.sock.recv(_CHUNK_BYTES)
@@ -66,8 +66,8 @@ class Frames:
         self._come += chunk
 
     def come(self) -> bytes | None:
-        """The next message, if all of it has been read. Raises Malformed for a length that none
-        has.
+        """Return the next message, if all of it has been read. Raises Malformed for a length that
+        none has.
         """
         if len(self._come) < _LENGTH.size:
             return None

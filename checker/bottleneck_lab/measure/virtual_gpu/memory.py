@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 BLOCK_BYTES = 2 << 20
-"""What the allocator asks of the device at a time, as PyTorch's does for small tensors."""
+"""Bytes that the allocator requests from the device at a time, as PyTorch's does for small tensors.
+"""
 ROUND_BYTES = 512
 
 
@@ -52,17 +53,14 @@ class Memory:
         return self.capacity_bytes - self.allocated
 
     def hold(self, storage: int, nbytes: int) -> int:
-        """One more tensor lies in this storage. Returns the blocks that had to be asked for. Raises
-        OutOfMemory, and then holds nothing more.
+        """Return one more tensor lies in this storage. Returns the blocks that had to be asked for.
+        Raises OutOfMemory, and then holds nothing more.
         """
-        size, known, before = (
-            -(-nbytes // ROUND_BYTES) * ROUND_BYTES,
-            self._sizes.get(storage, 0),
-            self.reserved,
-        )
+        size = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
+        known, before = self._sizes.get(storage, 0), self.reserved
         more = max(0, size - known)
         if self.allocated + more > self.capacity_bytes:
-            raise OutOfMemory(self.says(nbytes))
+            raise OutOfMemory(self.message(nbytes))
         self._sizes[storage] = known + more
         self._holders[storage] += 1
         self.allocated += more
@@ -71,22 +69,22 @@ class Memory:
         return (self.reserved - before) // BLOCK_BYTES
 
     def release(self, storage: int) -> None:
-        """One tensor fewer lies in this storage; with the last one its bytes are free."""
+        """Take one tensor out of this storage; with the last one its bytes are free."""
         self._holders[storage] -= 1
         if not self._holders[storage]:
             del self._holders[storage]
             self.allocated -= self._sizes.pop(storage)
 
     def empty_cache(self) -> None:
-        """Gives back what is reserved and not allocated."""
+        """Give back what is reserved and not allocated."""
         self.reserved = -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES
 
     def step(self) -> None:
-        """A new step begins."""
+        """Begin a new step."""
         self.step_bytes.append(self.allocated)
 
-    def says(self, nbytes: int) -> str:
-        """PyTorch's own words for it, with these figures."""
+    def message(self, nbytes: int) -> str:
+        """Return PyTorch's own message for it, with these figures."""
         mib = 1 << 20
         return (
             f"virtual GPU out of memory. Tried to allocate {nbytes / mib:.2f} MiB. The device has a"

@@ -1,4 +1,4 @@
-"""What PyTorch itself says of its operators."""
+"""Look up what PyTorch itself declares of its operators."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 
 @cache
 def is_composite(function: Any) -> bool:
-    """Whether PyTorch makes an operator up of others wherever autograd sees it."""
+    """Return True if PyTorch makes an operator up of others wherever autograd sees it."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key))
 
 
 @cache
 def is_predictable(function: Any) -> bool:
-    """Whether shapes, strides and types of an operator's result follow from those of its arguments,
-    whatever values they hold.
+    """Return True if shapes, strides and types of an operator's result follow from those of its
+    arguments, whatever values they hold.
     """
     reads = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return not reads.intersection(function.tags) and not is_composite(function)

@@ -28,7 +28,7 @@ class EngineOwner:
         self._started = False
 
     def begin(self, spec: GpuSpec, *, recording: bool = False) -> None:
-        """Opens the books of a new run; tensors of the last one are gone. Does not wait for a
+        """Open the books of a new run; tensors of the last one are gone. Does not wait for a
         process that is still starting.
 
         Raises VerifierFault when the engine is gone.
@@ -36,13 +36,13 @@ class EngineOwner:
         self._send(Begin(spec, recording))
 
     def wait_started(self) -> None:
-        """Raises VerifierFault if the engine could not start."""
+        """Raise VerifierFault if the engine could not start."""
         if not self._started:
             self._receive()
             self._started = True
 
     def end(self) -> Books:
-        """Closes the books. Raises VerifierFault when the engine is gone, or a program had it write
+        """Close the books. Raises VerifierFault when the engine is gone, or a program had it write
         down what no book can hold.
         """
         self.wait_started()
@@ -71,7 +71,7 @@ def _gone(error: Exception) -> VerifierFault:
 
 @contextmanager
 def engine_process() -> Iterator[EngineOwner]:
-    """A running engine; it ends with this context, or with the process that opened it."""
+    """Yield a running engine; it ends with this context, or with the process that opened it."""
     program, theirs = socket.socketpair()
     owner, owners = socket.socketpair()
     command = [sys.executable, "-I", "-m", "bottleneck_lab.measure.virtual_gpu.engine"]
@@ -86,6 +86,7 @@ def engine_process() -> Iterator[EngineOwner]:
             )
         try:
             yield EngineOwner(process, owner, program)
-        finally:  # it holds nothing that is worth an orderly end, which takes PyTorch a second
+        finally:
+            # It holds nothing that is worth an orderly end, which takes PyTorch a second.
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""What the virtual GPU stands for: its figures, as data with their source."""
+"""The GPU that the virtual one stands for: its figures, as data with their source."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity_bytes: int
 
     def kernel_time_us(self, flops: float, nbytes: float) -> float:
-        """The roofline: the longer of computing and moving, and never shorter than the shortest
-        kernel.
+        """Return the roofline: the longer of computing and moving, and never shorter than the
+        shortest kernel.
         """
         compute_us = flops / self.flops_per_s * self.scale * 1e6
         move_us = nbytes / self.bytes_per_s * self.scale * 1e6
         return max(self.kernel_us, compute_us, move_us)
 
     def copy_time_us(self, nbytes: float, *, pinned: bool) -> float:
-        """A copy over the host link; its bytes are scaled as the device's are."""
+        """Return a copy over the host link; its bytes are scaled as the device's are."""
         rate = self.link_bytes_per_s if pinned else self.pageable_bytes_per_s
         return self.kernel_us + nbytes / rate * self.scale * 1e6
 
     def pin_time_us(self, nbytes: float) -> float:
-        """Host time for pinning a copy of a pageable tensor: page-locking, and one copy at the
-        host's own speed.
+        """Return the host's time, µs, for pinning a copy of a pageable tensor: page-locking, and
+        one copy at the host's own speed.
         """
         return self.pin_us + nbytes / self.pageable_bytes_per_s * self.scale * 1e6
 

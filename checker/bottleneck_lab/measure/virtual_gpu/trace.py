@@ -33,7 +33,7 @@ _MEMORY = {True: "Pinned", False: "Pageable"}
 
 
 def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0) -> None:
-    """Writes the timeline to `trace` (.json.gz), without the first steps: they warm up."""
+    """Write the timeline to `trace` (.json.gz), without the first steps: they warm up."""
     begin = _begin_us(books.spans, skip_steps)
     spans = [span for span in books.spans if span.start_us >= begin]
     content = {
@@ -66,7 +66,9 @@ def _labels() -> Iterator[dict[str, Any]]:
 
 
 def _lines(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
-    """The program's lines, as the frames of a stack: one row for as long as the host was in a line."""
+    """Yield the program's lines, as the frames of a stack: one row for as long as the host was in a
+    line.
+    """
     hosts = (span for span in spans if span.kind in _HOST_ROWS and span.line)
     for line, group in groupby(hosts, key=lambda span: span.line):
         rows = list(group)
@@ -122,7 +124,9 @@ def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
 
 
 def _operator(span: Span) -> str:
-    """The operator's own name: `copy_` for copies, and what is waited for by its last word."""
+    """Return the operator's own name: `copy_` for copies, and what is waited for by its last
+    word.
+    """
     return "copy_" if "copy" in span.name else span.name.split()[-1]
 
 
