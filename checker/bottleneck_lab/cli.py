@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bottleneck_lab.commands.plain import PlainLines
 from bottleneck_lab.errors import ExitCode, LabError
-from bottleneck_lab.needs import require_linux, require_packages
+from bottleneck_lab.needs import EXTRAS, missing_package, require_linux, require_packages
 from bottleneck_lab.workspace.atomic import explain
 
 SECTIONS = {
@@ -87,18 +87,6 @@ SECTIONS = {
     },
 }
 """Every command by section, with the first paragraph of its docstring; a test compares the two."""
-
-_COHORT = {
-    "alembic": "alembic",
-    "argon2": "argon2-cffi",
-    "fastapi": "fastapi",
-    "jinja2": "jinja2",
-    "multipart": "python-multipart",
-    "segno": "segno",
-    "sqlalchemy": "sqlalchemy",
-    "uvicorn": "uvicorn",
-}
-"""Modules of the extra `cohort`, which only instructors need, and their packages."""
 
 _ANYWHERE = ("list", "doctor", "report", "compare", "verify")
 """Commands that also run on Windows. macOS runs more; commands that need Linux report it
@@ -200,7 +188,7 @@ def _loaded(name: str) -> Any:
     if sys.platform == "win32" and name not in _ANYWHERE:
         require_linux(f"`lab {name}`")
     if name == "cohort":
-        require_packages("cohort", **_COHORT)
+        require_packages("cohort", **EXTRAS["cohort"])
     module = module_of(name)
     if name not in _GROUPS:
         app = typer.Typer(add_completion=False, **_PLAIN)
@@ -277,6 +265,12 @@ def _report_bug(error: Exception) -> ExitCode:
     """
     if os.environ.get("BOTTLENECK_LAB_DEBUG"):
         raise error
+    if isinstance(error, ModuleNotFoundError):
+        # A lab's own files, too, may need a package of an extra that is not installed.
+        missing = missing_package(error)
+        if missing:
+            _print_error(missing.message, missing.remedy)
+            return missing.exit_code
     where = ""
     trace = error.__traceback__
     while trace:

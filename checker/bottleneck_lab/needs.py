@@ -15,6 +15,34 @@ from pathlib import Path
 
 from bottleneck_lab.errors import MachineError
 
+EXTRAS: dict[str, dict[str, str]] = {
+    "labs": {
+        "torch": "PyTorch",
+        "torchvision": "torchvision",
+        "PIL": "Pillow",
+        "nvtx": "nvtx",
+        "starlette": "Starlette",
+        "uvicorn": "uvicorn",
+        "httptools": "httptools",
+    },
+    "gpu": {"pynvml": "nvidia-ml-py"},
+    "ncu": {"ncu_report": "ncu-report"},
+    "cohort": {
+        "alembic": "alembic",
+        "argon2": "argon2-cffi",
+        "fastapi": "fastapi",
+        "httptools": "httptools",
+        "jinja2": "jinja2",
+        "multipart": "python-multipart",
+        "prometheus_client": "prometheus-client",
+        "segno": "segno",
+        "sqlalchemy": "sqlalchemy",
+        "uvicorn": "uvicorn",
+    },
+    "ray": {"ray": "ray"},
+}
+"""The modules of each extra that one of our commands imports by name, and their packages."""
+
 DALI_BUILDS = {"dali": "nvidia-dali-cuda130", "dali-cuda12": "nvidia-dali-cuda120"}
 """Extras that bring DALI, each with the distribution that it installs."""
 
@@ -39,19 +67,34 @@ def install_command(extra: str) -> str:
 
 
 def require_packages(extra: str, **modules: str) -> None:
-    """Raise MachineError that names `extra` when one of the top-level `modules`, each with its
-    package's name, is not installed.
+    """Raise MachineError that names `extra` if one of its top-level `modules` is not installed.
 
-    Imports none of them.
+    Each module comes with its package's name. None is imported.
     """
     missing = [
         package for module, package in modules.items() if importlib.util.find_spec(module) is None
     ]
     if missing:
-        raise MachineError(
-            f"Not installed for this Python: {', '.join(missing)}.",
-            f"Run `{install_command(extra)}`.",
-        )
+        raise _not_installed(missing, extra)
+
+
+def missing_package(error: ModuleNotFoundError) -> MachineError | None:
+    """Return a failed import of an extra's module as an error that names the extra.
+
+    None if no extra brings the module.
+    """
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return _not_installed([modules[module]], extra)
+    return None
+
+
+def _not_installed(packages: list[str], extra: str) -> MachineError:
+    return MachineError(
+        f"Not installed for this Python: {', '.join(packages)}.",
+        f"Run `{install_command(extra)}`.",
+    )
 
 
 def require_lab_packages() -> None:

@@ -6,6 +6,7 @@ Nothing here imports torch: the answer must come quickly, even when torch is wha
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -426,11 +427,20 @@ def probe_data() -> list[Requirement]:
 
 def probe_perf_analyzer() -> Requirement:
     """Check for Triton's own load generator, installed next to it."""
+    unlocks = "the same load from Triton's own tool, next to `lab run`'s"
+    if importlib.util.find_spec("httptools") is None:  # which our own load generator imports
+        return Requirement(
+            "perf_analyzer",
+            False,
+            "httptools is not installed",
+            unlocks,
+            "optional",
+            install_command("labs"),
+        )
     from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
         PerfAnalyzer,  # half a second, of every command
     )
 
-    unlocks = "the same load from Triton's own tool, next to `lab run`'s"
     try:
         version = PerfAnalyzer(dataset_root("tritonserver")).version()
     except MachineError as missing:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.catalog import content_roots, find_lab, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import progress
@@ -64,6 +64,8 @@ def check(
     the lab teaches; the starter is correct and FAILs for its declared reason; the solution and
     every variant PASS; every mutant FAILs for its declared reason.
     """
+    if not static:
+        require_torch("`lab dev check`")
     rows = []
     for row in _rows_of(labs, static=static, only=only, name=name, device=device):
         rows.append(row)
@@ -198,6 +200,7 @@ def play(
             "--no-check measures nothing, so --solution cannot be checked.",
             "Use only one of the two.",
         )
+    require_torch("`lab dev play`")
     played = find_lab(lab)
     status = play_through(
         played,

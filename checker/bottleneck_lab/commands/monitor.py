@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -16,9 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from bottleneck_lab.capture.monitor import Sample, Sampler, open_nvml
-from bottleneck_lab.capture.prometheus import LatestSample, serve
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, note
+from bottleneck_lab.needs import require_packages
+
+if TYPE_CHECKING:
+    from bottleneck_lab.capture.prometheus import LatestSample
 
 EXAMPLE = "lab monitor --steps /tmp/steps --prometheus 9105"
 
@@ -29,7 +33,10 @@ _Port = Annotated[
         min=0,
         max=65535,
         metavar="PORT",
-        help="Serve the latest sample to Prometheus on this port, to this machine only.",
+        help=(
+            "Serve the latest sample to Prometheus on this port, to this machine only. Needs the"
+            " extra `cohort`."
+        ),
     ),
 ]
 _Steps = Annotated[
@@ -80,7 +87,9 @@ def _served(port: int | None) -> Iterator[LatestSample | None]:
     if port is None:
         yield None
         return
-    with serve(port) as (address, latest):
+    require_packages("cohort", prometheus_client="prometheus-client")
+    prometheus = import_module("bottleneck_lab.capture.prometheus")
+    with prometheus.serve(port) as (address, latest):
         note(f"Prometheus can scrape {address}")
         yield latest
 

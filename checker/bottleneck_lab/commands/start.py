@@ -19,7 +19,7 @@ from bottleneck_lab.needs import require_lab_packages
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.progress import note_start
-from bottleneck_lab.workspace.start import start_workspace
+from bottleneck_lab.workspace.start import in_repository, start_workspace
 
 EXAMPLE = "lab start idle-gpu ~/labs/idle-gpu"
 
@@ -111,5 +111,10 @@ def _show(workspace: Workspace, *, new: bool) -> None:
             if missing:
                 say(missing, style="dim")
     say(f"  read   README.md\n  edit   {', '.join(spec.editable) or 'diagnosis.toml'}")
+    if new and in_repository(workspace.root):
+        say(
+            "This folder lies in a git repository; a .gitignore of its own keeps it out of that.",
+            style="dim",
+        )
     folder = min(os.path.relpath(workspace.root), str(workspace.root), key=len)
     say(f"\nNext: cd {shlex.quote(folder)} && lab {spec.evidence}", style="bold")

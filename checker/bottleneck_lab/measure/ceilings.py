@@ -27,6 +27,7 @@ from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.measure.machine import cpu_model, installed_version
+from bottleneck_lab.needs import require_packages
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.home import home
 
@@ -109,12 +110,9 @@ def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
 
     Raises MachineError if there is no torch, or no GPU.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MachineError(
-            "PyTorch is not installed.", "Install it: `lab doctor` shows how."
-        ) from error
+    require_packages("labs", torch="PyTorch")
+    import torch
+
     if device == "cpu":
         return _cpu_ceilings(on_step)
     if not torch.cuda.is_available():

@@ -31,6 +31,7 @@ from bottleneck_lab.workspace.folder import (
     sums_of,
 )
 
+GITIGNORE = ".gitignore"
 _STARTING = "workspace.json.starting"
 """Name of `workspace.json` until everything else is in place."""
 
@@ -111,9 +112,18 @@ def _fill(root: Path, files: dict[str, bytes], info: bytes) -> None:
     write_bytes(state / _STARTING, info)
     for name, data in files.items():
         write_bytes(root / name, data, scratch=state)
+    if in_repository(root) and not (root / GITIGNORE).exists():
+        # As venv does: a lab inside somebody's repository stays out of its commits, and out of the
+        # linters that read .gitignore.
+        write_bytes(root / GITIGNORE, b"# Created by `lab start`.\n*\n", scratch=state)
     with explained(root):
         (state / _STARTING).rename(state / "workspace.json")
         sync_folder(state)
+
+
+def in_repository(folder: Path) -> bool:
+    """Return True if `folder` lies in a git repository. In a worktree `.git` is a file."""
+    return any((parent / ".git").exists() for parent in folder.parents)
 
 
 def _empty(root: Path, files: dict[str, bytes], *, keep_root: bool) -> None:
@@ -123,7 +133,7 @@ def _empty(root: Path, files: dict[str, bytes], *, keep_root: bool) -> None:
     """
     if not root.is_dir():
         return
-    ours = {STATE, *(Path(name).parts[0] for name in files)}
+    ours = {STATE, GITIGNORE, *(Path(name).parts[0] for name in files)}
     with suppress(OSError):
         for path in list(root.iterdir()):
             if path.name in ours:

@@ -640,3 +640,21 @@ def test_a_file_system_without_hard_links_keeps_a_verdict_all_the_same(
         atomic.write_bytes(tmp_path / "0001.json", b"second", replace=False)
     assert [path.name for path in tmp_path.iterdir()] == ["0001.json"]
     assert (tmp_path / "0001.json").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_lab_inside_a_repository_keeps_itself_out_of_it(content, tmp_path, kind):
+    """In a worktree, `.git` is a file."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    if kind == "folder":
+        (repository / ".git").mkdir()
+    else:
+        (repository / ".git").write_text("gitdir: elsewhere\n")
+    workspace, _ = start_workspace(catalog.find_lab("slow"), repository / "labs" / "slow", "cpu")
+    assert (workspace.root / ".gitignore").read_text().splitlines()[-1] == "*"
+    assert workspace.changed_lab() is None
+
+
+def test_a_lab_of_its_own_may_become_a_repository(workspace):
+    assert not (workspace.root / ".gitignore").exists()

@@ -16,6 +16,7 @@ from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules.declarations import at
 from bottleneck_lab.measure.lab_rules.proofs import LEAST_VARIANTS, variants
+from bottleneck_lab.needs import missing_package
 
 
 def workloads(lab: Lab) -> Iterator[str]:
@@ -63,6 +64,8 @@ def judge(lab: Lab) -> Iterator[str]:
     try:
         module = load_judge(lab)
     except Exception as error:  # whatever the author's code raises
+        if isinstance(error, ModuleNotFoundError) and missing_package(error):
+            raise  # it says nothing of the lab, only of this installation
         yield f"{raised_at(error, lab.path)}: {type(error).__name__}: {error}."
         return
     yield from (f"{path}: {problem}" for problem in _uncallable(vars(module), calls))
