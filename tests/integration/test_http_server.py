@@ -58,8 +58,8 @@ def test_each_wrong_server_fails_for_its_reason(author):
 
 @pytest.mark.slow
 def test_a_run_shows_the_rate_by_clients_and_both_loops(author):
-    place = author.start("price-board")
-    done = author.lab("run", at=place)
+    workspace = author.start("price-board")
+    done = author.lab("run", at=workspace)
     assert done.returncode == 0, done.stderr
     rates = [
         float(line.split()[1]) for line in done.stdout.splitlines() if line.strip().endswith("█")

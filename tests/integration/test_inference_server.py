@@ -40,12 +40,12 @@ needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
 @pytest.fixture
 def learner(tmp_path, photos) -> Learner:
     """A learner whose photographs, and Triton if there is one, are set up already."""
-    found = Learner(tmp_path, ROOT)
-    (found.home / "datasets").mkdir(parents=True)
-    (found.home / "datasets" / "photos").symlink_to(photos)
+    newcomer = Learner(tmp_path, ROOT)
+    (newcomer.home / "datasets").mkdir(parents=True)
+    (newcomer.home / "datasets" / "photos").symlink_to(photos)
     if not NO_TRITON:
-        (found.home / "datasets" / "tritonserver").symlink_to(dataset_root("tritonserver"))
-    return found
+        (newcomer.home / "datasets" / "tritonserver").symlink_to(dataset_root("tritonserver"))
+    return newcomer
 
 
 def started(learner: Learner) -> Path:
@@ -55,13 +55,13 @@ def started(learner: Learner) -> Path:
     return learner.folder / "work"
 
 
-def on_triton(place: Path, solution: Path | None = None) -> Path:
+def on_triton(workspace: Path, solution: Path | None = None) -> Path:
     """The workspace, with its models on Triton, or the solution's."""
-    entry = place / "serve.py"
+    entry = workspace / "serve.py"
     entry.write_text(entry.read_text().replace('SERVER = "python"', 'SERVER = "triton"'))
     for file in (solution / "models").rglob("*.p*") if solution else ():
-        (place / file.relative_to(solution)).write_bytes(file.read_bytes())
-    return place
+        (workspace / file.relative_to(solution)).write_bytes(file.read_bytes())
+    return workspace
 
 
 def rates(shown: str) -> list[float]:
@@ -87,17 +87,19 @@ def tritons() -> list[int]:
 def test_a_run_shows_the_plateau_and_both_loops(learner):
     done = learner.lab("run", at=started(learner))
     assert done.returncode == 0, done.stderr
-    found = rates(done.stdout)
-    assert len(found) == 6
-    assert found[-1] < 1.5 * found[3], "from 8 images on, larger batches bring next to nothing"
+    per_second = rates(done.stdout)
+    assert len(per_second) == 6
+    assert per_second[-1] < 1.5 * per_second[3], (
+        "from 8 images on, larger batches bring next to nothing"
+    )
     assert "Open loop:" in done.stdout
 
 
 def test_a_capture_shows_the_batches_and_its_report_draws_the_plateau(learner):
-    place = started(learner)
-    done = learner.lab("profile", at=place)
+    workspace = started(learner)
+    done = learner.lab("profile", at=workspace)
     assert done.returncode == 0, done.stderr
-    serving = learner.json("report", at=place)["summary"]["serving"]
+    serving = learner.json("report", at=workspace)["summary"]["serving"]
     assert serving["batches"] >= 3
     assert {part["name"] for part in serving["parts"]} >= {
         "queue",
@@ -106,10 +108,10 @@ def test_a_capture_shows_the_batches_and_its_report_draws_the_plateau(learner):
         "postprocess",
     }
     assert serving["idle_share"] > 0.5
-    assert learner.lab("report", "--html", "page.html", at=place).returncode == 0
-    page = (place / "page.html").read_text()
+    assert learner.lab("report", "--html", "page.html", at=workspace).returncode == 0
+    page = (workspace / "page.html").read_text()
     assert "Maximum batch size" in page
-    (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
+    (kept,) = (workspace / ".lab" / "captures").glob("*/plateau.json")
     assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [
         1,
         2,
@@ -129,14 +131,14 @@ torch.cuda.nvtx.range_pop = lambda: None
 
 
 def test_what_nsys_runs_loads_the_server_and_marks_its_parts_meanwhile(learner):
-    place = started(learner)
-    entry = place / "serve.py"
+    workspace = started(learner)
+    entry = workspace / "serve.py"
     entry.write_text(TOLD + entry.read_text())
     done = subprocess.run(
         kind_of(find_lab("past-the-plateau")).program(
             find_lab("past-the-plateau"), "virtual", "nsys"
         ),
-        cwd=place,
+        cwd=workspace,
         env={
             **learner.environment,
             "LAB_DEVICE": "virtual",
@@ -156,12 +158,12 @@ def test_what_nsys_runs_loads_the_server_and_marks_its_parts_meanwhile(learner):
 @pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
 @pytest.mark.parametrize("server", ["python", pytest.param("triton", marks=needs_triton)])
 def test_the_real_nsys_sees_a_server_under_load(server, learner):
-    place = started(learner)
+    workspace = started(learner)
     if server == "triton":
-        on_triton(place)
-    done = learner.lab("profile", "--tool", "nsys", at=place)
+        on_triton(workspace)
+    done = learner.lab("profile", "--tool", "nsys", at=workspace)
     assert done.returncode == 0, done.stderr
-    (report,) = (place / ".lab" / "captures").glob("*-nsys/report.sqlite")
+    (report,) = (workspace / ".lab" / "captures").glob("*-nsys/report.sqlite")
     with closing(sqlite3.connect(report)) as database:
         seen = dict(
             database.execute("select text, count(*) from NVTX_EVENTS group by text").fetchall()
@@ -179,26 +181,26 @@ def test_the_real_nsys_sees_a_server_under_load(server, learner):
 def test_a_rehearsed_gpu_goes_from_run_to_capture_to_check_and_nothing_calls_it_emulated(
     server, learner, monkeypatch
 ):
-    lab, place = find_lab("past-the-plateau"), started(learner)
+    lab, workspace = find_lab("past-the-plateau"), started(learner)
     if server == "triton":
-        on_triton(place)
+        on_triton(workspace)
     learner.environment |= {pretend_gpu.VARIABLE: str(pretend_gpu.HERE), "OMP_NUM_THREADS": "1"}
-    done = learner.lab("run", "--device", "cuda", at=place)
+    done = learner.lab("run", "--device", "cuda", at=workspace)
     assert done.returncode == 0, done.stderr
     assert len(rates(done.stdout)) == 6
-    assert learner.lab("profile", "--device", "cuda", at=place).returncode == 0
-    (trace,) = (place / ".lab" / "captures").glob("*/trace.json.gz")
-    told = gzip.decompress(trace.read_bytes()).decode()
-    assert re.search(r'"name": "inference \(batch \d+\)"', told)
-    assert "emulated" not in told
+    assert learner.lab("profile", "--device", "cuda", at=workspace).returncode == 0
+    (trace,) = (workspace / ".lab" / "captures").glob("*/trace.json.gz")
+    content = gzip.decompress(trace.read_bytes()).decode()
+    assert re.search(r'"name": "inference \(batch \d+\)"', content)
+    assert "emulated" not in content
     assert not json.loads(trace.with_name("capture.json").read_text())["emulated"]
-    serving = learner.json("report", at=place)["summary"]["serving"]
+    serving = learner.json("report", at=workspace)["summary"]["serving"]
     assert serving["batches"] >= 3
     for name in ("BOTTLENECK_LAB_HOME", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, learner.environment[name])
-    (place / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
+    (workspace / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
     with pretend_gpu.installed():
-        verdict = proving.check(lab, place, "cuda")
+        verdict = proving.check(lab, workspace, "cuda")
     assert (verdict.outcome, verdict.summary) == ("INCONCLUSIVE", pretend_gpu.REHEARSED)
 
 
@@ -214,20 +216,20 @@ def test_a_run_on_triton_shows_the_plateau_and_what_triton_tells_and_leaves_noth
 
 @needs_triton
 def test_models_that_triton_cannot_load_end_a_run_with_its_words(learner):
-    place = on_triton(started(learner))
-    config = place / "models" / "classify" / "config.pbtxt"
+    workspace = on_triton(started(learner))
+    config = workspace / "models" / "classify" / "config.pbtxt"
     config.write_text(config.read_text().replace("TYPE_STRING", "TYPE_TEXT"))
-    done = learner.lab("run", at=place)
+    done = learner.lab("run", at=workspace)
     assert done.returncode == 1
     assert "classify/config.pbtxt" in done.stdout
 
 
 @needs_triton
 def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
-    before, place = tritons(), on_triton(started(learner))
-    done = learner.lab("profile", at=place)
+    before, workspace = tritons(), on_triton(started(learner))
+    done = learner.lab("profile", at=workspace)
     assert done.returncode == 0, done.stderr
-    summary = learner.json("report", at=place)["summary"]
+    summary = learner.json("report", at=workspace)["summary"]
     serving = summary["serving"]
     assert serving["batches"] >= 3
     assert {part["name"] for part in serving["parts"]} == {
@@ -242,7 +244,7 @@ def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
         re.search(r"[\d.]+ ms in the queue of classify", note)
         for note in summary["quality"]["notes"]
     )
-    (kept,) = (place / ".lab" / "captures").glob("*/plateau.json")
+    (kept,) = (workspace / ".lab" / "captures").glob("*/plateau.json")
     assert [point["size"] for point in json.loads(kept.read_text())["points"]] == [
         1,
         2,
@@ -257,11 +259,11 @@ def test_a_capture_of_triton_shows_batches_queues_and_the_plateau(learner):
 
 @needs_triton
 def test_a_capture_of_triton_that_is_interrupted_leaves_no_process_and_no_file(learner):
-    before, place = tritons(), on_triton(started(learner))
+    before, workspace = tritons(), on_triton(started(learner))
     shared = set(Path("/dev/shm").iterdir())
     running = subprocess.Popen(
         [*LAB, "profile"],
-        cwd=place,
+        cwd=workspace,
         env=learner.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -275,7 +277,7 @@ def test_a_capture_of_triton_that_is_interrupted_leaves_no_process_and_no_file(l
     running.stdout.close()
     assert set(tritons()) <= set(before)
     assert set(Path("/dev/shm").iterdir()) <= shared
-    assert not list((place / ".lab" / "captures").glob("*"))
+    assert not list((workspace / ".lab" / "captures").glob("*"))
 
 
 @pytest.mark.timed
@@ -286,11 +288,11 @@ def test_on_triton_the_shipped_models_are_too_slow_and_the_solution_passes(
 ):
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(learner.home))
     lab = find_lab("past-the-plateau")
-    place = on_triton(started(learner), lab.solution if solved else None)
-    (place / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
+    workspace = on_triton(started(learner), lab.solution if solved else None)
+    (workspace / "diagnosis.toml").write_bytes((lab.solution / "diagnosis.toml").read_bytes())
     verdict = asked_again(
-        lambda: proving.check(lab, place, "virtual"),
-        lambda found: f"{found.outcome} {found.summary}",
+        lambda: proving.check(lab, workspace, "virtual"),
+        lambda verdict: f"{verdict.outcome} {verdict.summary}",
     )
     held = {each.id: each.holds for each in verdict.criteria}
     assert held["right-answers"]

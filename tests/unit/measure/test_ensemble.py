@@ -45,10 +45,10 @@ def ensemble(on_the_host):
 def pictures():
     """Thirteen, each of its own colour and with its own blot."""
     rng = np.random.default_rng(0)
-    found = np.tile(rng.integers(0, 256, (13, 3, 1, 1), np.uint8), (1, 1, 224, 224))
-    for number, picture in enumerate(found):
+    pictures = np.tile(rng.integers(0, 256, (13, 3, 1, 1), np.uint8), (1, 1, 224, 224))
+    for number, picture in enumerate(pictures):
         picture[:, number * 10 : number * 10 + 90, 50:180] = rng.integers(0, 256, (3, 1, 1))
-    return found
+    return pictures
 
 
 def run(model, images):

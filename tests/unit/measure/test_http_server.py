@@ -41,16 +41,16 @@ def requests_of(judge):
 
 def answered(requests, count=40):
     """A level in which every request was answered rightly, to be spoilt."""
-    asked, rng = requests.draw(count, np.random.default_rng(1)), np.arange(count)
+    numbers, rng = requests.draw(count, np.random.default_rng(1)), np.arange(count)
     numbers = [int(each.body or each.path.rpartition("/")[2]) for each in requests.made]
     replies = [b"%d" % (2 * number) for number in numbers]
-    return Level(asked, rng * MS, rng * MS, rng * MS + MS, np.full(count, 200), replies, 0.1)
+    return Level(numbers, rng * MS, rng * MS, rng * MS + MS, np.full(count, 200), replies, 0.1)
 
 
 def test_each_request_is_sent_as_the_judge_made_it(tmp_path):
     requests = requests_of(judge())
-    asked = requests.draw(30, np.random.default_rng(0))
-    requests.messages(asked).save(tmp_path / "messages.npz")
+    numbers = requests.draw(30, np.random.default_rng(0))
+    requests.messages(numbers).save(tmp_path / "messages.npz")
     sent = Messages.load(tmp_path / "messages.npz")
     for number, made in enumerate(requests.made):
         first, _, body = sent.whole(number).partition(b"\r\n\r\n")
@@ -104,7 +104,7 @@ def test_what_has_to_be_refused_is_sent_whole():
 
 
 @pytest.mark.parametrize(
-    ("changes", "call", "told"),
+    ("changes", "call", "message"),
     [
         (
             {"make_request": lambda *_: b"GET /"},
@@ -124,21 +124,21 @@ def test_what_has_to_be_refused_is_sent_whole():
     ],
     ids=["request", "bad request", "judge"],
 )
-def test_a_judge_of_another_form_is_told_to_its_author(changes, call, told):
+def test_a_judge_of_another_form_is_told_to_its_author(changes, call, message):
     good, spoilt = requests_of(judge()), requests_of(judge(**changes))
     level = answered(good)
     spoilt.made = good.made
     with pytest.raises(VerifierFault) as raised:
         call(spoilt, level)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_rates_come_from_answers_after_the_warm_up():
     begun = (np.arange(3000) * 2 * MS).astype(np.int64)
     level = Level(begun, begun, begun, begun + 10 * MS, np.full(3000, 200), [b""] * 3000, 0.1)
-    found = figures.rates(level)
-    assert len(found) >= 16
-    assert found == pytest.approx([500.0] * len(found))
+    rates = figures.rates(level)
+    assert len(rates) >= 16
+    assert rates == pytest.approx([500.0] * len(rates))
     half = np.where(np.arange(3000) % 2, 200, 503)
     assert figures.rates(Level(begun, begun, begun, begun + 10 * MS, half, [b""] * 3000, 0.1))[
         0

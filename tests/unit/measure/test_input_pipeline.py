@@ -36,13 +36,13 @@ SPECS = [
 
 def context():
     lab = SimpleNamespace(spec=SimpleNamespace(devices={"virtual": DeviceSpec(SPECS)}))
-    found = {spec.id: spec for spec in SPECS}
+    specs = {spec.id: spec for spec in SPECS}
     return SimpleNamespace(
         lab=lab,
         device="virtual",
         settings=InputPipelineSettings(samples=ROWS),
         data=None,
-        required=found.__getitem__,
+        required=specs.__getitem__,
     )
 
 
@@ -231,9 +231,9 @@ def test_the_verdict_says_that_a_gpu_s_step_is_repeated():
 
 
 def on_a_gpu(run, drift):
-    found = context()
-    found.device, found.lab.spec.devices = "cuda", {"cuda": DeviceSpec(SPECS)}
-    return {result.id: result.holds for result in check.grade(found, run, STEP_S, drift, 0.0)}
+    gpu = context()
+    gpu.device, gpu.lab.spec.devices = "cuda", {"cuda": DeviceSpec(SPECS)}
+    return {result.id: result.holds for result in check.grade(gpu, run, STEP_S, drift, 0.0)}
 
 
 @pytest.mark.parametrize(("step_ms", "useful"), [(110, True), (140, False)])
@@ -307,9 +307,9 @@ def test_a_script_that_moves_to_more_cores_is_found(monkeypatch):
 def test_a_device_that_does_not_come_is_a_problem_of_the_machine_for_every_command():
     ours, theirs = Channel.pair()
     theirs.close()
-    with pytest.raises(MachineError, match="The device process did not start") as told:
+    with pytest.raises(MachineError, match="The device process did not start") as raised:
         _step_s(Channel(ours), 1, "start")
-    assert told.value.remedy.startswith("Try again")
+    assert raised.value.remedy.startswith("Try again")
     ours.close()
 
 

@@ -19,10 +19,10 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 @pytest.fixture
 def marked(monkeypatch):
     """What NVTX is told, in order."""
-    told = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", told.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: told.append("end"))
-    return told
+    calls = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", calls.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: calls.append("end"))
+    return calls
 
 
 @pytest.fixture

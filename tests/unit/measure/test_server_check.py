@@ -324,19 +324,19 @@ def test_a_gpu_too_slow_beside_its_cpu_ends_a_check_in_an_error_that_says_both_t
 
 
 @pytest.mark.parametrize(
-    ("members", "said", "not_said"),
+    ("members", "named", "not_named"),
     [
         (0, "The device is emulated: it takes 150 ms", "GPU"),
         (23, "an ensemble of 23 networks on the GPU", "emulated"),
     ],
 )
-def test_the_verdict_says_what_the_model_ran_on(members, said, not_said):
+def test_the_verdict_says_what_the_model_ran_on(members, named, not_named):
     bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
     bench.sizing, bench.device_s = Sizing(0.02, 0.16, members=members), 0.15
     note = check.device_note(bench)
-    assert said in note
+    assert named in note
     assert "150 ms for a batch of 16 images" in note
-    assert not_said not in note
+    assert not_named not in note
 
 
 @pytest.mark.parametrize("apart", [1e-4, 0.2])

@@ -39,8 +39,8 @@ class Requests:
     def draw(self, count, rng):
         return np.arange(count)
 
-    def messages(self, asked):
-        return Messages([head("GET", "/", "text/plain"), b"-"], np.tile([0, 1], (len(asked), 1)))
+    def messages(self, requests):
+        return Messages([head("GET", "/", "text/plain"), b"-"], np.tile([0, 1], (len(requests), 1)))
 
 
 def go(context, load):

@@ -116,9 +116,9 @@ def test_kept_pixels_are_compared_with_those_of_their_own_picture(served, strips
         served.replies,
         0.1,
     )
-    asked = []
+    files = []
     judge = SimpleNamespace(
-        reference_pixels=lambda file: asked.append(file) or file,
+        reference_pixels=lambda file: files.append(file) or file,
         compare=lambda got, want: None if got.shape == (3, 224, 224) else "odd",
     )
     assert check_pixels([level], served.batches, strips, judge) == (None, 3)

@@ -324,23 +324,23 @@ def test_a_generator_that_was_late_or_busy_says_so():
 def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():
     late, unsent = made_up(np.full(100, 0.1), late_s=0.0024, cores=0.3), made_up(np.full(100, 0.1))
     unsent.sent_ns[:10] = 0
-    said = figures.audit([late, unsent])
+    sentence = figures.audit([late, unsent])
     assert (
-        said
+        sentence
         == "The load generator sent 190 of 200 requests, 1% of them more than 2.4 ms late, and used"
         " at most 0.30 cores."
     )
 
 
 def test_the_generator_says_what_a_hypervisor_took_from_it():
-    said = figures.audit([made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)])
-    assert "more than 9.0 ms late (0.5 ms without the time a hypervisor took), and" in said
+    sentence = figures.audit([made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)])
+    assert "more than 9.0 ms late (0.5 ms without the time a hypervisor took), and" in sentence
 
 
 def test_where_nothing_is_answered_no_loops_are_compared():
-    said, load = [], SimpleNamespace(closed=lambda *_: made_up(np.full(16, np.inf)))
-    compare(SimpleNamespace(address="here", follow=None), load, 16, said.append)
-    assert said == [
+    printed, load = [], SimpleNamespace(closed=lambda *_: made_up(np.full(16, np.inf)))
+    compare(SimpleNamespace(address="here", follow=None), load, 16, printed.append)
+    assert printed == [
         "None of 16 concurrent clients got an answer within 6 s, so there is no rate to compare"
         " at.\n"
     ]
@@ -386,17 +386,17 @@ def test_the_plateau_is_drawn_to_its_highest_rate(tmp_path):
     ],
 )
 def test_the_generator_goes_before_other_programs_as_far_as_it_may(refused, done, monkeypatch):
-    told = []
+    calls = []
 
-    def stand_in(name, place):
+    def stand_in(name, position):
         def call(*arguments):
             if name in refused:
                 raise PermissionError(name)
-            told.append((name, arguments[place]))
+            calls.append((name, arguments[position]))
 
         monkeypatch.setattr(os, name, call)
 
     stand_in("sched_setscheduler", 1)
     stand_in("setpriority", 2)
     go_first()
-    assert told == done
+    assert calls == done

@@ -104,7 +104,7 @@ def test_another_server_is_the_learners_mistake(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("system", "machine", "python", "library", "said"),
+    ("system", "machine", "python", "library", "reason"),
     [
         ("Darwin", "arm64", (3, 11), True, "for Linux on x86-64; this is Darwin on arm64"),
         ("Linux", "x86_64", (3, 13), True, "runs with Python 3.11 and 3.12; this is 3.13"),
@@ -112,12 +112,12 @@ def test_another_server_is_the_learners_mistake(tmp_path):
     ],
 )
 def test_a_machine_that_cannot_have_triton_is_told_why(
-    tmp_path, system, machine, python, library, said
+    tmp_path, system, machine, python, library, reason
 ):
     file = tmp_path / "libpython.so"
     if library:
         file.touch()
-    assert said in SET_UP.refusal(system, machine, python, file)
+    assert reason in SET_UP.refusal(system, machine, python, file)
 
 
 def test_a_machine_that_can_have_triton_is_refused_nothing(tmp_path):
@@ -148,11 +148,11 @@ def configs(repository):
 
 def test_the_shipped_repository_decodes_in_the_batch_path_and_the_solution_in_an_ensemble(solved):
     shipped, fixed = configs(LAB.path / "models"), configs(solved)
-    for found in (shipped, fixed):
-        assert found.keys() == {"classify", "decode", "resnet50"}
-        assert all(f'name: "{name}"' in text for name, text in found.items())
-        assert "dynamic_batching" in found["resnet50"]
-        assert "dims: [ 3, 224, 224 ]" in found["resnet50"]
+    for repository in (shipped, fixed):
+        assert repository.keys() == {"classify", "decode", "resnet50"}
+        assert all(f'name: "{name}"' in text for name, text in repository.items())
+        assert "dynamic_batching" in repository["resnet50"]
+        assert "dims: [ 3, 224, 224 ]" in repository["resnet50"]
     assert 'backend: "python"' in shipped["classify"]
     assert "count: 1" in shipped["classify"]
     assert 'platform: "ensemble"' in fixed["classify"]
@@ -209,15 +209,15 @@ def test_what_a_killed_server_left_in_shared_memory_is_removed_and_no_others(tmp
 
 
 def test_what_requests_waited_in_a_window_is_a_sentence():
-    def told(name, ns, count):
+    def stats(name, ns, count):
         return {"name": name, "inference_stats": {"queue": {"ns": ns, "count": count}}}
 
-    before = {"model_stats": [told("classify", 5_000_000, 5), told("decode", 0, 0)]}
+    before = {"model_stats": [stats("classify", 5_000_000, 5), stats("decode", 0, 0)]}
     after = {
         "model_stats": [
-            told("classify", 65_000_000, 15),
-            told("decode", 0, 0),
-            told("resnet50", 4_000_000, 2),
+            stats("classify", 65_000_000, 15),
+            stats("decode", 0, 0),
+            stats("resnet50", 4_000_000, 2),
         ]
     }
     assert queue_note(before, after).endswith(
@@ -255,10 +255,10 @@ def ranges(monkeypatch):
 
 
 def test_one_range_follows_another_without_a_hole(ranges):
-    found, marked = ranges
-    found.begin("queue")
-    found.begin("preprocess")
-    with found.instead("request", "postprocess"):
+    thread_ranges, marked = ranges
+    thread_ranges.begin("queue")
+    thread_ranges.begin("preprocess")
+    with thread_ranges.instead("request", "postprocess"):
         assert marked == [
             "queue begins",
             "queue ends",
@@ -266,18 +266,18 @@ def test_one_range_follows_another_without_a_hole(ranges):
             "preprocess ends",
             "request begins",
         ]
-    found.begin(None)
+    thread_ranges.begin(None)
     assert marked[5:] == ["request ends", "postprocess begins", "postprocess ends"]
 
 
 def test_batches_that_overlap_on_a_thread_are_marked_stretch_by_stretch(ranges):
-    found, marked = ranges
-    batches = triton_capture.Batches(found)
+    thread_ranges, marked = ranges
+    batches = triton_capture.Batches(thread_ranges)
 
-    async def batch(number, decoded, asked):
+    async def batch(number, decoded, answered):
         await decoded
         batches.request_sent()
-        await asked
+        await answered
         if number == 2:
             raise ValueError(number)
         return number
@@ -285,8 +285,8 @@ def test_batches_that_overlap_on_a_thread_are_marked_stretch_by_stretch(ranges):
     async def both():
         (first, second), (one, two) = ([asyncio.Event() for _ in range(2)] for _ in range(2))
         tasks = [
-            asyncio.create_task(batches.mark(batch(number, decoded.wait(), asked.wait())))
-            for number, decoded, asked in ((1, first, one), (2, second, two))
+            asyncio.create_task(batches.mark(batch(number, decoded.wait(), answered.wait())))
+            for number, decoded, answered in ((1, first, one), (2, second, two))
         ]
         for event in (first, second, one, two):
             await asyncio.sleep(0)
@@ -311,8 +311,8 @@ def test_batches_that_overlap_on_a_thread_are_marked_stretch_by_stretch(ranges):
 
 
 def test_a_batch_that_is_given_up_is_no_longer_waited_for(ranges):
-    found, marked = ranges
-    batches = triton_capture.Batches(found)
+    thread_ranges, marked = ranges
+    batches = triton_capture.Batches(thread_ranges)
 
     async def given_up():
         task = asyncio.create_task(batches.mark(asyncio.sleep(60)))
@@ -326,11 +326,11 @@ def test_a_batch_that_is_given_up_is_no_longer_waited_for(ranges):
 
 
 def test_a_thread_of_the_models_own_marks_its_requests_alone(ranges):
-    found, marked = ranges
-    found.begin("preprocess")
+    thread_ranges, marked = ranges
+    thread_ranges.begin("preprocess")
 
     def ask():
-        with found.instead("request", "postprocess"):
+        with thread_ranges.instead("request", "postprocess"):
             pass
 
     thread = threading.Thread(target=ask)
@@ -405,7 +405,7 @@ class FakeTriton:
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.status, self.said, self.asked, self.gone = 200, None, [], False
+        self.status, self.content, self.requests, self.gone = 200, None, [], False
         threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
 
     async def _serve(self) -> None:
@@ -425,13 +425,13 @@ class FakeTriton:
         }
         body = await reader.readexactly(sizes["Content-Length"])
         text = body[: sizes["Inference-Header-Content-Length"]]
-        self.asked.append((head.split()[1], json.loads(text), body[len(text) :]))
-        said = (
+        self.requests.append((head.split()[1], json.loads(text), body[len(text) :]))
+        content = (
             {"outputs": [{"name": "scores", "data": [0.5] * 10}]}
-            if self.said is None
-            else self.said
+            if self.content is None
+            else self.content
         )
-        reply = json.dumps(said).encode()
+        reply = json.dumps(content).encode()
         writer.write(
             b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (self.status, len(reply)) + reply
         )
@@ -471,7 +471,7 @@ class Place:
 
 
 @pytest.fixture
-def place(monkeypatch):
+def served(monkeypatch):
     monkeypatch.setattr(gateway, "LOOK_S", 0.02)
     made = Place(FakeTriton())
     yield made
@@ -479,50 +479,50 @@ def place(monkeypatch):
     made.thread.join(60)
 
 
-def test_a_picture_goes_to_triton_as_it_came_and_its_scores_come_back(place):
-    assert place.ask(b"\xff\xd8picture") == (200, {"scores": [0.5] * 10})
-    path, asked, binary = place.triton.asked[0]
+def test_a_picture_goes_to_triton_as_it_came_and_its_scores_come_back(served):
+    assert served.ask(b"\xff\xd8picture") == (200, {"scores": [0.5] * 10})
+    path, requests, binary = served.triton.requests[0]
     assert path == "/v2/models/classify/infer"
-    assert asked["inputs"][0]["parameters"] == {"binary_data_size": len(binary)}
+    assert requests["inputs"][0]["parameters"] == {"binary_data_size": len(binary)}
     assert binary == (9).to_bytes(4, "little") + b"\xff\xd8picture", (
         "a string's length stands before it"
     )
 
 
-def test_what_triton_refuses_is_refused_with_its_status(place):
-    place.triton.status, place.triton.said = 400, {"error": "not a JPEG file"}
-    assert place.ask(b"") == (400, {"error": "not a JPEG file"})
-    place.triton.status, place.triton.said = 200, None
-    assert place.ask(b"next")[0] == 200
+def test_what_triton_refuses_is_refused_with_its_status(served):
+    served.triton.status, served.triton.content = 400, {"error": "not a JPEG file"}
+    assert served.ask(b"") == (400, {"error": "not a JPEG file"})
+    served.triton.status, served.triton.content = 200, None
+    assert served.ask(b"next")[0] == 200
 
 
-def test_what_a_learners_model_raises_is_shown_once(place, capsys):
-    place.triton.status, place.triton.said = 500, {"error": "KeyError: 'images'"}
-    assert [place.ask(b"picture")[0] for _ in range(2)] == [500, 500]
+def test_what_a_learners_model_raises_is_shown_once(served, capsys):
+    served.triton.status, served.triton.content = 500, {"error": "KeyError: 'images'"}
+    assert [served.ask(b"picture")[0] for _ in range(2)] == [500, 500]
     assert capsys.readouterr().out == "Triton could not answer a request: KeyError: 'images'\n"
 
 
-def test_a_huge_body_is_refused_unread_and_another_path_is_not_there(place):
-    with socket.create_connection(("127.0.0.1", place.port)) as client:
+def test_a_huge_body_is_refused_unread_and_another_path_is_not_there(served):
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
         client.sendall(b"POST /classify HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
-    assert place.ask(b"", "/elsewhere")[0] == 404
-    assert not place.triton.asked
+    assert served.ask(b"", "/elsewhere")[0] == 404
+    assert not served.triton.requests
 
 
-def test_a_client_that_goes_away_leaves_the_others_answered(place):
-    with socket.create_connection(("127.0.0.1", place.port)) as gone:
+def test_a_client_that_goes_away_leaves_the_others_answered(served):
+    with socket.create_connection(("127.0.0.1", served.port)) as gone:
         gone.sendall(b"POST /classify HTTP/1.1\r\nContent-Length: 1000\r\n\r\nhalf")
-    assert place.ask(b"other")[0] == 200
-    assert len(place.triton.asked) == 1
+    assert served.ask(b"other")[0] == 200
+    assert len(served.triton.requests) == 1
 
 
-def test_who_asks_when_triton_is_gone_is_told_and_serving_ends_with_its_last_words(place):
-    place.triton.port = place.triton.port - 1 or 1  # nobody listens there
-    assert place.ask(b"picture")[0] == 503
-    place.triton.gone = True
-    place.thread.join(60)
-    assert "out of memory" in str(place.problem)
+def test_who_asks_when_triton_is_gone_is_told_and_serving_ends_with_its_last_words(served):
+    served.triton.port = served.triton.port - 1 or 1  # nobody listens there
+    assert served.ask(b"picture")[0] == 503
+    served.triton.gone = True
+    served.thread.join(60)
+    assert "out of memory" in str(served.problem)
 
 
 def test_a_request_says_how_long_its_parts_are():
@@ -606,8 +606,8 @@ def test_a_real_triton_serves_both_repositories_on_loopback_alone_and_leaves_not
     monkeypatch.chdir(tmp_path)
     server = triton(LAB.path / "models" if which == "shipped" else solved)
     good, bad = pictures()
-    place = Place(server)
-    answers = [place.ask(body) for body in (good, bad, b"", good)]
+    served = Place(server)
+    answers = [served.ask(body) for body in (good, bad, b"", good)]
     assert [status for status, _ in answers] == [200, 400, 400, 200]
     assert "not a JPEG file" in answers[1][1]["error"]
     assert len(answers[0][1]["scores"]) == 10
@@ -621,7 +621,7 @@ def test_a_real_triton_serves_both_repositories_on_loopback_alone_and_leaves_not
     }
     assert heard == {"127.0.0.1"}
     assert "resnet50" in server.statistics()
-    place.gateway.close()
+    served.gateway.close()
     assert server.ended()
     named = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not any(
@@ -671,23 +671,23 @@ def test_models_on_a_real_triton_are_captured_each_in_its_process(
     monkeypatch.chdir(tmp_path)
     shipped = asynchronous(tmp_path / "models") if which == "asynchronous" else LAB.path / "models"
     server = triton(solved if which == "solved" else shipped, captured=True)
-    place, (good, _) = Place(server), pictures()
-    place.ask(good)
+    served, (good, _) = Place(server), pictures()
+    served.ask(good)
     capturing = threading.Thread(target=server.capture, args=(1.5, tmp_path / "trace.json.gz"))
     capturing.start()
     while capturing.is_alive():
-        assert place.ask(good)[0] == 200
-    place.gateway.close()
+        assert served.ask(good)[0] == 200
+    served.gateway.close()
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     models = {
         each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"
     }
-    found = {}
+    names = {}
     for each in events:
         if each.get("cat") == "user_annotation" and each["pid"] in models:
-            found.setdefault(models[each["pid"]].removeprefix("Triton: "), set()).add(each["name"])
-    assert found == {**marked, "resnet50": {"queue", "h2d", "infer"}}
+            names.setdefault(models[each["pid"]].removeprefix("Triton: "), set()).add(each["name"])
+    assert names == {**marked, "resnet50": {"queue", "h2d", "infer"}}
     (note,) = load(tmp_path / "trace.json.gz").notes
     assert re.search(r"[\d.]+ ms in the queue of resnet50", note)
 
@@ -710,16 +710,16 @@ def test_a_real_perf_analyzer_asks_a_real_triton_in_both_loops(
     monkeypatch.chdir(tmp_path)
     server, program = triton(solved), PerfAnalyzer(dataset_root("tritonserver"))
     write_pictures([pictures()[0]] * 3, tmp_path / "pictures.json")
-    found = []
+    rows = []
     with Janitor() as janitor:
         for loop in (closed_loop(4), open_loop(10.0), (*open_loop(10.0), "--async")):
             report = program.run(f"127.0.0.1:{server.port}", tmp_path, loop, janitor, time.sleep)
-            found.append(read_report(report, "", ""))
-    assert all(0 < row.p50_ms <= row.p99_ms for row in found)
-    assert all(3 < row.rate < 20 for row in found[1:])
-    told = re.search(r"^decode +(\d+) ", server.statistics(), re.MULTILINE)
-    assert told is not None
-    assert int(told[1]) > 20
+            rows.append(read_report(report, "", ""))
+    assert all(0 < row.p50_ms <= row.p99_ms for row in rows)
+    assert all(3 < row.rate < 20 for row in rows[1:])
+    stats = re.search(r"^decode +(\d+) ", server.statistics(), re.MULTILINE)
+    assert stats is not None
+    assert int(stats[1]) > 20
 
 
 @pytest.mark.slow

@@ -65,7 +65,8 @@ def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Name
 
 @contextlib.contextmanager
 def profiling(trace: Path | None, schedule: dict[str, int] | None) -> Iterator[Callable[[], None]]:
-    """Record the body of the `with` with torch.profiler, and write `trace`; without one, do nothing.
+    """Record the body of the `with` with torch.profiler, and write `trace`; without one, do
+    nothing.
 
     Yields the function to call after each step, which moves `schedule` on. CUDA activity is
     recorded if there is a GPU.
