@@ -25,6 +25,7 @@ from bottleneck_lab.course.compiling import compile_kernels
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.measure.quiet import wait_until_quiet
 from bottleneck_lab.report.console.compiled import render_compiled
+from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.workspace.commitments import is_blind, load_record
 from bottleneck_lab.workspace.folder import Workspace
@@ -48,6 +49,13 @@ WhenQuiet = Annotated[
         help="Wait up to this long for other programs to finish.",
     ),
 ]
+ExplainTime = Annotated[
+    bool,
+    typer.Option(
+        "--explain-time",
+        help="Show where the seconds of the check went. With --json they are always there.",
+    ),
+]
 Static = Annotated[
     bool,
     typer.Option(
@@ -67,6 +75,7 @@ def command(
     json: Json = False,
     sign: Sign = None,
     static: Static = False,
+    explain_time: ExplainTime = False,
 ) -> None:
     """Measure your work and get a verdict.
 
@@ -99,6 +108,8 @@ def command(
         print_json(attempt.verdict)
     else:
         render_verdict(attempt.verdict, console())
+        if explain_time:
+            render_seconds(attempt.verdict, console())
         captures = readable(workspace)
         warning = mismatch(captures[-1], attempt.verdict) if captures else None
         if warning:

@@ -59,6 +59,9 @@ def canonical_bytes(verdict: Verdict) -> bytes:
     """
     fields: dict[str, Any] = msgspec.to_builtins(verdict)
     del fields["signature"]
+    # Verdicts that were signed before the breakdown existed must still verify.
+    if not verdict.seconds:
+        del fields["seconds"]
     try:
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:

@@ -96,6 +96,9 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The complete result of one check. `attestation` is `self-attested` on the learner's own
     machine, `verified` when a runner measured and signed.
+
+    `seconds`: where `duration_s` went, by the phases of bottleneck_lab.measure.clock; empty in
+    verdicts of earlier versions.
     """
 
     outcome: Outcome
@@ -117,6 +120,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     diagnosis: Standing | None = None
     measurement: dict[str, Any] = {}
     binding: Binding | None = None
+    seconds: dict[str, float] = {}
     schema: int = SCHEMA
     signature: str | None = None
 

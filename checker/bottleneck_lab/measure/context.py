@@ -15,6 +15,7 @@ from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import Conditions
 from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.measure.clock import PhaseClock, TimedModule
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.settings import Settings, WorkerSettings
 
@@ -39,6 +40,7 @@ class Context(Generic[S_co]):
     janitor: Janitor
     progress: Progress
     rng: random.Random = field(default_factory=random.SystemRandom)
+    clock: PhaseClock = field(default_factory=PhaseClock)
     isolation: dict[str, str] = field(default_factory=dict)
     """How the last started worker is contained; empty before the first."""
 
@@ -76,7 +78,8 @@ class Context(Generic[S_co]):
         """Return the lab's trusted knowledge of what is right, loaded from the package's own
         copy.
         """
-        return load_judge(self.lab)
+        with self.clock.phase("imports"):
+            return TimedModule(load_judge(self.lab), self.clock)
 
 
 def load_judge(lab: Lab) -> ModuleType:

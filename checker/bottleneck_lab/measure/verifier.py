@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import time
 import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict, finite
+from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.registry import kind_of
@@ -44,6 +44,7 @@ class _Ended:
     isolation: dict[str, str] = field(default_factory=dict)
     stopped: Stopped | None = None
     machine: LabError | None = None
+    clock: PhaseClock = field(default_factory=PhaseClock)
 
 
 def check_lab(
@@ -66,7 +67,7 @@ def check_lab(
     not work: that is an ERROR. Whatever the learner's code does is in the verdict;
     KeyboardInterrupt alone comes through, with every process ended.
     """
-    started, began = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
     questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
     specs = [*lab.spec.devices[device].criteria, *questions]
     ended = _Ended()
@@ -94,7 +95,8 @@ def check_lab(
         environment=fingerprint(),
         isolation=ended.isolation,
         started_at=started.isoformat(timespec="seconds"),
-        duration_s=round(time.monotonic() - began, 3),
+        duration_s=round(ended.clock.total_s(), 3),
+        seconds={phase: round(seconds, 3) for phase, seconds in ended.clock.seconds().items()},
         notes=measured.notes,
         prediction=None if prediction is None else Prediction(prediction, measured.speedup),
         measurement=finite(measured.details),
@@ -159,6 +161,7 @@ def _measure_into(
             home,
             janitor,
             progress,
+            clock=ended.clock,
             isolation=ended.isolation,
         )
         ended.submission_hash = collect(lab, workspace, context.submission)

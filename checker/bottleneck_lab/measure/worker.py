@@ -15,6 +15,7 @@ import importlib.util
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -93,16 +94,18 @@ def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: boo
     With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the
     learner's, no process can be started any more.
     """
+    began = time.monotonic()
     module = load_module(entry)
     if threads_only:
         module.prepare(device)
         refuse_processes()
-    answer_calls(channel, module.load(device))
+    function = module.load(device)
+    answer_calls(channel, function, loading_s=time.monotonic() - began)
 
 
-def answer_calls(channel: Channel, function: Callable[..., Any]) -> None:
+def answer_calls(channel: Channel, function: Callable[..., Any], *, loading_s: float = 0.0) -> None:
     """Say that it is ready, then answers every call with what the function returns."""
-    channel.send(Ready())
+    channel.send(Ready(loading_s))
     last: list[Value] = []
     while True:
         message = channel.receive(None)

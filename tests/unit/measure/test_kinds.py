@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import grade_check
 from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.context import Measured
 from bottleneck_lab.measure.kinds import registry
 from bottleneck_lab.measure.kinds.base import Kind
@@ -119,7 +120,7 @@ def test_a_kind_without_its_files_names_what_is_missing():
         settings_type = Settings
 
     for call, file in (
-        (lambda: Bare().measure(None), "check"),
+        (lambda: Bare().measure(SimpleNamespace(clock=PhaseClock())), "check"),
         (lambda: Bare().run_by_kind(None, print), "run"),
     ):
         with pytest.raises(LabError, match=rf"'bare' has no function `\w+` in .*\.{file}\."):

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.console.comparison import render_comparison
+from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only
@@ -33,6 +35,16 @@ def test_verdict(draw, golden, outcome):
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
     text = draw(render_verdict, made_up.slow(), width=60, encoding="ascii", html=PAGE)
     assert text == golden("verdict-slow-60-ascii.txt")
+
+
+def test_where_the_seconds_of_a_check_went(draw):
+    seconds = dict.fromkeys(PHASES, 0.0) | {"reference": 9.0, "learner": 3.0}
+    verdict = replace(made_up.slow(), duration_s=12.0, seconds=seconds)
+    text = draw(lambda console: render_seconds(verdict, console))
+    assert "Where the 12.0 s went" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if " s " in line}
+    assert "your code at work" in lines["3.0"]
+    assert lines["9.0"].count("█") == 3 * lines["3.0"].count("█") == 15
 
 
 def test_summary(draw, golden):

@@ -20,6 +20,7 @@ from bottleneck_lab.measure.channel.messages import (
     Value,
 )
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, TimedOut, WireError, pack
+from bottleneck_lab.measure.clock import Phase, PhaseClock
 from bottleneck_lab.measure.context import WorkerContext
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
@@ -63,12 +64,21 @@ class Session:
     """
 
     def __init__(
-        self, role: Role, worker: Worker, channel: Channel, relay: Relay | None = None
+        self,
+        role: Role,
+        worker: Worker,
+        channel: Channel,
+        relay: Relay | None = None,
+        *,
+        clock: PhaseClock | None = None,
     ) -> None:
         self.role: Role = role
         self.worker = worker
         self.channel = channel
+        self.clock = clock or PhaseClock()
         self._relay = relay
+        # Until it is ready, waiting for it counts as starting it; then, as its work.
+        self._phase: Phase = "workers"
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +88,8 @@ class Session:
 
     def close(self) -> None:
         """End the worker with everything it started."""
-        self.worker.end()
+        with self.clock.phase("waiting"):
+            self.worker.end()
         self.channel.close()
         if self.channel.arena is not None:
             self.channel.arena.close()
@@ -87,30 +98,38 @@ class Session:
         """Return the next message within `timeout_s`, while the limits are watched. Raises the
         fault of whoever is to blame.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                message = self.channel.receive(min(WATCH_S, max(0.0, deadline - time.monotonic())))
-            except TimedOut:
-                # A sandbox that is killed while it sets up may leave a child that holds the channel
-                # open and never speaks.
-                if self.worker.process.poll() is not None and not self.channel.waiting():
+        with self.clock.phase(self._phase):
+            deadline = time.monotonic() + timeout_s
+            while True:
+                try:
+                    message = self.channel.receive(
+                        min(WATCH_S, max(0.0, deadline - time.monotonic()))
+                    )
+                except TimedOut:
+                    # A sandbox that is killed while it sets up may leave a child that holds the channel
+                    # open and never speaks.
+                    if self.worker.process.poll() is not None and not self.channel.waiting():
+                        raise self.closed(doing) from None
+                    self.watch(doing)
+                    if time.monotonic() >= deadline:
+                        raise self.fault(
+                            "timed out",
+                            f"{doing}: no answer within {timeout_s:.0f} s. {self._stuck()}",
+                        ) from None
+                    continue
+                except Closed:
                     raise self.closed(doing) from None
-                self.watch(doing)
-                if time.monotonic() >= deadline:
+                except WireError as error:
                     raise self.fault(
-                        "timed out", f"{doing}: no answer within {timeout_s:.0f} s. {self._stuck()}"
+                        "tampered",
+                        f"{doing}: the reply is not a message of the protocol ({error}).",
                     ) from None
-                continue
-            except Closed:
-                raise self.closed(doing) from None
-            except WireError as error:
-                raise self.fault(
-                    "tampered", f"{doing}: the reply is not a message of the protocol ({error})."
-                ) from None
-            if isinstance(message, Failed):
-                raise self.failed(message, doing)
-            return message
+                if isinstance(message, Failed):
+                    raise self.failed(message, doing)
+                if isinstance(message, Ready) and self._phase == "workers":
+                    self.clock.move(message.loading_s, "workers", "imports")
+                    self._phase = self.role
+                return message
 
     def watch(self, doing: str) -> None:
         """Check, at most twice a second, that the worker keeps to its limits. Raises the fault of
@@ -123,7 +142,9 @@ class Session:
         """Stop the worker. Raises the fault of one that keeps running: its work would be measured
         with the other side's.
         """
-        if not self.worker.freeze():
+        with self.clock.phase("waiting"):
+            frozen = self.worker.freeze()
+        if not frozen:
             raise self.fault(
                 "tampered", f"{doing}: it kept running inside a system call after it was stopped."
             )
@@ -228,7 +249,7 @@ class CallSession(Session):
         passed = [theirs.fileno(), arena.fd, *fds]
         worker = start_worker(context, program, arguments, folder, limits, passed, hidden=hidden)
         theirs.close()
-        session = cls(role, worker, Channel(ours, arena))
+        session = cls(role, worker, Channel(ours, arena), clock=context.clock)
         if wait:
             try:
                 session.wait_ready()
@@ -328,22 +349,23 @@ def start_worker(
     even on `cuda`.
     """
     settings = context.settings
-    worker = Worker(
-        python_module(module, *arguments),
-        Paths(
-            folder,
-            [context.data, *shown],
-            [Path(folder, name) for folder in python_folders() for name in hidden],
-        ),
-        limits,
-        pass_fds=fds,
-        cores=cores,
-        threads=settings.threads,
-        bound=settings.bind_threads,
-        gpu=gpu and context.device == "cuda",
-        janitor=context.janitor,
-        network=network,
-    )
+    with context.clock.phase("workers"):
+        worker = Worker(
+            python_module(module, *arguments),
+            Paths(
+                folder,
+                [context.data, *shown],
+                [Path(folder, name) for folder in python_folders() for name in hidden],
+            ),
+            limits,
+            pass_fds=fds,
+            cores=cores,
+            threads=settings.threads,
+            bound=settings.bind_threads,
+            gpu=gpu and context.device == "cuda",
+            janitor=context.janitor,
+            network=network,
+        )
     context.isolation.update(worker.isolation)
     return worker
 

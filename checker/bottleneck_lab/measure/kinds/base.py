@@ -67,7 +67,9 @@ class Kind(Generic[S]):
 
         Raises LearnerFault or VerifierFault if it ends early.
         """
-        measured: Measured = self._own("check", "measure")(context)
+        with context.clock.phase("imports"):
+            measure = self._own("check", "measure")
+        measured: Measured = measure(context)
         return measured
 
     def profile(self, context: Context[S], trace: Path, on_line: OnLine) -> int:

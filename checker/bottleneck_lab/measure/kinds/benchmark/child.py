@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import time
 from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
@@ -17,7 +18,9 @@ def serve_trials(channel: Channel, entry: Path, harness: Path) -> None:
     """Load harness and entry once, then run trials until the verifier closes the channel. Raises
     WireError for an unexpected message.
     """
+    began = time.monotonic()
     run, learners = load_module(harness).run, load_module(entry)
+    loading_s = time.monotonic() - began
 
     def ask(*values: Value) -> list[Value]:
         channel.send(Ask(list(values)))
@@ -26,7 +29,7 @@ def serve_trials(channel: Channel, entry: Path, harness: Path) -> None:
             raise WireError(f"{type(message).__name__} arrived instead of Told")
         return message.answer
 
-    channel.send(Ready())
+    channel.send(Ready(loading_s))
     while True:
         message = channel.receive(None)
         if isinstance(message, Call):

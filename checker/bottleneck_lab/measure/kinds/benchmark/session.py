@@ -35,7 +35,7 @@ class TrialSession(Session):
             context, PROGRAM, options, folder, limits, [theirs.fileno()], gpu=False
         )
         theirs.close()
-        session = cls("learner", worker, Channel(ours))
+        session = cls("learner", worker, Channel(ours), clock=context.clock)
         try:
             session.expect(Ready, limits.start_s, "starting up")
         except BaseException:

@@ -105,7 +105,8 @@ def _runs(
         doing = f"{owner} script on {world} emulated ranks"
         context.progress(doing, done)
         try:
-            runs[world] = ranks.run(secret, partial(_show, context, doing, done, each * world))
+            with context.clock.phase("learner" if role == "learner" else "reference"):
+                runs[world] = ranks.run(secret, partial(_show, context, doing, done, each * world))
         except Violation as violation:
             if role == "learner":
                 sentence = f"On {world} emulated ranks: {violation.sentence}"

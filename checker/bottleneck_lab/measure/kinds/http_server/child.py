@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import time
 from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Done, Ready
@@ -20,8 +21,9 @@ def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def run_server(channel: Channel, options: argparse.Namespace) -> None:
     """Load the server and have it listen; it must not return."""
+    began = time.monotonic()
     module = load_module(options.entry)
-    channel.send(Ready())
+    channel.send(Ready(time.monotonic() - began))
     module.serve(socket.socket(fileno=options.listener))
     channel.send(Done())
 

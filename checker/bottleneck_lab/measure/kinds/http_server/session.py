@@ -79,7 +79,7 @@ class ServerSession:
         with listen(address) as listener, theirs:
             fds = {"--socket": theirs.fileno(), "--listener": listener.fileno()}
             worker = start_server(context, PROGRAM, folder, fds)
-        session = cls(Session(role, worker, Channel(ours)), str(address))
+        session = cls(Session(role, worker, Channel(ours), clock=context.clock), str(address))
         session.wait_until_loaded(context.settings.start_s)
         return session
 
@@ -121,10 +121,11 @@ class ServerSession:
         """
         deadline = time.monotonic() + start_s
         try:
-            while time.monotonic() < deadline:
-                level = load.open(self.address, 20.0, 0.2, self.follow, patience_s=ANSWER_S)
-                if (level.status == OK).any():
-                    return
+            with self.session.clock.phase("workers"):
+                while time.monotonic() < deadline:
+                    level = load.open(self.address, 20.0, 0.2, self.follow, patience_s=ANSWER_S)
+                    if (level.status == OK).any():
+                        return
         except BaseException:
             self.close()
             raise
@@ -152,8 +153,9 @@ class ServerSession:
     def batches_of(self, level: Callable[[], Level]) -> tuple[Level, list[Ran]]:
         """Run a level of load. Returns it with the batches that a device ran meanwhile."""
         before = len(self.batches)
-        result = level()
-        self.follow(SETTLE_S)
+        with self.session.clock.phase(self.session.role):
+            result = level()
+            self.follow(SETTLE_S)
         return result, self.batches[before:]
 
     def note(self, message: Message) -> None:

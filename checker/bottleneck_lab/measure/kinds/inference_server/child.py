@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import time
 from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Done, Ready
@@ -38,8 +39,9 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
         channel.send(Ready())
         gateway_of(options).serve(listener)
     else:
+        began = time.monotonic()
         module = load_module(options.entry)
-        channel.send(Ready())
+        channel.send(Ready(time.monotonic() - began))
         module.serve(listener, Model(channel, Arena.attach(options.arena)))
     channel.send(Done())
 

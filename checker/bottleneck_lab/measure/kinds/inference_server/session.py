@@ -53,7 +53,9 @@ class DeviceSession(ServerSession):
         except BaseException:
             device.close()
             raise
-        session = cls(Session(role, worker, device.channel, device), str(address))
+        session = cls(
+            Session(role, worker, device.channel, device, clock=context.clock), str(address)
+        )
         session.device = device
         session.wait_until_loaded(context.settings.start_s)
         return session

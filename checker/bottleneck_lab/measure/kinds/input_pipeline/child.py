@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -37,8 +38,9 @@ def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def train(channel: Channel, options: argparse.Namespace) -> None:
     """Prepare, send Ready, and train on the device process at the other end of the channel."""
     cache = Path("cache").absolute()
+    began = time.monotonic()
     module = prepared(options.entry, options.data, cache)
-    channel.send(Ready())
+    channel.send(Ready(time.monotonic() - began))
     accelerator = Accelerator(channel, Arena.attach(options.arena), options.samples)
     module.train(accelerator, options.data, cache)
     accelerator.finish()

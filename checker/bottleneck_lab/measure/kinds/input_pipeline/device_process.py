@@ -99,6 +99,13 @@ class DeviceProcess:
         cls, context: WorkerContext, program: str, options: list[str], arena_bytes: int
     ) -> Self:
         """Start a device process of any kind and wait until it is ready."""
+        with context.clock.phase("workers"):
+            return cls._launch(context, program, options, arena_bytes)
+
+    @classmethod
+    def _launch(
+        cls, context: WorkerContext, program: str, options: list[str], arena_bytes: int
+    ) -> Self:
         arena = Arena.create(arena_bytes)
         process, channel, script_socket = start_device(context, program, options, arena)
         device = cls(

@@ -6,6 +6,7 @@ from typing import Self
 
 from bottleneck_lab.measure.channel.messages import Broken, EpochAsked, Gone, Message, Ready
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
+from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
@@ -19,8 +20,14 @@ PROGRAM = "bottleneck_lab.measure.kinds.input_pipeline.child"
 class PipelineSession:
     """The learner's training script at one end, the verifier's device process in the middle."""
 
-    def __init__(self, worker: Worker, device: DeviceProcess, patience_s: float) -> None:
-        self.script = Session("learner", worker, device.channel, device)
+    def __init__(
+        self,
+        worker: Worker,
+        device: DeviceProcess,
+        patience_s: float,
+        clock: PhaseClock | None = None,
+    ) -> None:
+        self.script = Session("learner", worker, device.channel, device, clock=clock)
         self.device = device
         self._patience_s = patience_s
         self._script_ended = False
@@ -32,7 +39,8 @@ class PipelineSession:
         """
         device = DeviceProcess.start(context, wanted_s)
         try:
-            session = cls(_start_script(context, device), device, context.settings.start_s)
+            script = _start_script(context, device)
+            session = cls(script, device, context.settings.start_s, context.clock)
         except BaseException:
             device.close()
             raise
@@ -80,7 +88,8 @@ class PipelineSession:
     def _end_script(self) -> None:
         if not self._script_ended:  # `step_after_s` may have ended it already
             self._script_ended = True
-            self.script.worker.end()
+            with self.script.clock.phase("waiting"):
+                self.script.worker.end()
 
 
 def _start_script(context: Context[InputPipelineSettings], device: DeviceProcess) -> Worker:

@@ -14,6 +14,7 @@ import itertools
 import json
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -182,9 +183,12 @@ def main() -> None:
     )
 
     def work() -> None:
+        began = time.monotonic()
         program = program_of(options)
         answer_calls(
-            channel, lambda seed, counting: _answer(program, int(seed), counting=bool(counting))
+            channel,
+            lambda seed, counting: _answer(program, int(seed), counting=bool(counting)),
+            loading_s=time.monotonic() - began,
         )
 
     serve(channel, options.entry.parent, work)
