@@ -14,7 +14,7 @@ GPU_NEEDS := import cryptography, isal, msgspec, numpy, PIL, platformdirs, psuti
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint demo slow gpu gpu-bundle fresh docs bench clean
+.PHONY: help setup quick test lint demo slow gpu gpu-bundle fresh floors docs bench clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,10 @@ gpu-bundle: $(STAMP) ## Pack all that `make gpu` needs into one archive; PYTHON=
 
 fresh: ## Run the README's commands in bare Debian roots, as root with mmdebstrap; RELEASES=bookworm, TESTS=1 as you like.
 	scripts/fresh.sh
+
+floors: ## Try the oldest versions that pyproject.toml allows, in an environment of their own; ARGS=--newest the newest.
+	@command -v $(PYTHON) >/dev/null || { echo "This needs Python 3.11 or newer: apt-get install python3 python3-venv" >&2; exit 1; }
+	$(PYTHON) scripts/floors.py $(ARGS)
 
 docs: $(STAMP) ## Build the documentation site in build/site; open it straight from disk.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

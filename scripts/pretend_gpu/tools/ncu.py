@@ -15,10 +15,16 @@ TEXTS = {
     "--version": "Version 2026.1.0.0 (stand-in)",
     "--list-sets": "full  ComputeWorkload, Occupancy  no  162",
 }
-REPORT = """"ID","Process ID","Process Name","Host Name","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum"
-"","","","","","","","ns"
-"0","1","python","","a_kernel","(128, 1, 1)","(8, 1, 1)","7000"
-"""
+_ROWS = (
+    ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size"),
+    ("", "", "", "", "", "", ""),
+    ("0", "1", "python", "", "a_kernel", "(128, 1, 1)", "(8, 1, 1)"),
+)
+_TIMES = ("gpu__time_duration.sum", "ns", "7000")
+REPORT = "".join(
+    ",".join(f'"{cell}"' for cell in (*row, time)) + "\n"
+    for row, time in zip(_ROWS, _TIMES, strict=True)
+)
 
 
 def parser() -> argparse.ArgumentParser:

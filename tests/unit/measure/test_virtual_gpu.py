@@ -403,16 +403,20 @@ facts["parts"] = [list(part.shape) for part in parts]
 
 turned = torch.arange(6.0, device=device).reshape(2, 3)
 turned.t_()
-facts["turned"] = [list(turned.shape), list(turned.stride()), nn.functional.linear(turned, torch.ones(1, 2, device=device)).flatten().tolist()]
+sums = nn.functional.linear(turned, torch.ones(1, 2, device=device)).flatten().tolist()
+facts["turned"] = [list(turned.shape), list(turned.stride()), sums]
 
-facts["types"] = [str((rows * factor).dtype) for factor in (1, True, 1.0)] + [str((rows.int() * factor).dtype) for factor in (1, True, 1.0)] * 2
+factors = (1, True, 1.0)
+facts["types"] = [str((rows * factor).dtype) for factor in factors]
+facts["types"] += [str((rows.int() * factor).dtype) for factor in factors] * 2
 grown = torch.empty(0, device=device)
 torch.mul(rows, rows, out=grown)
 facts["grown"] = [list((grown + 1).shape) for _ in range(2)]
 
 for _ in range(2):
     doubled = rows * 2 + 1
-    torch.utils.data.DataLoader(range(4), num_workers=1)._get_iterator()  # its worker is a fork, and seeds its generators
+    # The loader's worker is a fork, and seeds its generators.
+    torch.utils.data.DataLoader(range(4), num_workers=1)._get_iterator()
     facts["beside a worker"] = (doubled + 1).sum().item()
 
 filled = []
