@@ -64,3 +64,12 @@ def test_nothing_is_overwritten_and_half_a_backup_is_refused(sqlite_room, tmp_pa
         restore(half, tmp_path / "new")
     with tarfile.open(file) as archive:
         assert all(not name.startswith(("/", "..")) for name in archive.getnames())
+
+
+def test_a_backup_of_another_version_is_refused_in_words(sqlite_room, tmp_path, monkeypatch):
+    file = tmp_path / "backup.tar"
+    back_up(sqlite_room.cohort, file)
+    monkeypatch.setattr("bottleneck_lab.cohort.backup.schema_revision", lambda: "9999")
+    with pytest.raises(UsageError, match="written by another version"):
+        restore(file, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

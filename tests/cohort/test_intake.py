@@ -116,12 +116,12 @@ def test_a_missing_file_is_refused(sqlite_room):
 
 
 def test_nobody_submits_without_having_joined_or_after_being_removed(sqlite_room):
-    from bottleneck_lab.cohort.members import people
+    from bottleneck_lab.cohort.members import changes
 
     who, ada = sqlite_room.join()
     assert refusal(sqlite_room, "guessed") == "not-joined"
     with sqlite_room.cohort.database.writing() as connection:
-        people.remove(connection, who, sqlite_room.clock())
+        changes.remove(connection, who, sqlite_room.clock())
     assert refusal(sqlite_room, ada) == "not-joined"
 
 

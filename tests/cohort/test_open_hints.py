@@ -7,8 +7,9 @@ import pytest
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.grading import open_hints
 from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.members.changes import remove
 from bottleneck_lab.cohort.members.membership import Membership, remember
-from bottleneck_lab.cohort.members.people import by_token, join_codes, remove
+from bottleneck_lab.cohort.members.people import by_token, join_codes
 from bottleneck_lab.cohort.protocol import Join
 
 from .serving import serving

@@ -12,12 +12,21 @@ from sqlalchemy import Connection, Integer, func, select, text
 
 from bottleneck_lab.cohort.folder import CONFIG, Cohort, Config, open_cohort, write_config
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.store.database import schema_revision
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import explained
 
 _KEYS = ("cohort.pem", "cohort.pem.pub")
 _MARK = "backup.json"
-SCHEMA = 1
+SCHEMA = 2
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """Origin of a backup: the cohort's name, and the revision of the database's schema."""
+
+    schema: int
+    name: str
+    revision: str = ""
 
 
 def back_up(cohort: Cohort, file: Path) -> int:
@@ -42,7 +51,7 @@ def back_up(cohort: Cohort, file: Path) -> int:
 
 
 def _fill(cohort: Cohort, archive: tarfile.TarFile) -> int:
-    _add(archive, _MARK, msgspec.json.encode({"schema": SCHEMA, "name": cohort.config.name}))
+    _add(archive, _MARK, msgspec.json.encode(_Mark(SCHEMA, cohort.config.name, schema_revision())))
     for name in _KEYS:
         _add(archive, f"key/{name}", cohort.key_file.with_name(name).read_bytes())
     with cohort.database.reading() as connection:
@@ -73,12 +82,19 @@ def restore(file: Path, folder: Path, database: str = "") -> str:
         raise UsageError(f"{folder} already holds a cohort.", "Restore into a new folder.")
     try:
         parts = _read(file)
-        name = str(msgspec.json.decode(parts[_MARK])["name"])
+        mark = msgspec.json.decode(parts[_MARK], type=_Mark)
     except (tarfile.TarError, KeyError, msgspec.DecodeError, OSError) as error:
         raise UsageError(
             f"{file} is not a complete backup of a cohort: {error}.",
             "Name a file that `lab cohort backup` wrote.",
         ) from error
+    if (mark.schema, mark.revision) != (SCHEMA, schema_revision()):
+        # Rows are stored by position, which is that of the tables of one version.
+        raise UsageError(
+            f"{file} was written by another version of bottleneck-lab.",
+            "Restore it with that version, then open the folder with this one: it is brought up to"
+            " date.",
+        )
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -86,12 +102,12 @@ def restore(file: Path, folder: Path, database: str = "") -> str:
         for key in _KEYS:
             (folder / "key" / key).write_bytes(parts[f"key/{key}"])
             (folder / "key" / key).chmod(0o600)
-    write_config(folder, Config(name, database))
+    write_config(folder, Config(mark.name, database))
     with open_cohort(folder) as cohort:
         cohort.blobs.put([data for part, data in parts.items() if part.startswith("blobs/")])
         with cohort.database.writing() as connection:
             _enter(connection, parts)
-    return name
+    return mark.name
 
 
 def _read(file: Path) -> dict[str, bytes]:

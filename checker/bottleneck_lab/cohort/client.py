@@ -17,6 +17,7 @@ import msgspec
 
 from bottleneck_lab.cohort.protocol import (
     Accepted,
+    Help,
     Join,
     Joined,
     Me,
@@ -114,6 +115,10 @@ class Client:
             if refused.code != "not-found":
                 raise
         return self._patiently("POST", "/api/captures", Stored, content).sha256
+
+    def call_for_help(self, text: str | None) -> None:
+        """Show the room that this learner needs help; None takes the call back."""
+        self._patient_bytes("POST", "/api/help", msgspec.json.encode(Help(text)))
 
     def me(self) -> Me:
         """Return the learner's view of the cohort."""

@@ -29,11 +29,22 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Join(_Message, frozen=True):
-    """A learner asks to be let in. `student_id` is needed only where the cohort has a roster."""
+    """A learner asks to be let in.
+
+    `student_id` is needed only where the cohort has a roster. `same` answers, where somebody of
+    that name has joined before, whether this is the same person; None leaves it open.
+    """
 
     code: str
     name: str
     student_id: str | None = None
+    same: bool | None = None
+
+
+class Help(_Message, frozen=True):
+    """A learner calls for help with `text`; None takes the call back."""
+
+    text: str | None
 
 
 class Joined(_Message, frozen=True):

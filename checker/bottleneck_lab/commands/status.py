@@ -28,6 +28,16 @@ def command(
     web: Annotated[
         bool, typer.Option("--web", help="Print a one-time link to your own page.")
     ] = False,
+    need_help: Annotated[
+        str | None,
+        typer.Option(
+            "--need-help",
+            metavar="TEXT",
+            help="Show the room that you need help, and with what.",
+            show_default=False,
+        ),
+    ] = None,
+    helped: Annotated[bool, typer.Option("--helped", help="Take that back.")] = False,
     json: Json = False,
 ) -> None:
     """Show your standing in the cohort: submissions, how many are left, announcements.
@@ -36,7 +46,10 @@ def command(
     """
     membership = require_membership()
     client = Client(membership.url, membership.joined.token, on_retry=note)
-    if web:
+    if need_help is not None or helped:
+        client.call_for_help(None if helped else need_help)
+        say("You have taken it back." if helped else "The room sees that you need help.")
+    elif web:
         say(f"{client.url}{client.login_path()}")
     elif submission is not None:
         _show_one(membership, client.standing(submission), json=json)
@@ -62,15 +75,19 @@ def _show(me: Me, url: str) -> None:
     say(f"{me.cohort_name} at {url}, as {me.name}", style="bold")
     for text in me.announcements:
         say(f"» {text}", style="yellow", hang=2)
+    if me.needs_help:
+        say(f"You asked for help at {me.needs_help}; `lab status --helped` takes it back.")
     if me.paused:
         say("Measuring is paused. You can still submit.", style="yellow")
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", due {lab.due}" if lab.due else ""
-        say(
-            f"{'✓' if lab.passed else '·'} {current_name(lab.slug)}: {lab.submissions}"
-            f" submitted{left}{due}"
-        )
+        points = ""
+        if lab.points is not None:
+            points = f", {lab.points:g} of {lab.max_points:g} points"
+            points += f" ({lab.penalty:g} off for being late)" if lab.penalty else ""
+        mark = "✓" if lab.passed else "·"
+        say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{points}{left}{due}")
     for standing in me.submissions[:10]:
         _show_standing(standing)
 

@@ -66,6 +66,24 @@ def clean(text: str, most: int = MAX_NAME) -> str:
     return " ".join(kept.split())[:most]
 
 
+def checked_name(text: str, most: int = MAX_NAME) -> str:
+    """Return a name as `clean` leaves it. Raises RefusedError for an empty or too long one."""
+    name = clean(text, most=10 * MAX_NAME)
+    if not name:
+        raise RefusedError(
+            "bad-request",
+            "A name is needed.",
+            "Any name or pseudonym will do: `lab join URL CODE --name NAME`.",
+        )
+    if len(name) > most:
+        raise RefusedError(
+            "bad-request",
+            f"A name has at most {most} characters; this one has {len(name)}.",
+            "Choose a shorter one.",
+        )
+    return name
+
+
 def new_join_code(connection: Connection, at: float) -> str:
     """Add a join code and return it; earlier ones stay valid until they are revoked."""
     code = new_code()
@@ -78,6 +96,20 @@ def revoke_join_code(connection: Connection, code: str, at: float) -> None:
     table = tables.join_codes
     connection.execute(update(table).where(table.c.code == code).values(revoked=at))
     note(connection, at, "settings", "A join code was revoked.")
+
+
+def restore_join_code(connection: Connection, code: str, at: float) -> None:
+    """Make a code valid again that was revoked."""
+    table = tables.join_codes
+    connection.execute(update(table).where(table.c.code == code).values(revoked=None))
+    note(connection, at, "settings", "A join code is valid again.")
+
+
+def revoked_codes(connection: Connection) -> list[str]:
+    """Return the codes that were revoked, latest first."""
+    table = tables.join_codes
+    query = select(table.c.code).where(table.c.revoked.is_not(None))
+    return list(connection.execute(query.order_by(table.c.revoked.desc())).scalars())
 
 
 def join_codes(connection: Connection) -> list[str]:
@@ -94,21 +126,17 @@ def join_codes(connection: Connection) -> list[str]:
 def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]:
     """Let a learner in and return who it is, with the token.
 
-    Raises RefusedError for a wrong code, an empty name, or somebody who is not on the roster.
+    Raises RefusedError for a wrong code, an empty or too long name, somebody who is not on the
+    roster, and a name that has joined before while `request.same` leaves open who it is.
     """
-    code, name = plain_code(request.code), clean(request.name)
+    code = plain_code(request.code)
     if code not in join_codes(connection):
         raise RefusedError(
             "wrong-code",
             "That join code is not valid, or no longer valid.",
             "Ask your instructor for the current one.",
         )
-    if not name:
-        raise RefusedError(
-            "bad-request",
-            "A name is needed.",
-            "Any name or pseudonym will do: `lab join URL CODE --name NAME`.",
-        )
+    name = checked_name(request.name)
     uses = tables.join_codes
     connection.execute(update(uses).where(uses.c.code == code).values(uses=uses.c.uses + 1))
     token = new_token()
@@ -117,9 +145,43 @@ def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]
     if load_settings(connection).roster_only or request.student_id is not None:
         person = _from_roster(connection, request.student_id or "", access)
     else:
-        person = add_person(connection, "learner", name, at, **access)
+        person = _new_learner(connection, name, request.same, at, access)
     note(connection, at, "joined", person=person.id)
     return person, token
+
+
+def _new_learner(
+    connection: Connection, name: str, same: bool | None, at: float, access: dict[str, Any]
+) -> Person:
+    """Add a learner. Raises RefusedError if somebody of that name has joined and `same` is None.
+
+    Who says to be the same stays a separate learner until an instructor has confirmed it: a name
+    proves nothing. Who is another one gets a number, so that the room can tell them apart.
+    """
+    people = tables.people
+    named = connection.execute(
+        select(people.c.id, people.c.name)
+        .where(
+            people.c.role == "learner", people.c.removed.is_(None), people.c.merged_into.is_(None)
+        )
+        .order_by(people.c.id)
+    ).all()
+    taken = {row.name.casefold(): row.id for row in reversed(named)}
+    earlier = taken.get(name.casefold())
+    if earlier is None:
+        return add_person(connection, "learner", name, at, **access)
+    if same is None:
+        raise RefusedError(
+            "same-name",
+            f"Somebody called '{name}' has already joined.",
+            "If that was you, on another machine or before: --same. If not: --other, or another"
+            " name.",
+        )
+    number = 2
+    while f"{name} ({number})".casefold() in taken:
+        number += 1
+    claims = earlier if same else None
+    return add_person(connection, "learner", f"{name} ({number})", at, claims=claims, **access)
 
 
 def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]) -> Person:
@@ -256,17 +318,6 @@ def the_instructor(connection: Connection, at: float) -> Person:
     if row is None:
         return add_person(connection, "instructor", "Instructor", at)
     return as_person(row)
-
-
-def remove(connection: Connection, person: Person, at: float) -> None:
-    """Remove somebody. Token, sessions and links end at once; submissions stay on record."""
-    connection.execute(
-        update(tables.people)
-        .where(tables.people.c.id == person.id)
-        .values(removed=at, token_sha256=None)
-    )
-    connection.execute(tables.sessions.delete().where(tables.sessions.c.person == person.id))
-    note(connection, at, "removed", person=person.id)
 
 
 def reset_token(connection: Connection, person: Person) -> None:

@@ -13,9 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.calls import call_for_help, end_call
+from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.protocol import (
     MAX_BODY_BYTES,
     MAX_CAPTURE_BYTES,
+    Help,
     Join,
     Joined,
     OpenHints,
@@ -37,7 +40,7 @@ UPLOAD_S = 60.0
 MAX_PACKED_BYTES = MAX_CAPTURE_BYTES * 4 // 3 + (64 << 10)
 """A capture in Base64, with names."""
 
-Received = TypeVar("Received", Join, Submission)
+Received = TypeVar("Received", Help, Join, Submission)
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:
@@ -82,7 +85,7 @@ def _join(request: Request, message: Join) -> Joined:
         with shared.cohort.database.writing() as connection:
             person, token = people.join(connection, message, now)
     except RefusedError as refused:
-        if refused.code != "already-joined":
+        if refused.code in ("wrong-code", "not-on-roster"):
             shared.wrong_codes.count(client(request))
         raise
     return Joined(
@@ -186,6 +189,23 @@ def open_hints(request: Request, person: ByToken, slug: str) -> Response:
     """Return how many hints of a lab this learner may take."""
     with state(request).cohort.database.reading() as connection:
         return answer(OpenHints(load_rules(connection, current_name(slug), person.id).hints_open))
+
+
+@router.post("/help")
+async def help_wanted(request: Request, person: ByToken) -> Response:
+    """Call for help, or take the call back."""
+    message = await _body(request, Help)
+    await run_in_threadpool(_call, request, person, message)
+    return answer(message)
+
+
+def _call(request: Request, person: Person, message: Help) -> None:
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        if message.text is None:
+            end_call(connection, person, database.clock())
+        else:
+            call_for_help(connection, person, message.text, database.clock())
 
 
 @router.post("/login-link")

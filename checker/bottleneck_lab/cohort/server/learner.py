@@ -7,7 +7,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import update
 
-from bottleneck_lab.cohort.members.people import Session, clean
+from bottleneck_lab.cohort.members.calls import call_for_help, end_call
+from bottleneck_lab.cohort.members.people import Session, checked_name
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.guard import AsLearner, Form
 from bottleneck_lab.cohort.server.state import state
@@ -18,6 +19,7 @@ from bottleneck_lab.cohort.view.standing import load_me, load_standing
 from bottleneck_lab.grading.verdict import Verdict
 
 router = APIRouter()
+MAX_PSEUDONYM = 40
 
 
 @router.get("/me")
@@ -52,11 +54,28 @@ def my_submission(request: Request, session: AsLearner, handle: str) -> Response
     return shared.page("my_submission.html", session, standing=standing, verdict=verdict)
 
 
+@router.post("/me/help")
+def call(request: Request, session: AsLearner, fields: Form) -> Response:
+    """Call for help, or take the call back."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        if fields.get("action") == "end":
+            end_call(connection, session.person, database.clock())
+        else:
+            text = fields.get("text", "")
+            call_for_help(connection, session.person, text, database.clock())
+    return RedirectResponse("/me", status_code=303)
+
+
 @router.post("/me/leaderboard")
 def show_me(request: Request, session: AsLearner, fields: Form) -> Response:
-    """Appear on the leaderboard under a pseudonym, or no longer."""
+    """Appear on the leaderboard under a pseudonym, or no longer.
+
+    Raises RefusedError for a pseudonym that is too long.
+    """
     table = tables.people
-    pseudonym = clean(fields.get("pseudonym", ""), 40) or session.person.pseudonym
+    pseudonym = fields.get("pseudonym", "").strip() or session.person.pseudonym
+    pseudonym = checked_name(pseudonym, MAX_PSEUDONYM)
     values = {"on_leaderboard": fields.get("shown") == "yes", "pseudonym": pseudonym}
     with state(request).cohort.database.writing() as connection:
         connection.execute(update(table).where(table.c.id == session.person.id).values(values))

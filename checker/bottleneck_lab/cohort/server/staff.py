@@ -9,11 +9,12 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
-from sqlalchemy import Connection, select, update
+from sqlalchemy import select, update
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.grading.rules import all_extensions, extend, load_rules, set_rules
+from bottleneck_lab.cohort.grading.rules import load_rules, set_rules
 from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members.changes import former_people
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.members.qr import qr_page
 from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
@@ -64,12 +65,14 @@ def _room(request: Request, session: Session, template: str) -> Response:
 
 @router.post("/room/announce")
 def announce(request: Request, session: AsAssistant, fields: Form) -> Response:
-    """Announce something to all learners, or withdraw an announcement."""
+    """Announce something to all learners, withdraw an announcement, or undo that."""
     database, table = state(request).cohort.database, tables.announcements
     with database.writing() as connection:
         now = database.clock()
         if number := number_field(fields.get("withdraw", "")):
             connection.execute(update(table).where(table.c.id == number).values(withdrawn=now))
+        elif number := number_field(fields.get("again", "")):
+            connection.execute(update(table).where(table.c.id == number).values(withdrawn=None))
         elif text := clean(fields.get("text", ""), 500):
             connection.execute(table.insert().values(at=now, author=session.person.id, text=text))
         note(connection, now, "announced")
@@ -132,63 +135,6 @@ def regrade_lab(request: Request, slug: str, fields: Form) -> Response:
             one.submission for one in judged if fields.get("checker", one.checker) == one.checker
         ]
         leases.regrade(connection, chosen, shared.cohort.database.clock())
-    return RedirectResponse("/room", status_code=303)
-
-
-@router.get("/people/{handle}")
-def person(request: Request, session: AsAssistant, handle: str) -> Response:
-    """Show one learner."""
-    shared = state(request)
-    with shared.cohort.database.reading() as connection:
-        who = people.by_handle(connection, handle)
-        attempts = load_attempts(connection, shared.judge, tables.submissions.c.person == who.id)
-        extensions = {
-            lab: value
-            for (owner, lab), value in all_extensions(connection).items()
-            if owner == who.id
-        }
-    return shared.page(
-        "person.html",
-        session,
-        person=who,
-        attempts=attempts,
-        extensions=extensions,
-        labs=list(load_labs()),
-    )
-
-
-@router.post("/people/{handle}/extend", dependencies=[Depends(INSTRUCTOR)])
-def extend_person(request: Request, handle: str, fields: Form) -> Response:
-    """Grant somebody more time or more submissions."""
-    lab = lab_field(fields.get("lab", ""))
-    database = state(request).cohort.database
-    with database.writing() as connection:
-        who = people.by_handle(connection, handle)
-        due, extra = (
-            moment_field(fields.get("due", "")),
-            number_field(fields.get("extra_budget", "")),
-        )
-        extend(connection, who.id, lab, due, extra or 0, database.clock())
-    return RedirectResponse(f"/people/{handle}", status_code=303)
-
-
-@router.post("/people/{handle}/remove")
-def remove_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
-    """Remove somebody or, for one on the roster, let them join again.
-
-    Raises RefusedError for oneself.
-    """
-    database = state(request).cohort.database
-    with database.writing() as connection:
-        who = people.by_handle(connection, handle)
-        if who.id == session.person.id:
-            raise RefusedError(
-                "forbidden", "You cannot remove yourself.", "Another instructor can."
-            )
-        if fields.get("how") == "reset":
-            people.reset_token(connection, who)
-        else:
-            people.remove(connection, who, database.clock())
     return RedirectResponse("/room", status_code=303)
 
 
@@ -261,18 +207,24 @@ def settings(request: Request, session: AsInstructor) -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         values = load_settings(connection)
-        codes, staff = people.join_codes(connection), _staff(connection)
-    return shared.page("settings.html", session, settings=values, codes=codes, staff=staff)
-
-
-def _staff(connection: Connection) -> list[tuple[str, str, str]]:
-    table = tables.people
-    query = select(table.c.handle, table.c.name, table.c.role).where(
-        table.c.role != "learner", table.c.removed.is_(None)
+        codes, revoked = people.join_codes(connection), people.revoked_codes(connection)
+        removed, merged = former_people(connection)
+        table = tables.people
+        staff = connection.execute(
+            select(table.c.handle, table.c.name, table.c.role)
+            .where(table.c.role != "learner", table.c.removed.is_(None))
+            .order_by(table.c.id)
+        ).all()
+    return shared.page(
+        "settings.html",
+        session,
+        settings=values,
+        codes=codes,
+        revoked=revoked,
+        staff=staff,
+        removed=removed,
+        merged=merged,
     )
-    return [
-        (row.handle, row.name, row.role) for row in connection.execute(query.order_by(table.c.id))
-    ]
 
 
 _FIELDS = ("max_waiting", "min_interval_s", "max_failures", "job_limit_s")
@@ -295,11 +247,13 @@ def change(request: Request, fields: Form) -> Response:
 
 @router.post("/settings/codes", dependencies=[Depends(INSTRUCTOR)])
 def codes(request: Request, fields: Form) -> Response:
-    """Add a join code, or revoke one."""
+    """Add a join code, revoke one, or undo that."""
     database = state(request).cohort.database
     with database.writing() as connection:
         if code := fields.get("revoke"):
             people.revoke_join_code(connection, code, database.clock())
+        elif code := fields.get("restore"):
+            people.restore_join_code(connection, code, database.clock())
         else:
             people.new_join_code(connection, database.clock())
     return RedirectResponse("/settings", status_code=303)

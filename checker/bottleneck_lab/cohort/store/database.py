@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -104,10 +105,20 @@ def explained() -> Iterator[None]:
         ) from error
 
 
-def migrate(database: Database) -> None:
-    """Bring the schema to this version's; does nothing if it is there already."""
+def _migrations() -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    return config
+
+
+def schema_revision() -> str:
+    """Return the revision of this version's schema."""
+    return str(ScriptDirectory.from_config(_migrations()).get_current_head())
+
+
+def migrate(database: Database) -> None:
+    """Bring the schema to this version's; does nothing if it is there already."""
+    config = _migrations()
     with explained(), database.writing() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

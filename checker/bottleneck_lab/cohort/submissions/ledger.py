@@ -46,13 +46,22 @@ class Ledger:
         self._connection, self._now = connection, now
         self._settings = load_settings(connection)
         ids = sorted({person.id for person in people})
-        self._rules = rules_for(connection, ids)
+        table, people_ = tables.submissions, tables.people
+        # Limits are a learner's, also where two who joined were found to be the same.
+        learner = func.coalesce(people_.c.merged_into, people_.c.id)
+        self._learner: dict[int, int] = {
+            row.id: row.learner
+            for row in connection.execute(
+                select(people_.c.id, learner.label("learner")).where(people_.c.id.in_(ids))
+            )
+        }
+        learners = sorted(set(self._learner.values()))
+        self._rules = rules_for(connection, learners)
         self._latest: dict[int, float] = {}
         self._waiting: Counter[int] = Counter()
         self._counted: Counter[tuple[int, str]] = Counter()
         self._new: list[dict[str, Any]] = []
 
-        table = tables.submissions
         earlier = select(table.c.person, table.c.request_key, table.c.receipt).where(
             table.c.person.in_(ids), table.c.request_key.in_(sorted(set(keys)))
         )
@@ -63,9 +72,10 @@ class Ledger:
         waiting = func.sum(case((table.c.state.in_(("queued", "running")), 1), else_=0))
         counted = func.sum(case((table.c.counts, 1), else_=0))
         accounts = (
-            select(table.c.person, table.c.lab, func.max(table.c.received), waiting, counted)
-            .where(table.c.person.in_(ids))
-            .group_by(table.c.person, table.c.lab)
+            select(learner, table.c.lab, func.max(table.c.received), waiting, counted)
+            .join(people_, people_.c.id == table.c.person)
+            .where(learner.in_(learners))
+            .group_by(learner, table.c.lab)
         )
         for person, lab, latest, wait, count in connection.execute(accounts):
             self._latest[person] = max(latest, self._latest.get(person, 0.0))
@@ -92,19 +102,20 @@ class Ledger:
 
         Raises RefusedError for every limit.
         """
-        wait = self._latest.get(person.id, 0.0) + self._settings.min_interval_s - self._now
+        learner = self._learner[person.id]
+        wait = self._latest.get(learner, 0.0) + self._settings.min_interval_s - self._now
         if wait > 0:
             raise RefusedError(
                 "too-fast", "You have only just submitted.", f"Wait {wait:.0f} s.", wait
             )
-        if self._waiting[person.id] >= self._settings.max_waiting:
+        if self._waiting[learner] >= self._settings.max_waiting:
             raise RefusedError(
                 "too-many-waiting",
-                f"{self._waiting[person.id]} of your submissions are already waiting.",
+                f"{self._waiting[learner]} of your submissions are already waiting.",
                 "Wait for one of them: `lab status` shows them.",
                 10.0,
             )
-        rules = self._rules(lab, person.id)
+        rules = self._rules(lab, learner)
         if rules.closes is not None and self._now > rules.closes:
             raise RefusedError(
                 "late",
@@ -113,7 +124,7 @@ class Ledger:
             )
         if rules.budget is None:
             return None
-        left = rules.budget - self._counted[person.id, lab]
+        left = rules.budget - self._counted[learner, lab]
         if left <= 0:
             raise RefusedError(
                 "budget-spent",
@@ -146,9 +157,10 @@ class Ledger:
             }
         )
         self._receipts[person.id, submission.key] = receipt
-        self._latest[person.id] = self._now
-        self._waiting[person.id] += 1
-        self._counted[person.id, submission.lab] += 1
+        learner = self._learner[person.id]
+        self._latest[learner] = self._now
+        self._waiting[learner] += 1
+        self._counted[learner, submission.lab] += 1
 
     def write(self) -> None:
         """Insert all that was added, with an event for each."""

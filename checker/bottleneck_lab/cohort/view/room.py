@@ -111,6 +111,7 @@ class Room(msgspec.Struct, frozen=True):
     now: float
     altered: list[AlteredRecord] = []
     claims: list[Claim] = []
+    withdrawn: list[tuple[int, str]] = []
 
     @property
     def stuck(self) -> list[Row]:
@@ -156,6 +157,7 @@ def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
         now,
         altered_records(connection, judged),
         _claims(connection),
+        announcements(connection, withdrawn=True)[:5],
     )
 
 
@@ -164,14 +166,11 @@ def latest_event(connection: Connection) -> int:
     return connection.execute(select(func.max(tables.events.c.id))).scalar() or 0
 
 
-def announcements(connection: Connection) -> list[tuple[int, str]]:
-    """Return the announcements in force, newest first, with their numbers."""
+def announcements(connection: Connection, *, withdrawn: bool = False) -> list[tuple[int, str]]:
+    """Return the announcements in force, newest first, with their numbers; or those withdrawn."""
     table = tables.announcements
-    query = (
-        select(table.c.id, table.c.text)
-        .where(table.c.withdrawn.is_(None))
-        .order_by(table.c.id.desc())
-    )
+    chosen = table.c.withdrawn.is_not(None) if withdrawn else table.c.withdrawn.is_(None)
+    query = select(table.c.id, table.c.text).where(chosen).order_by(table.c.id.desc())
     return [(row.id, row.text) for row in connection.execute(query)]
 
 

@@ -89,9 +89,9 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         one.submission: one
         for one in judge.latest(connection, table.c.handle.in_([row.handle for row in rows]))
     }
-    of = rules_for(connection, [person.id])
-    rules = {slug: of(slug, person.id) for slug in {*load_labs(), *(row.lab for row in rows)}}
     learner = own.merged_into or person.id
+    of = rules_for(connection, [learner])
+    rules = {slug: of(slug, learner) for slug in {*load_labs(), *(row.lab for row in rows)}}
     grades = {grade.lab: grade for grade in load_grades(connection, judge, person=learner)}
     labs = []
     for slug in load_labs():

@@ -1,0 +1,132 @@
+"""Pages about one learner, and what instructors can correct there."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.grades import load_students
+from bottleneck_lab.cohort.grading.rules import all_extensions, extend
+from bottleneck_lab.cohort.members import changes, people
+from bottleneck_lab.cohort.members.calls import end_call
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.server.forms import lab_field, moment_field, number_field
+from bottleneck_lab.cohort.server.guard import (
+    ASSISTANT,
+    INSTRUCTOR,
+    AsAssistant,
+    AsInstructor,
+    Form,
+    form,
+)
+from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.attempts import load_attempts
+
+router = APIRouter()
+
+
+@router.get("/people/{handle}")
+def person(request: Request, session: AsAssistant, handle: str) -> Response:
+    """Show one learner."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        who = people.by_handle(connection, handle)
+        own = tables.submissions.c.person.in_(people.same_learner(connection, who))
+        attempts = load_attempts(connection, shared.judge, own)
+        extensions = {
+            lab: value
+            for (owner, lab), value in all_extensions(connection).items()
+            if owner == who.id
+        }
+        others = [each for each in load_students(connection) if each.handle != handle]
+    return shared.page(
+        "person.html",
+        session,
+        person=who,
+        attempts=attempts,
+        extensions=extensions,
+        labs=list(load_labs()),
+        others=others,
+    )
+
+
+@router.post("/people/{handle}/extend", dependencies=[Depends(INSTRUCTOR)])
+def extend_person(request: Request, handle: str, fields: Form) -> Response:
+    """Grant somebody more time or more submissions."""
+    lab = lab_field(fields.get("lab", ""))
+    due = moment_field(fields.get("due", ""))
+    extra = number_field(fields.get("extra_budget", "")) or 0
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        who = people.by_handle(connection, handle)
+        extend(connection, who.id, lab, due, extra, database.clock())
+    return RedirectResponse(f"/people/{handle}", status_code=303)
+
+
+@router.post("/people/{handle}/rename", dependencies=[Depends(INSTRUCTOR)])
+def rename_person(request: Request, handle: str, fields: Form) -> Response:
+    """Give somebody another name. Raises RefusedError for an empty or too long one."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        who = people.by_handle(connection, handle)
+        changes.rename(connection, who, fields.get("name", ""), database.clock())
+    return RedirectResponse(f"/people/{handle}", status_code=303)
+
+
+@router.post("/people/{handle}/merge", dependencies=[Depends(INSTRUCTOR)])
+def merge_person(request: Request, handle: str, fields: Form) -> Response:
+    """Let somebody's submissions count for another learner, or separate them again."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        if fields.get("action") == "separate":
+            changes.separate(connection, handle, database.clock())
+            return RedirectResponse("/settings", status_code=303)
+        who = people.by_handle(connection, handle)
+        into = people.by_handle(connection, fields.get("into", ""))
+        changes.merge(connection, who, into, database.clock())
+    return RedirectResponse(f"/people/{into.handle}", status_code=303)
+
+
+@router.post("/people/{handle}/claim", dependencies=[Depends(INSTRUCTOR)])
+def decide_claim(request: Request, handle: str, fields: Form) -> Response:
+    """Accept or decline that somebody is the learner whom they claim to be."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        who = people.by_handle(connection, handle)
+        same = fields.get("same") == "yes"
+        changes.decide_claim(connection, who, same=same, at=database.clock())
+    return RedirectResponse("/room", status_code=303)
+
+
+@router.post("/people/{handle}/helped", dependencies=[Depends(ASSISTANT), Depends(form)])
+def answer_call(request: Request, handle: str) -> Response:
+    """Take somebody's call for help off the room."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        end_call(connection, people.by_handle(connection, handle), database.clock())
+    return RedirectResponse("/room", status_code=303)
+
+
+@router.post("/people/{handle}/remove")
+def remove_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
+    """Remove somebody, undo that, or let one on the roster join again.
+
+    Raises RefusedError for oneself.
+    """
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        if fields.get("how") == "restore":
+            changes.restore(connection, handle, database.clock())
+            return RedirectResponse(f"/people/{handle}", status_code=303)
+        who = people.by_handle(connection, handle)
+        if who.id == session.person.id:
+            raise RefusedError(
+                "forbidden", "You cannot remove yourself.", "Another instructor can."
+            )
+        if fields.get("how") == "reset":
+            people.reset_token(connection, who)
+        else:
+            changes.remove(connection, who, database.clock())
+    return RedirectResponse("/settings#people", status_code=303)

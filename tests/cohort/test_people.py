@@ -1,0 +1,185 @@
+"""Who is who: joining twice, merging, renaming, removal, names, and calls for help."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.client import Client
+from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.members import changes, people
+from bottleneck_lab.cohort.members.membership import load_membership
+from bottleneck_lab.cohort.protocol import Join
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.grading.verdict import Outcome
+
+from .serving import Visitor
+from .test_exports import grades, measured
+from .test_grades import pages
+
+
+def view(room):
+    with room.cohort.database.reading() as connection:
+        return load_room(connection, verdict_reader_of(room.cohort.public_key), room.clock())
+
+
+def names(room) -> list[str]:
+    return [row.name for row in view(room).rows]
+
+
+def test_a_second_one_of_a_name_is_asked_who_they_are(room):
+    first, _ = room.join("Ada")
+    with pytest.raises(RefusedError) as refused:
+        room.join("ada")
+    assert refused.value.code == "same-name"
+    assert "--same" in refused.value.remedy
+    other, _ = room.join("Ada", same=False)
+    again, _ = room.join("Ada", same=True)
+    assert names(room) == ["Ada", "Ada (2)", "Ada (3)"]
+    (claim,) = view(room).claims
+    assert (claim.handle, claim.earlier) == (again.handle, "Ada")
+    with room.cohort.database.writing() as connection:
+        changes.decide_claim(connection, again, same=True, at=room.clock())
+        with pytest.raises(RefusedError, match="claims to be nobody else"):
+            changes.decide_claim(connection, other, same=True, at=room.clock())
+    assert (names(room), view(room).claims) == (["Ada", "Ada (2)"], [])
+    assert first.handle in {row.handle for row in view(room).rows}
+
+
+def test_merged_learners_count_as_one_and_can_be_separated(room):
+    (ada, first), (twin, second) = room.join("Ada"), room.join("Ada L.")
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, budget=3)
+    measured(room, first, Outcome.FAIL)
+    handle = measured(room, second)
+    with room.cohort.database.writing() as connection:
+        changes.merge(connection, twin, ada, room.clock())
+    (row,) = view(room).rows
+    assert (row.name, row.passed, row.cells[0].attempts) == ("Ada", 1, 2)
+    assert view(room).altered == []
+    grade = grades(room)[ada.handle, "slow"]
+    assert (grade.score, grade.submission, grade.attempts) == (100.0, handle, 2)
+    with pages(room) as (instructor, visit, port):
+        for token in (first, second):
+            mine = Visitor(port, token=token).get("/api/me").json()
+            assert len(mine["submissions"]) == 2
+            assert {lab["left"] for lab in mine["labs"] if lab["slug"] == "slow"} == {1}
+        assert "PASS" in visit(ada).get(f"/me/submissions/{handle}").text
+        assert "Ada L. counts as Ada" in instructor.get("/settings").text
+        path = f"/people/{twin.handle}/merge"
+        assert instructor.post(path, action="separate").status == 303
+        assert names(room) == ["Ada", "Ada L."]
+        assert instructor.post(path, into=ada.handle).status == 303
+    assert names(room) == ["Ada"]
+    assert room.submit(first).left == 0
+    with pytest.raises(RefusedError, match="used all 3"):
+        room.submit(second)
+
+
+def test_nobody_is_merged_into_a_third_or_into_staff(room):
+    (ada, _), (bob, _), (eve, _) = room.join("Ada"), room.join("Bob"), room.join("Eve")
+    with room.cohort.database.writing() as connection:
+        staff = people.the_instructor(connection, 0.0)
+        changes.merge(connection, bob, ada, room.clock())
+        for one, into in ((eve, bob), (ada, ada), (eve, staff)):
+            with pytest.raises(RefusedError, match="cannot be merged"):
+                changes.merge(connection, one, into, room.clock())
+        changes.merge(connection, ada, eve, room.clock())
+    assert names(room) == ["Eve"]
+
+
+def test_a_removal_can_be_undone_with_the_token_that_was(room):
+    ada, token = room.join("Ada")
+    measured(room, token)
+    with pages(room) as (instructor, _, port):
+        learner = Visitor(port, token=token)
+        page = instructor.get(f"/people/{ada.handle}").text
+        assert "You can bring them back under Settings" in page
+        assert instructor.post(f"/people/{ada.handle}/remove").status == 303
+        assert learner.get("/api/me").status == 401
+        assert names(room) == []
+        assert "Bring back" in instructor.get("/settings").text
+        assert instructor.post(f"/people/{ada.handle}/remove", how="restore").status == 303
+        assert learner.get("/api/me").status == 200
+    assert [row.passed for row in view(room).rows] == [1]
+
+
+def test_a_name_that_is_too_long_is_refused_with_the_limit(room):
+    with pytest.raises(RefusedError, match="at most 80 characters; this one has 81"):
+        room.join("x" * 81)
+    ada, _ = room.join("x" * 80)
+    with room.cohort.database.writing() as connection:
+        changes.rename(connection, ada, "  Ada \n Lovelace ", room.clock())
+        with pytest.raises(RefusedError, match="at most 80"):
+            changes.rename(connection, ada, "y" * 100, room.clock())
+        with pytest.raises(RefusedError, match="needed"):
+            changes.rename(connection, ada, " \n", room.clock())
+    assert names(room) == ["Ada Lovelace"]
+
+
+def test_the_room_sees_who_needs_help(room):
+    ada, token = room.join("Ada")
+    with pages(room) as (instructor, visit, port):
+        url = f"http://127.0.0.1:{port}"
+        Client(url, token).call_for_help("the capture is empty")
+        page = instructor.get("/room").text
+        assert "Need help" in page
+        assert "the capture is empty" in page
+        me = visit(ada)
+        assert "that you need help" in me.get("/me").text
+        assert instructor.post(f"/people/{ada.handle}/helped").status == 303
+        assert "Need help" not in instructor.get("/room").text
+        assert me.post("/me/help", text="").status == 303
+        assert [row.name for row in view(room).helpless] == ["Ada"]
+        assert "needs help: Ada" in status(room)
+        Client(url, token).call_for_help(None)
+        assert view(room).helpless == []
+
+
+def status(room) -> str:
+    words = ["cohort", "status", "--folder", str(room.cohort.folder)]
+    return CliRunner().invoke(app, words).output
+
+
+def test_joining_again_on_the_same_machine_makes_no_second_learner(room):
+    with room.cohort.database.reading() as connection:
+        code = people.join_codes(connection)[0]
+    with pages(room) as (_, _, port):
+        url = f"http://127.0.0.1:{port}"
+
+        def join(*words: str):
+            return CliRunner().invoke(app, ["join", url, code, *words])
+
+        assert "You have joined" in join("--name", "Ada").output
+        first = load_membership().joined.learner
+        assert "You have already joined" in join("--name", "Ada").output
+        assert names(room) == ["Ada"]
+        assert join("--name", "Bob").exit_code == 0
+        refused = join("--name", "Ada")
+        assert "already joined" in refused.exception.message
+        assert "--same" in refused.exception.remedy
+        assert "will confirm it" in join("--name", "Ada", "--same").output
+        assert load_membership().joined.learner != first
+        assert len(view(room).claims) == 1
+
+
+def test_what_was_revoked_or_withdrawn_comes_back(room):
+    with room.cohort.database.reading() as connection:
+        code = people.join_codes(connection)[0]
+    with pages(room) as (instructor, _, _):
+        assert f"Revoke {code}" in instructor.get("/settings").text
+        instructor.post("/settings/codes", revoke=code)
+        assert "Make valid again" in instructor.get("/settings").text
+        instructor.post("/settings/codes", restore=code)
+        instructor.post("/room/announce", text="Pizza at noon")
+        instructor.post("/room/announce", withdraw="1")
+        assert "Announce again" in instructor.get("/room").text
+        instructor.post("/room/announce", again="1")
+    assert [text for _, text in view(room).announcements] == ["Pizza at noon"]
+    assert room.join("Ada")[0].name == "Ada"
+    assert Join(code, "x").same is None
+    assert {row.revoked for row in room.rows(tables.join_codes)} == {None}
