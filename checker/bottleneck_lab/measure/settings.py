@@ -36,7 +36,8 @@ class WorkerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     start_s, call_s: longest time to load the code, and to answer. threads: of OpenMP; with
     `bind_threads` each has a core. arena_mb: shared memory for the arrays of a call. hidden:
-    packages that the learner's worker does not find. threads_only: it can start no process.
+    packages that the learner's worker does not find. threads_only: it can start no process. native:
+    the entry file compiles a kernel, which sandbox/native_code.py guards.
     """
 
     start_s: float = 120.0
@@ -47,3 +48,4 @@ class WorkerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     arena_mb: int = 256
     hidden: list[str] = []
     threads_only: bool = False
+    native: bool = False

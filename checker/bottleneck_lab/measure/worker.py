@@ -26,6 +26,7 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Answer, Call, Failed, Ready, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
+from bottleneck_lab.measure.sandbox import native_code
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
 NO_NETWORK = (
@@ -88,14 +89,18 @@ def explain(root: Path) -> str:
     return f"{where}{kind.__name__ if kind else 'Error'}: {error}{remedy}"[:4000]
 
 
-def serve_calls(channel: Channel, entry: Path, device: str, *, threads_only: bool) -> None:
-    """Load the entry file once, then answers every call until the verifier closes the channel.
+def serve_calls(
+    channel: Channel, entry: Path, device: str, *, threads_only: bool, native: bool
+) -> None:
+    """Load the entry file once, then answer every call until the verifier closes the channel.
 
     With `threads_only` the entry file is the lab's own: when its `prepare(device)` has compiled the
-    learner's, no process can be started any more.
+    learner's, no process can be started any more. With `native` what it compiles is guarded.
     """
     began = time.monotonic()
     module = load_module(entry)
+    if native:
+        native_code.guard(module)
     if threads_only:
         module.prepare(device)
         refuse_processes()
@@ -137,6 +142,7 @@ def main() -> None:
     parser.add_argument("--arena", type=int, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads-only", action="store_true")
+    parser.add_argument("--native", action="store_true")
     options = parser.parse_args()
     channel = Channel(
         socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0
@@ -145,7 +151,11 @@ def main() -> None:
         channel,
         options.entry.parent,
         lambda: serve_calls(
-            channel, options.entry, options.device, threads_only=options.threads_only
+            channel,
+            options.entry,
+            options.device,
+            threads_only=options.threads_only,
+            native=options.native,
         ),
     )
 

@@ -4,8 +4,6 @@ and the judge tells wrong from right.
 
 import ctypes
 import shutil
-import signal
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -180,24 +178,6 @@ def test_another_order_of_summation_is_as_right_even_where_the_reference_was_luc
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "call", ["dlopen(const char*, int)", "cblas_sgemm()", "system(const char*)"]
-)
-def test_a_kernel_that_calls_a_library_is_not_even_loaded(call, tmp_path):
-    name = call.split("(")[0]
-    source = f'extern "C" int {call};\n' + (LAB / "attention.cpp").read_text().replace(
-        "const int blocks =",
-        f"(void)&{name}; (void){name}({_arguments(call)});\n    const int blocks =",
-    )
-    with pytest.raises(RuntimeError, match=rf"calls {name}: write the kernel without libraries"):
-        attention_from(source, tmp_path)
-
-
-def _arguments(call: str) -> str:
-    return {"dlopen": '"x", 1', "cblas_sgemm": "", "system": '"x"'}[call.split("(")[0]]
-
-
-@needs_compiler
 def test_a_compiler_error_names_the_learners_line(tmp_path):
     with pytest.raises(RuntimeError, match=r"attention.cpp:3:") as caught:
         attention_from("// one\n// two\nint x = ;\n", tmp_path)
@@ -249,51 +229,6 @@ def test_every_check_holds_short_middle_and_long_lengths_none_of_which_fills_its
         assert [length % 64 for length in lengths].count(8) >= 2
         assert all(length % 64 for length in lengths)
     assert device == "cuda" or {200, 264, 328} <= drawn
-
-
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [
-        ("size", "the one 1 past the end"),
-        ("size + 3", "the one 4 past the end"),
-        ("-1", "the one 1 before the start"),
-    ],
-)
-def test_a_write_beside_the_answer_is_seen(tmp_path, place, says):
-    source = """extern "C" void attention_forward(const float*, const float*, const float*, float* out, int heads, int seq, int dim, int, int) {
-        const long size = (long)heads * seq * dim;
-        for (long i = 0; i < size; ++i) out[i] = 0;
-        out[PLACE] = 1;
-    }""".replace("PLACE", place)
-    q = np.zeros((1, 1, 3, 64), np.float32)
-    with pytest.raises(RuntimeError, match=says) as caught:
-        attention_from(source, tmp_path)(q, q, q, 0)
-    assert caught.value.reason == "wrong output"
-
-
-@needs_compiler
-def test_a_kernel_that_writes_to_its_inputs_in_shared_memory_is_ended(tmp_path):
-    source = """extern "C" void attention_forward(float* q, const float*, const float*, float*, int, int, int, int, int) {
-        q[5000] *= 1.0f + 1e-7f;
-    }"""
-    attention = attention_from(source, tmp_path)
-    calls = """if True:
-        import mmap, sys
-        import numpy as np
-        import attention
-        q = np.ndarray((1, 2, 100, 64), np.float32, buffer=mmap.mmap(-1, 1 << 16) if sys.argv[1] == "shared" else None)
-        attention.load("cpu")(q, q, q, 0)"""
-    q = np.zeros((1, 2, 100, 64), np.float32)
-    attention(q, q, q, 0)
-    ended = {
-        where: (
-            subprocess.run(
-                [sys.executable, "-c", calls, where], cwd=tmp_path, check=False
-            ).returncode
-        )
-        for where in ("shared", "own")
-    }
-    assert ended == {"shared": -signal.SIGSEGV, "own": 0}
 
 
 def test_the_same_inputs_must_give_the_same_bits(judge):

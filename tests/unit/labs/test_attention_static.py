@@ -17,6 +17,7 @@ from bottleneck_lab.measure.kinds.speedup.cuda import static_check
 from bottleneck_lab.measure.kinds.speedup.cuda.compilers import compile_cubin, complaint
 from bottleneck_lab.measure.kinds.speedup.cuda.launches import read_launches
 from bottleneck_lab.measure.kinds.speedup.cuda.static_check import check_binary, check_source
+from bottleneck_lab.measure.sandbox.native_code import refuse_libraries
 from bottleneck_lab.measure.settings import HostCall
 from bottleneck_lab.programs import find_program, require_program
 
@@ -305,7 +306,7 @@ def test_the_solution_weighs_scores_while_wgmma_adds(tmp_path):
         "serialized" not in done.stderr + done.stdout
     )  # ptxas says so when it has to wait for each product
     assert "warning" not in done.stderr + done.stdout
-    binding._refuse_libraries(source, built)
+    refuse_libraries(source.name, built)
     sass = static_check.disassembled("-sass", built, lambda command: command)
     for code in sass.split("Function : ")[1:]:
         # After the wait that leaves the sums in flight come all weights of a tile and two factors,
