@@ -206,7 +206,9 @@ def _first(data: Any, steps: list[str | int | None], fits: Any) -> Keys:
             ((*keys, name), inner) for keys, value in values for name, inner in _below(value, step)
         ]
     fitting = [keys for keys, value in values if fits(value)] or [keys for keys, _ in values]
-    return fitting[0] if fitting else tuple(step for step in steps if step is not None)
+    if fitting:
+        return fitting[0]
+    return tuple(step for step in steps if step is not None)
 
 
 def _below(value: Any, step: str | int | None) -> list[tuple[str | int, Any]]:
@@ -237,7 +239,9 @@ def _inner(type_: inspect.Type, key: str | int) -> inspect.Type:
         )
     if isinstance(type_, inspect.ListType | inspect.VarTupleType):
         return type_.item_type
-    return type_.value_type if isinstance(type_, inspect.DictType) else inspect.AnyType()
+    if isinstance(type_, inspect.DictType):
+        return type_.value_type
+    return inspect.AnyType()
 
 
 def _bare(type_: inspect.Type) -> inspect.Type:
@@ -248,12 +252,12 @@ def _bare(type_: inspect.Type) -> inspect.Type:
 
 
 def _names_of(type_: inspect.Type) -> list[str]:
-    return (
-        [field.encode_name for field in type_.fields]
-        if isinstance(type_, inspect.StructType)
-        else []
-    )
+    if isinstance(type_, inspect.StructType):
+        return [field.encode_name for field in type_.fields]
+    return []
 
 
 def _values_of(type_: inspect.Type) -> list[str]:
-    return [str(value) for value in type_.values] if isinstance(type_, inspect.LiteralType) else []
+    if isinstance(type_, inspect.LiteralType):
+        return [str(value) for value in type_.values]
+    return []

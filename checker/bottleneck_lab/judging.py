@@ -53,12 +53,16 @@ def answers(**parts: Rule) -> Judge:
 def exact(got: Any, want: Any) -> str | None:
     """Require equality to the last bit of numbers, text, bytes or arrays. NaN equals NaN."""
     if not isinstance(want, np.ndarray | int | float):
-        return None if type(got) is type(want) and got == want else "is not the reference's answer"
+        if type(got) is type(want) and got == want:
+            return None
+        return "is not the reference's answer"
     if wrong := _form(got, want):
         return wrong
     ours, theirs = np.asarray(got), np.asarray(want)
     differ = ~((ours == theirs) | (_nan(ours) & _nan(theirs)))
-    return f"differs in {int(differ.sum())} of {differ.size} numbers" if differ.any() else None
+    if differ.any():
+        return f"differs in {int(differ.sum())} of {differ.size} numbers"
+    return None
 
 
 def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
@@ -76,11 +80,9 @@ def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
         if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
             return "has finite numbers where the reference has none"
         over = _excess(ours[finite], theirs[finite], atol, rtol)
-        return (
-            f"is off by {over:.3g}; the limits are {atol:g} and {rtol:g} of the value"
-            if over
-            else None
-        )
+        if over:
+            return f"is off by {over:.3g}; the limits are {atol:g} and {rtol:g} of the value"
+        return None
 
     return rule
 
@@ -107,7 +109,9 @@ def _form(got: Any, want: Any) -> str | None:
 
 
 def _nan(array: Any) -> Any:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
+    if array.dtype.kind == "f":
+        return np.isnan(array)
+    return np.zeros(array.shape, bool)
 
 
 @dataclass(frozen=True)

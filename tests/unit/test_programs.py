@@ -20,7 +20,7 @@ from bottleneck_lab.trace import load
 def nothing(tmp_path, monkeypatch):
     """A machine without any of the programs; their folders may be put below `tmp_path`."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(programs, "_PLACES", (f"{tmp_path}/nsight-systems/*/bin",))
+    monkeypatch.setattr(programs, "_FOLDERS", (f"{tmp_path}/nsight-systems/*/bin",))
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
     for cached in (probe.bubblewrap, probe.bubblewrap_problem, probe.namespaces):

@@ -134,7 +134,9 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
             f"It was not signed with key {ours}, but with {signer or 'an unreadable signature'}.",
             verdict,
         )
-    if not _is_signed(verdict, raw, public_key):
+    try:
+        public_key.verify(raw, CONTEXT + canonical_bytes(verdict))
+    except InvalidSignature:
         return Verification(False, f"Its content was changed after key {ours} signed it.", verdict)
     outcome = f"{verdict.outcome} for {verdict.lab}"
     claim = (
@@ -143,14 +145,6 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
         else f"The signature is genuine, and the outcome is {outcome}"
     )
     return Verification(True, f"{claim}, signed with key {ours}.", verdict)
-
-
-def _is_signed(verdict: Verdict, raw: bytes, public_key: Ed25519PublicKey) -> bool:
-    try:
-        public_key.verify(raw, CONTEXT + canonical_bytes(verdict))
-    except InvalidSignature:
-        return False
-    return True
 
 
 def _read_verdict(data: bytes) -> Verdict:
@@ -203,10 +197,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     if math.isinf(value := float(text)):
         raise ValueError(f"{text[:20]} is too large a number")
+    # Many texts round to the same float: only the one that was signed may stand here.
     if text not in (repr(value), msgspec.json.encode(value).decode()):
-        raise ValueError(
-            f"{text[:20]} is not how this number is written"
-        )  # it only rounds to the one that was signed
+        raise ValueError(f"{text[:20]} is not how this number is written")
     return value
 
 

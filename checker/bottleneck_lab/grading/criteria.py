@@ -264,17 +264,15 @@ def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count
 
 def _reminder(spec: CriterionSpec) -> str:
     """Return the target, where the criterion's own text does not state it."""
-    return "" if "{target}" in spec.text else f"; the target is {_aim(spec)}"
-
-
-def _aim(spec: CriterionSpec) -> str:
+    if "{target}" in spec.text:
+        return ""
     words = "at least" if spec.direction == "at_least" else "at most"
     margin = (
         ""
         if spec.margin == 1
         else f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
     )
-    return f"{words} {format_figure(_target(spec), spec.unit)}{margin}"
+    return f"; the target is {words} {format_figure(_target(spec), spec.unit)}{margin}"
 
 
 def describe_criterion(spec: CriterionSpec) -> str:
@@ -298,12 +296,6 @@ def _singular(things: str) -> str:
     return things.removesuffix(ending)
 
 
-def _suffix(unit: str, number: str) -> str:
-    if number == "1" and unit.isalpha() and unit.endswith("s") and len(unit) > 2:
-        unit = _singular(unit)
-    return {"share": "%", "x": "x", "%": "%", "": ""}.get(unit, f" {unit}")
-
-
 def format_figure(value: float, unit: str, against: float | None = None) -> str:
     """Return a figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to
     three significant digits.
@@ -312,13 +304,21 @@ def format_figure(value: float, unit: str, against: float | None = None) -> str:
     is required.
     """
     number = _number(value, unit, against)
-    return f"{number}{_suffix(unit, number)}" if math.isfinite(value) else number
+    if not math.isfinite(value):
+        return number
+    # "1 batch" but "1 ms": a unit of two letters is no plural.
+    if number == "1" and unit.isalpha() and unit.endswith("s") and len(unit) > 2:
+        unit = _singular(unit)
+    suffix = {"share": "%", "x": "x", "%": "%", "": ""}.get(unit, f" {unit}")
+    return f"{number}{suffix}"
 
 
 def format_range(low: float, high: float, unit: str, against: float | None = None) -> str:
     """Return two figures with one unit, such as `39–43%`; one figure where both read the same."""
     first, last = _number(low, unit, against), format_figure(high, unit, against)
-    return last if first == _number(high, unit, against) else f"{first}–{last}"
+    if first == _number(high, unit, against):
+        return last
+    return f"{first}–{last}"
 
 
 def _number(value: float, unit: str, against: float | None) -> str:
@@ -534,4 +534,6 @@ def _pass(results: Sequence[CriterionResult]) -> Conclusion:
 
 def _lower(sentence: str) -> str:
     """Return a sentence to go on after a colon; names in capitals stay."""
-    return sentence if sentence[:2].isupper() else sentence[:1].lower() + sentence[1:]
+    if sentence[:2].isupper():
+        return sentence
+    return sentence[:1].lower() + sentence[1:]

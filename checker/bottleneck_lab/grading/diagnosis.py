@@ -111,7 +111,9 @@ def for_check(
     """Return the results that a check takes over: none where the lab's own criteria judge the
     diagnosis against the verifier's captures.
     """
-    return [] if any(criterion.kind == "diagnosis" for criterion in criteria) else results
+    if any(criterion.kind == "diagnosis" for criterion in criteria):
+        return []
+    return results
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
@@ -177,22 +179,19 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
     """
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         return "Not answered yet: `lab diagnose` asks for it."
+    fault = None
     if question.type == "choice":
-        return (
-            None
-            if answer in question.choices
-            else f"'{answer}' is not one of the choices: {', '.join(question.choices)}."
-        )
-    if question.type == "text":
-        return None if isinstance(answer, str) else "Write a text, in quotes."
-    if question.type == "interval":
-        good = isinstance(answer, str) and parse_stretch(answer)
-        return (
-            None
-            if good
-            else "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
-        )
-    return _number_problem(question, answer)
+        if answer not in question.choices:
+            fault = f"'{answer}' is not one of the choices: {', '.join(question.choices)}."
+    elif question.type == "text":
+        if not isinstance(answer, str):
+            fault = "Write a text, in quotes."
+    elif question.type == "interval":
+        if not isinstance(answer, str) or not parse_stretch(answer):
+            fault = "Give a stretch of your capture as start and end, such as 12.5-14.0 ms."
+    else:
+        fault = _number_problem(question, answer)
+    return fault
 
 
 def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[str, str]:
@@ -245,25 +244,23 @@ def _broken_rule(
     none.
     """
     answer: Any = answers[question.id]
+    broken = None
     if question.type == "choice":
-        return None if right is None or answer == right else _unlike(question, answer)
-    if question.type == "text":
-        return (
-            None
-            if question.accepts(answer)
-            else f"That is not what the question asks for. {question.measure}".rstrip()
-        )
-    if question.type == "interval" and question.shows:
-        return _stretch_problem(question, answer, seen)
-    if question.from_capture:
-        return _figure_problem(question, float(answer), seen)
-    if question.by_solution and isinstance(right, int | float):
-        return (
-            None
-            if _agrees(question, float(answer), float(right))
-            else f"Work it out again. {question.measure}".rstrip()
-        )
-    return _beyond_ceiling(question, answers)
+        if right is not None and answer != right:
+            broken = _unlike(question, answer)
+    elif question.type == "text":
+        if not question.accepts(answer):
+            broken = f"That is not what the question asks for. {question.measure}".rstrip()
+    elif question.type == "interval" and question.shows:
+        broken = _stretch_problem(question, answer, seen)
+    elif question.from_capture:
+        broken = _figure_problem(question, float(answer), seen)
+    elif question.by_solution and isinstance(right, int | float):
+        if not _agrees(question, float(answer), float(right)):
+            broken = f"Work it out again. {question.measure}".rstrip()
+    else:
+        broken = _beyond_ceiling(question, answers)
+    return broken
 
 
 def _unlike(question: QuestionSpec, answer: str) -> str:
@@ -364,7 +361,9 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
         return str(answer)
     if question.type == "number":
         return f"{answer:.3g}"
-    return f"{answer:.2f}x" if question.type == "ratio" else f"{100 * answer:.3g}%"
+    if question.type == "ratio":
+        return f"{answer:.2f}x"
+    return f"{100 * answer:.3g}%"
 
 
 def describe_reading(
@@ -399,11 +398,9 @@ def _praise(question: QuestionSpec, answer: Any) -> str:
         )
     if question.from_capture or question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
-    return (
-        f"'{format_answer(question, answer)}' is right."
-        if question.type == "choice" or question.by_solution
-        else "Answered."
-    )
+    if question.type == "choice" or question.by_solution:
+        return f"'{format_answer(question, answer)}' is right."
+    return "Answered."
 
 
 def _prediction(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> Prediction | None:

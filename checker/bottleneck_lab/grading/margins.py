@@ -41,12 +41,16 @@ class Margin(msgspec.Struct, frozen=True):
     @property
     def least(self) -> float:
         """The distance that is sure: of the bound on the bad side."""
-        return _distance(self.low, self.bar) if self.at_least else _distance(self.bar, self.high)
+        if self.at_least:
+            return _distance(self.low, self.bar)
+        return _distance(self.bar, self.high)
 
     @property
     def most(self) -> float:
         """The distance that may be: of the bound on the good side."""
-        return _distance(self.high, self.bar) if self.at_least else _distance(self.bar, self.low)
+        if self.at_least:
+            return _distance(self.high, self.bar)
+        return _distance(self.bar, self.low)
 
 
 def _distance(good: float, target: float) -> float:

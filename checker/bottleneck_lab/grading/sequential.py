@@ -188,9 +188,9 @@ class SequentialTest(msgspec.Struct, frozen=True):
     @property
     def bar(self) -> float:
         """The value that the bound must reach."""
-        return (
-            self.target * self.margin if self.direction == "at_least" else self.target / self.margin
-        )
+        if self.direction == "at_least":
+            return self.target * self.margin
+        return self.target / self.margin
 
     def decide(self, samples: Sequence[float], *, exhausted: bool = False) -> Decision:
         """Return the first decision that any look so far has reached, so that further samples never
@@ -215,7 +215,9 @@ class SequentialTest(msgspec.Struct, frozen=True):
         reached, missed = interval.low >= above, interval.high < below
         if self.direction == "at_most":
             reached, missed = interval.high <= below, interval.low > above
-        return State.PASS if reached else State.FAIL if missed else State.CONTINUE
+        if reached:
+            return State.PASS
+        return State.FAIL if missed else State.CONTINUE
 
 
 def _undecided(interval: Interval, samples: int, wanted: int) -> Decision:

@@ -79,7 +79,9 @@ def true_gain(spec: SiblingSpec, summary: Summary) -> float:
     that the capture shows.
     """
     figure = figures_of(summary).get(spec.gain_from, 0.0)
-    return ceiling(min(figure, 1.0)) if spec.gain_from.endswith("_share") else max(figure, 1.0)
+    if spec.gain_from.endswith("_share"):
+        return ceiling(min(figure, 1.0))
+    return max(figure, 1.0)
 
 
 def misdescribed(spec: SiblingSpec, summary: Summary) -> str:

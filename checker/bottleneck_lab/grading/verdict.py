@@ -133,4 +133,6 @@ def finite(figures: Any) -> Any:
         return {name: finite(value) for name, value in figures.items()}
     if isinstance(figures, list):
         return [finite(value) for value in figures]
-    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
+    if isinstance(figures, float) and not math.isfinite(figures):
+        return None
+    return figures

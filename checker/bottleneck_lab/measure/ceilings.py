@@ -101,7 +101,9 @@ def _file(device: CeilingDevice) -> Path:
 
 def _usable_cores() -> int:
     """Return cores that this process may use; where the system does not tell, all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:

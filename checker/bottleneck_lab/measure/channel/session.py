@@ -106,8 +106,8 @@ class Session:
                         min(WATCH_S, max(0.0, deadline - time.monotonic()))
                     )
                 except TimedOut:
-                    # A sandbox that is killed while it sets up may leave a child that holds the channel
-                    # open and never speaks.
+                    # A sandbox that is killed while it sets up may leave a child that holds the
+                    # channel open and never speaks.
                     if self.worker.process.poll() is not None and not self.channel.waiting():
                         raise self.closed(doing) from None
                     self.watch(doing)
@@ -199,11 +199,9 @@ class Session:
         return f"It last printed: {lines[-1][:300]}" if lines else ""
 
     def _stuck(self) -> str:
-        return (
-            "It was stopped (SIGSTOP)."
-            if "T" in self.worker.states()
-            else "An endless loop, or a wait for something that never happens?"
-        )
+        if "T" in self.worker.states():
+            return "It was stopped (SIGSTOP)."
+        return "An endless loop, or a wait for something that never happens?"
 
 
 class CallSession(Session):

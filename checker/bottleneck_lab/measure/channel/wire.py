@@ -82,7 +82,9 @@ class Arena:
 
     def half(self, which: int) -> tuple[int, int]:
         """Return start and end offset of the inputs' half (0) or the answers' half (1)."""
-        return (0, self.size // 2) if which == 0 else (self.size // 2, self.size)
+        if which == 0:
+            return (0, self.size // 2)
+        return (self.size // 2, self.size)
 
     def view(
         self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int

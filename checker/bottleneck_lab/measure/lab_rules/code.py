@@ -81,7 +81,9 @@ def raised_at(error: BaseException, folder: Path) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if folder in Path(frame.filename).parents
     ]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(folder)
+    if frames:
+        return f"{frames[-1].filename}, line {frames[-1].lineno}"
+    return str(folder)
 
 
 def _uncallable(defined: Mapping[str, object], calls: Mapping[str, int]) -> Iterator[str]:

@@ -215,4 +215,6 @@ def _refused(question: QuestionSpec, solved: object) -> str | None:
     """Return why the lab's own patterns refuse the solution's words."""
     if question.type != "text" or not question.accept or not isinstance(solved, str):
         return None
-    return None if question.accepts(solved) else "it matches none of the patterns in `accept`."
+    if question.accepts(solved):
+        return None
+    return "it matches none of the patterns in `accept`."

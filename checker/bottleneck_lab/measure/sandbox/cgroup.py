@@ -71,14 +71,14 @@ def limits_problem() -> str:
     """
     group = Cgroup.create(1 << 30, 64)
     if group is None:
-        return (
-            "cgroup v2 is not mounted"
-            if own_group() is None
-            else "this process may not create control groups"
-        )
+        if own_group() is None:
+            return "cgroup v2 is not mounted"
+        return "this process may not create control groups"
     missing = [name for name in ("memory.max", "pids.max") if name not in group.limits]
     group.remove()
-    return f"the control groups it can create have no {' and no '.join(missing)}" if missing else ""
+    if missing:
+        return f"the control groups it can create have no {' and no '.join(missing)}"
+    return ""
 
 
 def delegate_group(name: str, uid: int) -> Path | None:

@@ -38,11 +38,9 @@ def chosen_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
         # In any other order the driver puts the fastest first, which only it knows.
         ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(known) == 1
         indices = [int(name) for name in names]
-        return (
-            [known[index] for index in indices]
-            if ordered and max(indices, default=0) < len(known)
-            else []
-        )
+        if ordered and max(indices, default=0) < len(known):
+            return [known[index] for index in indices]
+        return []
     chosen = [
         gpu
         for name in names
@@ -80,6 +78,6 @@ def visible_nodes(gpus: list[Gpu]) -> list[Path]:
 
 def words(gpus: list[Gpu]) -> str:
     """Return the visible GPUs in words, for a verdict."""
-    return (
-        f"only {', '.join(gpu.node.name for gpu in gpus)}" if gpus else "every GPU of this machine"
-    )
+    if gpus:
+        return f"only {', '.join(gpu.node.name for gpu in gpus)}"
+    return "every GPU of this machine"

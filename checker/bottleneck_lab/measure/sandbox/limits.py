@@ -84,7 +84,9 @@ class Watch:
         """Return the limit that is exceeded; None if none is, or where the last check was a moment
         ago.
         """
-        return self.excess() if time.monotonic() - self._looked >= WATCH_S else None
+        if time.monotonic() - self._looked >= WATCH_S:
+            return self.excess()
+        return None
 
     def excess(self) -> Exceeded | None:
         """Return the limit that is exceeded now, or None."""
@@ -100,12 +102,16 @@ class Watch:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 threads += process.num_threads()
         many = len(tree) > self._limits.processes or threads > 8 * self._limits.processes
-        return f"started more than {self._limits.processes} processes" if many else None
+        if many:
+            return f"started more than {self._limits.processes} processes"
+        return None
 
     def _too_much_memory(self) -> str | None:
         most = self._limits.memory_bytes
         held = self._memory_bytes() if self._memory_bytes else _memory_bytes(self._pids(), most)
-        return f"used more than {most / (1 << 30):.3g} GiB of memory" if held > most else None
+        if held > most:
+            return f"used more than {most / (1 << 30):.3g} GiB of memory"
+        return None
 
     def _too_much_on_disk(self) -> str | None:
         nameless = nameless_bytes(self._pids(), in_memory=False)
@@ -208,7 +214,9 @@ def _nameless(link: Path, *, in_memory: bool) -> dict[tuple[int, int], int]:
         return {}
     status = link.stat()
     nameless = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
-    return {(status.st_dev, status.st_ino): status.st_blocks * 512} if nameless else {}
+    if nameless:
+        return {(status.st_dev, status.st_ino): status.st_blocks * 512}
+    return {}
 
 
 def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
@@ -237,7 +245,9 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
             if error.errno == errno.ENAMETOOLONG:
                 return "paths too long to open"
             continue  # it has gone meanwhile
-    return f"more than {most_bytes / (1 << 30):.3g} GiB" if total > most_bytes else None
+    if total > most_bytes:
+        return f"more than {most_bytes / (1 << 30):.3g} GiB"
+    return None
 
 
 def _taken_bytes(entry: os.DirEntry[str]) -> int:

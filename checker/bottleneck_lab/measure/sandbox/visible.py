@@ -96,7 +96,10 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) 
     ]  # first /proc and /dev: what follows may lie below them
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
-    shown = [*paths.readable, *(_gpu_folders() if gpu else [])]
+    shown = list(paths.readable)
+    if gpu:
+        shown += _driver_libraries()
+        shown += [toolkit] if (toolkit := _cuda_toolkit()) else []
     for folder in [*SYSTEM, *readable_folders(shown)]:
         command += ["--ro-bind-try", folder, folder]
     if accounts is not None:
@@ -153,7 +156,9 @@ def torch_home() -> Path | None:
     read them, or neither.
     """
     folder = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache" / "torch"))
-    return folder if (folder / "hub" / "checkpoints").is_dir() else None
+    if (folder / "hub" / "checkpoints").is_dir():
+        return folder
+    return None
 
 
 def _driver_libraries() -> list[Path]:
@@ -166,11 +171,6 @@ def _cuda_toolkit() -> Path | None:
     """Return the folder of the CUDA compiler that this machine has, if it has one."""
     compiler = find_program("nvcc")
     return compiler.resolve().parents[1] if compiler else None
-
-
-def _gpu_folders() -> list[Path]:
-    toolkit = _cuda_toolkit()
-    return [*_driver_libraries(), *([toolkit] if toolkit else [])]
 
 
 def _gpu_environment() -> dict[str, str]:

@@ -136,7 +136,9 @@ class VirtualTensor(torch.Tensor):
         return self.cpu().tolist()
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+        if self.dim() == 0:
+            return format(self.item(), spec)
+        return object.__format__(self, spec)
 
 
 class Call:
@@ -153,9 +155,11 @@ class Call:
         self._positions: dict[int, int] = {}
         self._key: list[Any] = [function]
         self.args = [self._plain(value) for value in args]
-        self.kwargs = {
-            name: self._named(name, value) for name, value in kwargs.items() if name != "pin_memory"
-        }
+        self.kwargs = {}
+        for name, value in kwargs.items():
+            if name != "pin_memory":  # a matter of the host's
+                self._key.append(name)
+                self.kwargs[name] = self._plain(value)
         self.signature = tuple(self._key)
 
     def message(self, line: str) -> list[Any]:
@@ -172,10 +176,6 @@ class Call:
         """Return the position of the tensor with this number among those given, or None."""
         return self._positions.get(number)
 
-    def _named(self, name: str, value: Any) -> Any:
-        self._key.append(name)
-        return self._plain(value)
-
     def _plain(self, value: Any) -> Any:
         if isinstance(value, VirtualTensor):
             return self._handle(value)
@@ -183,7 +183,12 @@ class Call:
             self._key.append((len(value),))
             return [self._plain(each) for each in value]
         if isinstance(value, torch.Tensor):
-            self._refuse_mixed(value)
+            # As on a GPU, a host's tensor is accepted only as a number without dimensions.
+            if value.dim():
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found one on"
+                    f" {value.device} and one on virtual:0 (in {self.function})."
+                )
             self._key.append(("host", value.dtype))
             return value
         self._key += (type(value), value)  # 1, 1.0 and True are equal, but give different dtypes
@@ -196,16 +201,6 @@ class Call:
             self.given.append(tensor)
         self._key += (tensor.form, position)
         return handle
-
-    def _refuse_mixed(self, tensor: torch.Tensor) -> None:
-        """Raise RuntimeError for a tensor in the host's memory, as on a GPU, unless it is a single
-        number without dimensions.
-        """
-        if tensor.dim():
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found one on {tensor.device}"
-                f" and one on virtual:0 (in {self.function})."
-            )
 
 
 class Driver:
@@ -322,11 +317,9 @@ class Driver:
                         given.as_strided_(result.form.shape, result.form.stride, result.form.offset)
                 given.form = result.form
                 return given
-            return (
-                VirtualTensor(next(free), result, self)
-                if isinstance(result, TensorForm)
-                else result
-            )
+            if isinstance(result, TensorForm):
+                return VirtualTensor(next(free), result, self)
+            return result
 
         return replace(results, value)
 

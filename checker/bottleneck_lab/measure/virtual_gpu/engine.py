@@ -221,7 +221,10 @@ class Engine:
     def books(self) -> Books:
         """Return all that was written down."""
         kept = {
-            name: KeptArray(list(tensor.shape), _float32(tensor))
+            name: KeptArray(
+                list(tensor.shape),
+                tensor.float().contiguous().numpy().tobytes(),  # NumPy has no bfloat16
+            )
             for name, tensor in self.kept.items()
         }
         return Books(self.figures(), kept, self.clock.spans or [], self.changes)
@@ -242,16 +245,12 @@ class Engine:
         # In-place operators return their argument: the same object, and so the same handle.
         number = given.get(id(value))
         if number is None:
-            number = self._take_in(value, line)
+            number, self._next = self._next, self._next + 1
+            self._hold(number, value, line)
         dtype = str(value.dtype).removeprefix("torch.")
         return Described(
             number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype
         )
-
-    def _take_in(self, tensor: torch.Tensor, line: str) -> int:
-        number, self._next = self._next, self._next + 1
-        self._hold(number, tensor, line)
-        return number
 
     def _hold(self, number: int, tensor: torch.Tensor, line: str) -> None:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
@@ -291,12 +290,8 @@ class Engine:
             self.clock.wait(line, f"wait for {name}")
 
 
-def _float32(tensor: torch.Tensor) -> bytes:
-    return tensor.float().contiguous().numpy().tobytes()
-
-
 def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # it returns its generator, which has no form on the wire
 
 
 def _operator(name: str, overload: str) -> Any:
@@ -315,7 +310,10 @@ def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
     In inference mode a program sends operators such as `linear` whole, which autograd takes apart;
     then the parts are counted.
     """
-    formula = flop_registry.get(_not_in_place(function.overloadpacket))
+    # PyTorch has formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
+    packet = function.overloadpacket
+    packet = getattr(aten, packet.__name__.removesuffix("_"), packet)
+    formula = flop_registry.get(packet)
     if formula or not is_composite(function):
         result = function(*args, **kwargs)
         flops = float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
@@ -324,13 +322,6 @@ def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
     with FlopCounterMode(display=False) as counter, inside:
         result = function(*args, **kwargs)
     return result, float(counter.get_total_flops()), inside.waits
-
-
-def _not_in_place(packet: Any) -> Any:
-    """Return `addmm` for `addmm_`: PyTorch has formulas only for operators that make a new
-    tensor.
-    """
-    return getattr(aten, packet.__name__.removesuffix("_"), packet)
 
 
 class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -431,11 +422,9 @@ class Server:
         """
         failed, self._failed = self._failed, None
         answer = failed or _attempt(function, args)
-        return (
-            [*answer, self._engine.arrived(), self._engine.memory.free_bytes]
-            if answer[0]
-            else answer
-        )
+        if answer[0]:
+            return [*answer, self._engine.arrived(), self._engine.memory.free_bytes]
+        return answer
 
     def _answer_owner(self, body: bytes) -> None:
         """Open the books of a run, or close and send them."""

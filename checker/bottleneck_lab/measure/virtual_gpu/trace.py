@@ -34,7 +34,8 @@ _MEMORY = {True: "Pinned", False: "Pageable"}
 
 def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0) -> None:
     """Write the timeline to `trace` (.json.gz), without the first steps: they warm up."""
-    begin = _begin_us(books.spans, skip_steps)
+    steps = [span for span in books.spans if span.kind == "step"]
+    begin = steps[skip_steps].start_us if len(steps) > skip_steps else 0.0
     spans = [span for span in books.spans if span.start_us >= begin]
     content = {
         "schemaVersion": 1,
@@ -48,11 +49,6 @@ def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0
         "traceEvents": [*_labels(), *_lines(spans), *_rows(spans), *_memory(books, begin)],
     }
     trace.write_bytes(igzip.compress(msgspec.json.encode(content), compresslevel=2))
-
-
-def _begin_us(spans: list[Span], skip_steps: int) -> float:
-    steps = [span for span in spans if span.kind == "step"]
-    return steps[skip_steps].start_us if len(steps) > skip_steps else 0.0
 
 
 def _labels() -> Iterator[dict[str, Any]]:
