@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
@@ -25,6 +26,7 @@ from bottleneck_lab.trace.timeline import (
 )
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
+GRAPH_NODES = "graph_nodes"
 ROW_LIMIT = 100_000
 STEP_LIMIT = 20_000
 """sqlite's virtual machine is asked every 100 000 instructions whether to go on: 20 000 times are
@@ -43,8 +45,8 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
-    """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python and
-    memory.
+    """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
+    memory and graph_nodes.
 
     Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text
     names are filled. UsageError when the statement is wrong, writes, or takes more than about a
@@ -53,7 +55,10 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     connection = sqlite3.connect(":memory:")
     try:
         for name in TABLES:
-            _fill(connection, timeline, name, wanted=name in sql.lower())
+            _fill(connection, columns_of(timeline, name), name, wanted=name in sql.lower())
+        wanted = GRAPH_NODES in sql.lower()
+        nodes = find_graph_nodes(timeline) if wanted else []
+        _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
         connection.execute("PRAGMA query_only = 1")
         _limit_time(connection)
         cursor = connection.execute(sql)
@@ -81,14 +86,15 @@ def _limit_time(connection: sqlite3.Connection) -> None:
     )
 
 
-def _fill(connection: sqlite3.Connection, timeline: Timeline, name: str, *, wanted: bool) -> None:
-    columns = columns_of(timeline, name)
+def _fill(
+    connection: sqlite3.Connection, columns: dict[str, NDArray[Any]], name: str, *, wanted: bool
+) -> None:
     kinds = {"f": "REAL", "i": "INTEGER", "U": "TEXT", "O": "TEXT"}
     typed = ", ".join(
         f'"{column}" {kinds[values.dtype.kind]}' for column, values in columns.items()
     )
     connection.execute(f'CREATE TABLE "{name}" ({typed})')
-    if wanted and columns["start"].size:
+    if wanted and len(next(iter(columns.values()))):
         marks = ", ".join("?" * len(columns))
         connection.executemany(f'INSERT INTO "{name}" VALUES ({marks})', _rows(columns))
 
@@ -97,7 +103,7 @@ def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tup
     """Yield rows as Python values, a batch of columns at a time: a million rows never exist as
     objects at once.
     """
-    length = len(columns["start"])
+    length = len(next(iter(columns.values())))
     for first in range(0, length, batch):
         yield from zip(
             *(values[first : first + batch].tolist() for values in columns.values()), strict=True
@@ -115,6 +121,16 @@ def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
         if column.name == "end":
             columns["duration"] = values - columns["start"]
     return columns
+
+
+def _graph_columns(nodes: list[GraphNode]) -> dict[str, NDArray[Any]]:
+    kinds = {int: np.int64, float: np.float64, str: object}
+    return {
+        column.name: np.array(
+            [getattr(node, column.name) for node in nodes], dtype=kinds[column.type]
+        )
+        for column in msgspec.structs.fields(GraphNode)
+    }
 
 
 _WORDS: dict[str, Any] = {"kind": ActivityKind, "direction": Direction, "host_memory": HostMemory}
@@ -143,9 +159,12 @@ def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name in TABLES:
-        columns = columns_of(timeline, name)
-        if len(columns["start"]):
+    tables = {name: columns_of(timeline, name) for name in TABLES}
+    for name, columns in {
+        **tables,
+        GRAPH_NODES: _graph_columns(find_graph_nodes(timeline)),
+    }.items():
+        if len(next(iter(columns.values()))):
             path = folder / f"{name}.parquet"
             pyarrow.parquet.write_table(pyarrow.table(columns), path)
             written.append(path)
@@ -158,5 +177,6 @@ def _schema_remedy() -> str:
     device = ", ".join(column.name for column in fields(DeviceTable))
     return (
         f"Write one SELECT over device({device}, duration), or runtime, operators, ranges,"
-        f" python({host}, duration), or memory."
+        f" python({host}, duration), or memory, or {GRAPH_NODES}"
+        f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))})."
     )

@@ -21,6 +21,7 @@ from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
 from bottleneck_lab.analysis.host.lines import LineRow, find_lines
 from bottleneck_lab.analysis.host.operators import OperatorRow, build_calls, find_operators
+from bottleneck_lab.analysis.host.startup import StartUp, find_startup
 from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_workers
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
@@ -88,6 +89,7 @@ class Summary(msgspec.Struct, frozen=True):
     workers: list[WorkerUse] = []
     """A data loader's worker processes, if the capture looked inside them."""
     serving: ServingUse | None = None
+    startup: StartUp | None = None
     """A server's batches, if the capture shows them."""
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
@@ -166,6 +168,7 @@ def _summary(
         roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
         serving=seen.serving,
+        startup=find_startup(timeline),
     )
 
 

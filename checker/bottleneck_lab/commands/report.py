@@ -17,6 +17,7 @@ from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import query
+from bottleneck_lab.analysis.questions import QUESTIONS, find_question
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import Analysis, Summary
@@ -41,13 +42,14 @@ from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import counters_only, evidence_only
+from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
+from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
-from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
 from bottleneck_lab.workspace.commitments import is_blind_at, load_record
@@ -103,6 +105,18 @@ def command(
             "--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."
         ),
     ] = None,
+    ask: Annotated[
+        str | None,
+        typer.Option(
+            "--ask",
+            metavar="QUESTION",
+            help=f"Answer a ready question: {', '.join(each.name for each in QUESTIONS)}.",
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", help=f"Write to this file, by its ending ({ENDINGS})."),
+    ] = None,
     at: Annotated[
         str | None,
         typer.Option(
@@ -134,14 +148,19 @@ def command(
         subject = sibling_subject()
     else:
         subject = find_subject(capture)
-    if is_snapshot(subject.traces[0]) and not (query or at or gap):
+    if is_snapshot(subject.traces[0]) and not (query or ask or export or at or gap):
         _show_snapshot(subject.traces[0], html, json=json)
     elif html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
     elif open_:
         open_trace(subject.traces[0])
-    elif query:
-        _query(subject, query, json=json)
+    elif export:
+        target = export.expanduser().absolute()
+        find_export(target).write(full_report(subject), target)
+        say(f"Written to {target}")
+    elif query or ask:
+        sql = query or find_question(ask or "").sql
+        _query(subject, sql, shorten=ask is not None, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
     else:
@@ -249,7 +268,9 @@ def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
     memory = find_device_memory(load_snapshot(path))
     if html:
         page = render_html(title=path.name, memory=memory)
-        say(f"The report is in {_write(page, html.expanduser().absolute())}")
+        target = html.expanduser().absolute()
+        write_file(page.encode(), target)
+        say(f"The report is in {target}")
     elif json:
         print_json({"capture": str(path), "memory": memory})
     else:
@@ -335,49 +356,58 @@ def _longest_gap(devices: list[DeviceUse], number: int, origin_ns: int) -> Windo
     return Window(gap.start_ns - origin_ns, gap.end_ns - origin_ns)
 
 
-def _query(subject: Subject, sql: str, *, json: bool) -> None:
+def _query(subject: Subject, sql: str, *, shorten: bool, json: bool) -> None:
+    """Print the rows of a SELECT. `shorten`: kernels by their short names, to fit a terminal."""
     result = query(subject.timeline(), sql)
     if json:
         print_json(result)
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    short: dict[str, str] = {}
     for column, name in enumerate(result.columns):
-        numeric = all(isinstance(row[column], int | float) for row in result.rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        values = [row[column] for row in result.rows]
+        number = all(isinstance(value, int | float) for value in values)
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+        if shorten and name == "name":
+            short = short_names(value for value in values if isinstance(value, str))
     for row in result.rows:
-        cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in row]
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(short.get(str(value), _format_cell(value))) for value in row))
     console().print(table)
     if result.cut:
         note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
 
 
-def write_html(subject: Subject, target: Path) -> Path:
-    """Write the page about one capture and every attempt so far, completely or not at all.
+def _format_cell(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.5g}"
+    return "" if value is None else str(value)
 
-    Returns `target`.
-    """
+
+def full_report(subject: Subject) -> Report:
+    """Return all that is known of one capture and of every attempt so far."""
     analysis, workspace, attempts = subject.analysed(), subject.workspace, subject.attempts()
     warning = subject.mismatch(attempts)
-    answers = []
+    diagnosis: list[AnsweredQuestion] = []
     if workspace and not subject.blind:
-        answers = _answers(workspace, (subject.folder, analysis))
-    page = render_html(
+        diagnosis = _answers(workspace, (subject.folder, analysis))
+    return Report(
         title=workspace.lab.spec.title if workspace else subject.traces[0].name,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),
         attempts=attempts,
-        diagnosis=answers,
-        environment=circumstances(subject.folder) if subject.folder else None,
+        diagnosis=diagnosis,
+        environment=circumstances(subject.folder) if subject.folder else {},
         plateau=read_plateau(subject.folder) if subject.folder else None,
         warning=f"Capture {warning}" if warning else "",
     )
-    return _write(page, target)
 
 
-def _write(page: str, target: Path) -> Path:
-    with explained(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, page.encode())
+def write_html(subject: Subject, target: Path) -> Path:
+    """Write the page about one capture and every attempt so far to `target`, completely or not at
+    all; `target`.
+    """
+    find_export(target.with_suffix(".html")).write(full_report(subject), target)
     return target
 
 

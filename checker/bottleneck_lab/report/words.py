@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
+from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.grading.criteria import format_figure, format_range
@@ -250,6 +251,17 @@ def describe_awaited(row: SyncRow) -> str:
     if row.awaited:
         return f"{row.awaited}{launched}"
     return ""
+
+
+def describe_startup(startup: StartUp | None) -> str:
+    """Name what came before the first work on the device; empty if that was short."""
+    if startup is None:
+        return ""
+    return (
+        f"Start-up: {format_duration(startup.ns)} passed before the device got its first work,"
+        f" {format_duration(startup.call_ns)} of them in one {startup.call} call. The first call of"
+        " CUDA or HIP makes the context; a loop does not pay for it again."
+    )
 
 
 def describe_standing(standing: Standing | None) -> str:

@@ -109,7 +109,7 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
             indent=1,
             style="yellow",
         )
-    for note in summary.quality.notes:
+    for note in filter(None, [words.describe_startup(summary.startup), *summary.quality.notes]):
         sheet.line(note, indent=1, style="dim")
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
         sheet.line(

@@ -48,6 +48,7 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
         )
     if summary.emulated:
         shown.append(tag("p", words.EMULATED, class_="warning"))
+    notes = [words.describe_startup(summary.startup), *summary.quality.notes]
     parts = wall_parts(summary.devices)
     bar = charts.stacked_bar(
         [(part.label, part.colour, part.share) for part in parts], label="Wall time by cause"
@@ -67,7 +68,7 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     return section(
         "time",
         "Where the time went",
-        [*shown, *(tag("p", note, class_="soft") for note in summary.quality.notes)],
+        [*shown, *(tag("p", note, class_="soft") for note in filter(None, notes))],
         _figures(summary),
         (
             join(

@@ -1,0 +1,83 @@
+"""Kernels inside CUDA and HIP graphs: what each node took, over all replays of its graph.
+
+A graph is launched by one call, which all its kernels share; captures do not number its nodes. The
+n-th activity of a stream in one replay is taken for the same node as the n-th in the next, and
+replays with the same activities on the same streams for one graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.analysis.host.view import named
+from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+
+_LAUNCH = re.compile(r"^(?:cuda|cu|hip)GraphLaunch")
+
+# So many nodes are kept, the costliest first: graphs of a large model have thousands.
+MOST_NODES = 2_000
+
+
+class GraphNode(msgspec.Struct, frozen=True):
+    """A node of a graph over all its replays. `graph` and `node` number them from 1, nodes in the
+    order in which they run; `percent` is of the device time of all graphs (0–100).
+    """
+
+    graph: int
+    node: int
+    name: str
+    stream: int
+    replays: int
+    mean_us: float
+    shortest_us: float
+    longest_us: float
+    percent: float
+
+
+def find_graph_nodes(timeline: Timeline) -> list[GraphNode]:
+    """Return the nodes of all graphs, costliest first; empty where no graph was launched, or its
+    kernels were not recorded.
+    """
+    device = timeline.device
+    launches = named(timeline, timeline.runtime, _LAUNCH)
+    launched = timeline.launched_by
+    rows = np.flatnonzero((launched >= 0) & (device.kind != ActivityKind.SYNC))
+    rows = rows[launches[launched[rows]]] if len(rows) else rows
+    if not len(rows):
+        return []
+    # By replay, then stream, then start: the place within is the node.
+    order = np.lexsort((device.start[rows], device.stream[rows], launched[rows]))
+    rows = rows[order]
+    edges = np.flatnonzero(np.diff(launched[rows])) + 1
+    graphs: defaultdict[tuple[bytes, bytes], list[np.ndarray]] = defaultdict(list)
+    for replay in np.split(rows, edges):
+        graphs[device.name[replay].tobytes(), device.stream[replay].tobytes()].append(replay)
+    length = device.end - device.start
+    whole = max(int(length[rows].sum()), 1)
+    nodes = []
+    for graph, replays in enumerate(graphs.values(), 1):
+        table = length[np.stack(replays)]
+        first = replays[0]
+        # Nodes are numbered as they start in the first replay, whatever their streams.
+        place = np.empty(len(first), dtype=np.int64)
+        place[np.argsort(device.start[first], kind="stable")] = np.arange(1, len(first) + 1)
+        for column, row in enumerate(first.tolist()):
+            times = table[:, column]
+            nodes.append(
+                GraphNode(
+                    graph=graph,
+                    node=int(place[column]),
+                    name=timeline.strings[int(device.name[row])],
+                    stream=int(device.stream[row]),
+                    replays=len(replays),
+                    mean_us=float(times.mean()) / 1e3,
+                    shortest_us=float(times.min()) / 1e3,
+                    longest_us=float(times.max()) / 1e3,
+                    percent=100 * int(times.sum()) / whole,
+                )
+            )
+    return sorted(nodes, key=lambda node: -node.percent)[:MOST_NODES]

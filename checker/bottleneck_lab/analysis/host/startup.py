@@ -1,0 +1,53 @@
+"""The time before a device gets its first work, and the call that took most of it."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+
+# A start-up is named where it is long, and one call was most of it (0-1).
+LEAST_NS = 5_000_000
+MOST_OF_IT = 0.3
+
+
+class StartUp(msgspec.Struct, frozen=True):
+    """The stretch before the first work of a rank's devices, and the call that took most of it:
+    the first call of CUDA makes its context, whatever it is called.
+    """
+
+    rank: int
+    ns: int
+    call: str
+    call_ns: int
+
+
+def find_startup(timeline: Timeline) -> StartUp | None:
+    """Return the longest start-up of all ranks; None where none is long, or no one call of the
+    runtime was much of it.
+    """
+    device, calls = timeline.device, timeline.runtime
+    longest = None
+    for rank in timeline.ranks:
+        work = device.start[(device.rank == rank) & (device.kind != ActivityKind.SYNC)]
+        tables = (calls, timeline.operators, timeline.ranges, timeline.python)
+        begins = [
+            int(starts.min()) for table in tables if len(starts := table.start[table.rank == rank])
+        ]
+        if not len(work) or not begins:
+            continue
+        first = int(work.min())
+        length = first - min(begins)
+        rows = np.flatnonzero((calls.rank == rank) & (calls.start < first))
+        if length < LEAST_NS or not len(rows):
+            continue
+        inside = np.minimum(calls.end[rows], first) - calls.start[rows]
+        most = int(inside.argmax())
+        name = timeline.strings[int(calls.name[rows[most]])]
+        started = StartUp(rank, length, name, int(inside[most]))
+        if started.call_ns < MOST_OF_IT * length:
+            continue
+        if longest is None or started.ns > longest.ns:
+            longest = started
+    return longest

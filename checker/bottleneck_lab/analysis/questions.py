@@ -1,0 +1,152 @@
+"""Ready questions over a capture's tables, for `lab report --ask`.
+
+A question is one row of QUESTIONS; docs/files.md documents the tables, and lists the questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import dedent
+
+from bottleneck_lab.analysis.query import QueryResult, query
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.trace.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question's name, the question itself, and the SELECT that answers it."""
+
+    name: str
+    asks: str
+    sql: str
+
+
+QUESTIONS = (
+    Question(
+        "top-kernels",
+        "Which kernels took most of the device's time?",
+        """
+        SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               avg(duration) / 1e3 AS mean_us, max(duration) / 1e3 AS longest_us,
+               100.0 * sum(duration) / sum(sum(duration)) OVER () AS percent
+        FROM device WHERE kind IN ('kernel', 'communication')
+        GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "top-operators",
+        "Which operators took most of the host's time, with what they call?",
+        """
+        SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               avg(duration) / 1e3 AS mean_us
+        FROM operators GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "top-calls",
+        "In which calls of CUDA or HIP did the host spend its time?",
+        """
+        SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               max(duration) / 1e6 AS longest_ms
+        FROM runtime GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "start-up",
+        "Which calls came before the first work of each device, and how long did they take?",
+        """
+        SELECT runtime.rank, runtime.name, count(*) AS calls,
+               sum(runtime.duration) / 1e6 AS total_ms
+        FROM runtime JOIN (SELECT rank, min(start) AS first FROM device GROUP BY rank) AS work
+          ON runtime.rank = work.rank AND runtime.end <= work.first
+        GROUP BY runtime.rank, runtime.name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "launch-delays",
+        "Which kernels started longest after their launch?",
+        """
+        SELECT device.name, count(*) AS calls,
+               avg(device.start - runtime.start) / 1e3 AS mean_delay_us,
+               max(device.start - runtime.start) / 1e3 AS longest_delay_us
+        FROM device JOIN runtime
+          ON runtime.correlation = device.correlation AND runtime.rank = device.rank
+        WHERE device.kind = 'kernel' AND device.correlation > 0
+        GROUP BY device.name ORDER BY mean_delay_us DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "copies",
+        "What was copied, in which direction, how fast?",
+        """
+        SELECT direction, host_memory, count(*) AS copies, sum(bytes) / 1e6 AS megabytes,
+               sum(duration) / 1e6 AS total_ms,
+               CASE WHEN sum(duration) THEN 1.0 * sum(bytes) / sum(duration) END AS gb_per_s
+        FROM device WHERE kind = 'copy'
+        GROUP BY direction, host_memory ORDER BY total_ms DESC
+        """,
+    ),
+    Question(
+        "ranges",
+        "How long did each marked range take?",
+        """
+        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
+               avg(duration) / 1e6 AS mean_ms, min(duration) / 1e6 AS shortest_ms,
+               max(duration) / 1e6 AS longest_ms
+        FROM ranges GROUP BY name ORDER BY total_ms DESC LIMIT 50
+        """,
+    ),
+    Question(
+        "lines",
+        "Which lines or functions of Python took most time, where they were recorded?",
+        """
+        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms
+        FROM python GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "graph-nodes",
+        "Inside CUDA or HIP graphs: what did each node take, over all replays?",
+        """
+        SELECT graph, node, name, stream, replays, mean_us, shortest_us, longest_us, percent
+        FROM graph_nodes ORDER BY percent DESC LIMIT 50
+        """,
+    ),
+    Question(
+        "tokens",
+        "Why is a token (or step) slow: what did host and device take for each?",
+        """
+        SELECT steps.rank, steps.name, steps.duration / 1e6 AS host_ms,
+               (SELECT sum(device.duration) FROM device WHERE device.rank = steps.rank
+                 AND device.kind != 'sync' AND device.start >= steps.start
+                 AND device.start < steps.end) / 1e6 AS device_ms,
+               (SELECT count(*) FROM device WHERE device.rank = steps.rank
+                 AND device.kind = 'kernel' AND device.start >= steps.start
+                 AND device.start < steps.end) AS kernels,
+               (SELECT sum(runtime.duration) FROM runtime WHERE runtime.rank = steps.rank
+                 AND (runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%')
+                 AND runtime.start >= steps.start AND runtime.start < steps.end) / 1e6 AS waits_ms
+        FROM ranges AS steps
+        WHERE steps.name LIKE 'ProfilerStep#%' OR lower(steps.name) GLOB '*token*'
+           OR lower(steps.name) GLOB '*decode*' OR lower(steps.name) GLOB 'step *'
+        ORDER BY host_ms DESC LIMIT 50
+        """,
+    ),
+)
+
+
+def find_question(name: str) -> Question:
+    """Return the question of this name. Raises UsageError, with all of them, for another name."""
+    for question in QUESTIONS:
+        if question.name == name:
+            return question
+    raise UsageError(
+        f"There is no question '{name}'.",
+        "Ask one of: " + "; ".join(f"{each.name} ({each.asks})" for each in QUESTIONS),
+    )
+
+
+def ask(timeline: Timeline, name: str) -> QueryResult:
+    """Return the answer to a ready question. Raises UsageError for a name that is none."""
+    return query(timeline, dedent(find_question(name).sql).strip())

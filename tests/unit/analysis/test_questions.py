@@ -1,0 +1,158 @@
+"""Ready questions, and what they are asked of: graphs by node, start-up, tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.analysis.device.graphs import find_graph_nodes
+from bottleneck_lab.analysis.host.startup import find_startup
+from bottleneck_lab.analysis.query import query
+from bottleneck_lab.analysis.questions import QUESTIONS, ask
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.report.words import describe_startup
+from bottleneck_lab.trace import load
+
+DOCS = Path(__file__).parents[3] / "docs" / "files.md"
+
+
+def event(category, name, start, length, tid=1, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": start,
+            "dur": length, "args": args}  # fmt: skip
+
+
+def kernel(name, start, length, correlation, stream=7):
+    return event("kernel", name, start, length, stream, device=0, stream=stream,
+                 correlation=correlation)  # fmt: skip
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    def made(*events):
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"traceEvents": events}))
+        return load(path)
+
+    return made
+
+
+@pytest.fixture
+def replays(loaded):
+    """Three replays of a graph of two gemms and a copy on another stream, one of another graph, and
+    a kernel that was launched alone.
+    """
+    events = []
+    for replay in range(3):
+        begin, number = 1000 * (replay + 1), replay + 1
+        events += [
+            event("cuda_runtime", "cudaGraphLaunch", begin, 10, correlation=number),
+            kernel("gemm", begin + 20, 100 + 10 * replay, number),
+            kernel("gemm", begin + 200, 50, number),
+            kernel("helper", begin + 30, 20, number, stream=8),
+        ]
+    events += [
+        event("cuda_runtime", "hipGraphLaunch", 5000, 10, correlation=9),
+        kernel("norm", 5020, 10, 9),
+        event("cuda_runtime", "cudaLaunchKernel", 6000, 10, correlation=10),
+        kernel("alone", 6020, 500, 10),
+    ]
+    return loaded(*events)
+
+
+def test_every_node_of_a_graph_is_told_over_its_replays(replays):
+    nodes = find_graph_nodes(replays)
+    first, second, helper, norm = nodes
+    assert [node.name for node in nodes] == ["gemm", "gemm", "helper", "norm"]
+    assert [(node.graph, node.node, node.replays) for node in nodes] == [
+        (1, 1, 3),
+        (1, 3, 3),
+        (1, 2, 3),
+        (2, 1, 1),
+    ]
+    assert (first.mean_us, first.shortest_us, first.longest_us) == (110, 100, 120)
+    assert (helper.stream, norm.stream) == (8, 7)
+    assert second.percent == pytest.approx(100 * 150 / 550)
+    assert sum(node.percent for node in nodes) == pytest.approx(100)
+
+
+def test_without_graphs_there_are_no_nodes(timeline_of):
+    assert find_graph_nodes(timeline_of("healthy", steps=2)) == []
+
+
+def test_nodes_can_be_queried(replays):
+    result = query(replays, "select name, replays from graph_nodes where graph = 2")
+    assert result.rows == [["norm", 1]]
+    assert [row[2] for row in ask(replays, "graph-nodes").rows] == [
+        "gemm",
+        "gemm",
+        "helper",
+        "norm",
+    ]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
+def test_every_question_has_an_answer_in_any_capture(question, timeline_of, loaded):
+    for timeline in (timeline_of("healthy", steps=3), loaded(event("cpu_op", "aten::mm", 1, 2))):
+        result = ask(timeline, question.name)
+        assert result.columns
+        assert not result.cut
+
+
+def test_kernels_are_told_by_their_total_time(replays):
+    result = ask(replays, "top-kernels")
+    assert result.columns[:3] == ["name", "calls", "total_ms"]
+    assert [row[:3] for row in result.rows][:2] == [["alone", 1, 0.5], ["gemm", 6, 0.48]]
+    assert sum(row[-1] for row in result.rows) == pytest.approx(100)
+
+
+def test_a_token_is_told_by_host_and_device(loaded):
+    timeline = loaded(
+        event("user_annotation", "token 1", 0, 1000),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
+        kernel("gemm", 100, 40, 1),
+        event("cuda_runtime", "cudaStreamSynchronize", 200, 300, correlation=2),
+        event("user_annotation", "prompt", 2000, 50),
+    )
+    (row,) = ask(timeline, "tokens").rows
+    assert row == [0, "token 1", 1.0, 0.04, 1, 0.3]
+
+
+def test_an_unknown_question_lists_all():
+    with pytest.raises(UsageError, match="no question 'why'") as refusal:
+        ask(None, "why")
+    assert all(question.name in refusal.value.remedy for question in QUESTIONS)
+
+
+def test_the_documentation_lists_the_questions_and_the_tables():
+    text = DOCS.read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z-]+)` \| ", text.split("### Ready questions")[1], re.MULTILINE)
+    assert listed == [question.name for question in QUESTIONS]
+    assert "| `graph_nodes` |" in text
+
+
+# start-up
+
+
+def test_the_call_that_made_the_context_is_named(loaded):
+    timeline = loaded(
+        event("cuda_runtime", "cudaFree", 100, 981_000, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 981_200, 10, correlation=2),
+        kernel("gemm", 981_300, 50, 2),
+    )
+    startup = find_startup(timeline)
+    assert (startup.call, startup.call_ns, startup.ns) == ("cudaFree", 981_000_000, 981_200_000)
+    assert "981 ms of them in one cudaFree call" in describe_startup(startup)
+
+
+@pytest.mark.parametrize("length", [100, 20_000])
+def test_a_short_start_or_one_of_many_calls_is_not_told(loaded, length):
+    timeline = loaded(
+        event("cpu_op", "aten::mm", 0, 100_000 if length > 100 else 200),
+        event("cuda_runtime", "cudaLaunchKernel", 10, length, correlation=1),
+        kernel("gemm", 100_000 if length > 100 else 200, 50, 1),
+    )
+    assert find_startup(timeline) is None
+    assert describe_startup(None) == ""
