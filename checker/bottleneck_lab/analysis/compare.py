@@ -10,19 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.comparability import (
+    Conditions,
+    Difference,
+    find_conditions,
+    find_differences,
+)
 from bottleneck_lab.analysis.device.kernel_matching import match_kernels
 from bottleneck_lab.analysis.statistics import Interval, rank_sum_interval, signed_rank_interval
 from bottleneck_lab.analysis.steps.figures import Key, Series, StepFigures, find_step_figures
+from bottleneck_lab.analysis.steps.serving import find_batch_figures
+from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
 from bottleneck_lab.trace.timeline import Floats64, Timeline
 
 Outcome = Literal["better", "worse", "same", "cannot tell"]
+Unit = Literal["step", "image", "recording"]
 Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
 
 EXCLUDED = 0.10
@@ -73,6 +82,10 @@ class Comparison(msgspec.Struct, frozen=True):
     `findings_gone` and `findings_new`: the title of each finding that only one side has, by its id.
     `pairs`: how many pairs of captures were compared; with one, `steps` are the samples. `few`: too
     few for an interval at the level asked for.
+
+    `differences`: what differs beside the code; while there is any, nothing is called the same, and
+    under other settings nothing faster or slower. `unit`: what `speedup` compares the time of: a
+    step, an image that a server answered, or without either the whole recording.
     """
 
     speedup: float
@@ -89,6 +102,9 @@ class Comparison(msgspec.Struct, frozen=True):
     findings_gone: dict[str, str]
     findings_new: dict[str, str]
     control: Control | None = None
+    differences: list[Difference] = []
+    unit: Unit = "step"
+    images_per_s: tuple[float, float] | None = None
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -110,6 +126,8 @@ class Observation:
 
     summary: Summary
     figures: StepFigures
+    conditions: Conditions | None = None
+    batches: Series = field(default_factory=dict)
 
 
 Side = Timeline | Observation | Sequence[Timeline | Observation]
@@ -118,7 +136,13 @@ Side = Timeline | Observation | Sequence[Timeline | Observation]
 def observe(capture: Timeline | Analysis) -> Observation:
     """Return a capture's summary and the figures of each of its steps."""
     analysis = analyse(capture) if isinstance(capture, Timeline) else capture
-    return Observation(analysis.summary, find_step_figures(analysis.timeline, analysis.times))
+    timeline = analysis.timeline
+    return Observation(
+        analysis.summary,
+        find_step_figures(timeline, analysis.times),
+        find_conditions(timeline),
+        {} if analysis.summary.steps else find_batch_figures(timeline, find_window(timeline)),
+    )
 
 
 def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
@@ -147,7 +171,11 @@ def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
             changes.append(change)
     return msgspec.structs.replace(
         comparison,
-        outcome=next(change.outcome for change in changes if change.group == "step"),
+        outcome=next(
+            change.outcome
+            for change in changes
+            if change.group == "step" and change.what in ("time", "image")
+        ),
         changes=changes,
         control=Control(again.outcome, again.speedup, moved),
     )
@@ -181,11 +209,13 @@ def _compare(before: Side, after: Side) -> Comparison:
     error_whole, error_part = ERROR_ALONE, ERROR_PART
     if paired:
         error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
-    whole = _judged(("step", "time"), samples, error_whole, paired)
-    changes = [whole]
+    unit = _unit(old, new)
+    whole, changes = _whole(unit, (old, new), samples, error_whole)
     for key in keys:
         replaces = was.get(key[1], ()) if key[0] == "kernel" else ()
         changes.append(_judged(key, merged, error_part, paired, replaces))
+    differences = find_differences(_conditions(old), _conditions(new))
+    whole, changes = _withheld(differences, whole), [_withheld(differences, c) for c in changes]
     gone, come = ({f.id: f.title for o in side for f in o.summary.findings} for side in (old, new))
     return Comparison(
         speedup=whole.ratio,
@@ -208,7 +238,54 @@ def _compare(before: Side, after: Side) -> Comparison:
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
         findings_gone={id_: title for id_, title in gone.items() if id_ not in come},
         findings_new={id_: title for id_, title in come.items() if id_ not in gone},
+        differences=differences,
+        unit=unit,
+        images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
     )
+
+
+def _unit(old: list[Observation], new: list[Observation]) -> Unit:
+    """Return what the times are of: steps where both sides mark some, else images of a server."""
+    both = [*old, *new]
+    if all(observation.summary.steps for observation in both):
+        return "step"
+    return "image" if all(observation.batches for observation in both) else "recording"
+
+
+def _whole(
+    unit: Unit, sides: tuple[list[Observation], list[Observation]], samples: Both, error: float
+) -> tuple[FigureChange, list[FigureChange]]:
+    """Judge the whole, and what else there is of its kind: a server's images and batches."""
+    paired = len(sides[0]) > 1
+    if unit != "image":
+        whole = _judged(("step", "time"), samples, error, paired)
+        return whole, [whole]
+    batches = _batches(sides[0]), _batches(sides[1])
+    judged = [_judged(("step", what), batches, error, paired) for what in ("image", "batch")]
+    return judged[0], judged
+
+
+def _batches(side: list[Observation]) -> Series:
+    """Return the batches of one capture; of several, the median batch of each."""
+    if len(side) == 1:
+        return side[0].batches
+    return {key: np.array([_median(o.batches.get(key)) for o in side]) for key in side[0].batches}
+
+
+def _conditions(side: list[Observation]) -> list[Conditions]:
+    return [each.conditions for each in side if each.conditions is not None]
+
+
+def _withheld(differences: list[Difference], change: FigureChange) -> FigureChange:
+    """Return the change without a verdict that something else than the code may have brought.
+
+    Recording costs time itself, so that other settings make anything faster or slower. On another
+    GPU a difference is real, though not the code's; only that nothing changed cannot be told.
+    """
+    kinds = {difference.kind for difference in differences}
+    if "settings" in kinds or (kinds and change.outcome == "same"):
+        return msgspec.structs.replace(change, outcome="cannot tell")
+    return change
 
 
 def _observed(side: Side) -> list[Observation]:

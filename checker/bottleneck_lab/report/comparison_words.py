@@ -22,6 +22,8 @@ GROUPS = {
 
 _LABELS = {
     ("step", "time"): "whole step",
+    ("step", "image"): "each image",
+    ("step", "batch"): "a batch on the device",
     ("device", "compute"): "computing",
     ("device", "exposed_communication"): "communicating only",
     ("device", "exposed_copy"): "copying only",
@@ -46,7 +48,23 @@ def describe_speedup(comparison: Comparison) -> str:
     """State what the ratio of the step times means, and that ratio with its interval."""
     sentence = f"{_OUTCOMES[comparison.outcome]}: {comparison.speedup:.2f}x"
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
-    return f"{sentence} ({interval or 'too few samples for an interval'})"
+    sentence += f" ({interval or 'too few samples for an interval'})"
+    if comparison.images_per_s is not None:
+        before, after = comparison.images_per_s
+        sentence += f", {before:,.0f} → {after:,.0f} images/s"
+    return sentence
+
+
+def describe_differences(comparison: Comparison) -> list[str]:
+    """State what differs beside the code, and what then cannot be told; empty if nothing does."""
+    if not comparison.differences:
+        return []
+    kinds = {difference.kind for difference in comparison.differences}
+    told = "No part can be called the same, and a difference need not be the code's."
+    if "settings" in kinds:
+        told = "Nothing can be concluded: record both again in the same way."
+    lines = [f"Before and after are not alike: {d.sentence}." for d in comparison.differences]
+    return [*lines, told]
 
 
 def describe_samples(comparison: Comparison) -> list[str]:
@@ -58,7 +76,12 @@ def describe_samples(comparison: Comparison) -> list[str]:
         )
     else:
         old, new = comparison.steps
-        basis = f"Times are for the median step: {old} steps before, {new} after."
+        if comparison.unit == "step":
+            basis = f"Times are for the median step: {old} steps before, {new} after."
+        elif comparison.unit == "image":
+            basis = "Times are for the median batch: a server has no steps."
+        else:
+            basis = "No steps are marked on both sides: times are for the whole recording."
     lines = [basis]
     if comparison.few:
         lines.append(

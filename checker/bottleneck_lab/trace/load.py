@@ -9,7 +9,6 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, TypeVar
@@ -19,6 +18,7 @@ from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
+from bottleneck_lab.trace.foreign import START_BYTES
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.snapshot import Snapshot
 from bottleneck_lab.trace.timeline import Timeline
@@ -27,6 +27,9 @@ Result = TypeVar("Result")
 
 # Below this, starting a process takes longer than it saves.
 WORTHWHILE_BYTES = 48 << 20
+
+# The key that tells rocprofv3's JSON is its first.
+START_OF_KEY = 256
 
 GZIP_MAGIC = b"\x1f\x8b"
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -44,9 +47,9 @@ def load(path: Path | str) -> Timeline:
     path = Path(path)
     if path.is_dir():
         return merge_ranks([load(file) for file in find_traces(path)])
-    reader = _reader_of(path, _first_bytes(path))
     try:
-        return _with_neighbours(reader(path), path.with_name(DESCRIPTION))
+        timeline = _read(path, _first_bytes(path))
+        return _with_neighbours(timeline, path.with_name(DESCRIPTION))
     except _GZIP_ERRORS as error:
         raise CaptureError(
             f"{path.name} is a damaged or truncated gzip file ({error}).",
@@ -107,74 +110,92 @@ def find_traces(folder: Path) -> list[Path]:
     return files
 
 
-def _reader_of(path: Path, start: bytes) -> Callable[[Path], Timeline]:
-    """Return the reader for a file that begins with `start`.
+def _read(path: Path, start: bytes) -> Timeline:
+    """Read a file whose content begins with `start`, by what that is.
 
     Readers are imported when a file needs them: half of what starting costs. Raises CaptureError
     for a file that is no timeline.
     """
-    if start.startswith(GZIP_MAGIC):
-        return _load_gzip
+    packed = _is_packed(path)
+    name = path.name.removesuffix(".gz")
     if path.suffix == ".nsys-rep" or start.startswith(SQLITE_MAGIC):
-        from bottleneck_lab.trace.nsys import reader as nsys
-
-        return nsys.load_nsys_sqlite if start.startswith(SQLITE_MAGIC) else nsys.load_nsys_report
+        return _read_nsys(path, start, packed=packed)
     if start[:1] == b"\x80":
         raise CaptureError(
             f"{path.name} is a pickle: at best a memory snapshot, not a timeline.",
             f"`lab report {path.name}` reads memory snapshots.",
         )
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-        return _load_plain
-    from bottleneck_lab.trace import ncu
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"["):
+        from bottleneck_lab.trace import execution_trace, ncu
+        from bottleneck_lab.trace.foreign import refuse_foreign
 
-    if path.suffix == ".ncu-rep":
-        return ncu.load_ncu_report
-    return ncu.load_ncu_csv if ncu.is_ncu_csv(start) else _load_plain
+        if path.suffix == ".ncu-rep":
+            return ncu.load_ncu_report(path)
+        if ncu.is_ncu_csv(start):
+            return ncu.load_ncu_csv(path)
+        if execution_trace.is_chakra(start, name):
+            with _opened(path, packed=packed) as file:
+                return execution_trace.read_chakra(file.read(), path)
+        refuse_foreign(path, start)
+    return _read_json(path, start, packed=packed)  # also for what nobody knows: it says why not
+
+
+def _read_nsys(path: Path, start: bytes, *, packed: bool) -> Timeline:
+    from bottleneck_lab.trace.nsys import reader as nsys
+
+    if not start.startswith(SQLITE_MAGIC):
+        return nsys.load_nsys_report(path)
+    if not packed:
+        return nsys.load_nsys_sqlite(path)
+    # SQLite needs a file that it can seek in.
+    with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
+        target = Path(folder) / "export.sqlite"
+        with target.open("wb") as out, _opened(path, packed=True) as file:
+            shutil.copyfileobj(file, out, 4 << 20)
+        return nsys.load_nsys_sqlite(target, source=path)
+
+
+def _read_json(path: Path, start: bytes, *, packed: bool) -> Timeline:
+    from bottleneck_lab.trace import execution_trace, rocprofv3
+
+    large = not packed and path.stat().st_size >= WORTHWHILE_BYTES
+    with _opened(path, packed=packed) as file:
+        if rocprofv3.KEY in start[:START_OF_KEY]:
+            return rocprofv3.read_rocprofv3(file.read(), path)
+        if execution_trace.is_execution_trace(start):
+            return execution_trace.read_execution_trace(file.read(), path)
+        if large and (os.cpu_count() or 1) > 1:
+            from bottleneck_lab.trace.fast.kineto_parallel import load_in_parallel
+
+            return load_in_parallel(path)
+        return read_kineto(file.read, path)
+
+
+def _opened(path: Path, *, packed: bool) -> IO[bytes]:
+    if packed:
+        file: IO[bytes] = igzip.open(path, "rb")  # type: ignore[no-untyped-call]  # isal has no types for it
+        return file
+    return path.open("rb")
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
 
 
 def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of what a file holds, unpacked where it is gzipped."""
     try:
-        with path.open("rb") as file:
-            return file.read(32)
+        with _opened(path, packed=_is_packed(path)) as file:
+            return file.read(START_BYTES)
     except FileNotFoundError:
         raise CaptureError(
             f"{path} does not exist.", "Record a capture with `lab profile`."
         ) from None
-    except OSError as error:
+    except PermissionError as error:
         raise CaptureError(
             f"{path} cannot be read: {error.strerror}.", "Check the file and its permissions."
         ) from error
-
-
-def _load_plain(path: Path) -> Timeline:
-    if path.stat().st_size >= WORTHWHILE_BYTES and (os.cpu_count() or 1) > 1:
-        from bottleneck_lab.trace.fast.kineto_parallel import load_in_parallel
-
-        return load_in_parallel(path)
-    with path.open("rb") as file:
-        return read_kineto(file.read, path)
-
-
-def _load_gzip(path: Path) -> Timeline:
-    with igzip.open(path, "rb") as file:  # type: ignore[no-untyped-call]  # isal has no types for it
-        start = file.peek(len(SQLITE_MAGIC))[: len(SQLITE_MAGIC)]
-        if start == SQLITE_MAGIC:
-            return _unpacked(file, path)
-        return read_kineto(file.read, path)
-
-
-def _unpacked(file: IO[bytes], path: Path) -> Timeline:
-    """Unpack a gzipped SQLite export, since SQLite needs a file that it can seek in, and
-    read it.
-    """
-    from bottleneck_lab.trace.nsys.reader import load_nsys_sqlite
-
-    with tempfile.TemporaryDirectory(prefix="lab-nsys-") as folder:
-        target = Path(folder) / "export.sqlite"
-        with target.open("wb") as out:
-            shutil.copyfileobj(file, out, 4 << 20)
-        return load_nsys_sqlite(target, source=path)
 
 
 def by_number(name: str) -> tuple[list[int], str]:

@@ -417,14 +417,14 @@ def test_damaged_traces_end_in_rows_or_in_an_error(at, length, put, cut, chunk):
     [
         (
             '{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "aten::mm"}]}',
-            "PyTorch execution trace",
+            "execution trace (a graph of operators) without times",
         ),
         (
             (
                 '{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}, "buffer_records":'
                 ' {"kernel_dispatch": []}}]}'
             ),
-            "rocprofv3's own JSON",
+            "JSON of rocprofv3 without any kernel",
         ),
         (
             (

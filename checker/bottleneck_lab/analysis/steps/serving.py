@@ -12,7 +12,7 @@ import numpy as np
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import named, union_of
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import Ints, Timeline
+from bottleneck_lab.trace.timeline import Floats64, Ints, Timeline
 
 _BATCH = re.compile(r"\bbatch (\d+)\)?$")
 _PARTS = ("queue", "preprocess", "h2d", "infer", "postprocess")
@@ -60,24 +60,15 @@ def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
     """Return what the rows named `… (batch N)` show, where the host has marked what it did for
     them; None if no batches were served.
     """
-    size_of = {
-        index: int(found[1])
-        for index, text in enumerate(timeline.strings)
-        if (found := _BATCH.search(text))
-    }
-    device = timeline.device
-    rows = np.flatnonzero(np.isin(device.name, list(size_of)) & (device.start >= window.start))
-    rows = rows[np.argsort(device.start[rows], kind="stable")]
-    marked = named(timeline, timeline.ranges, re.compile("^(?:preprocess|infer)$"))
-    if len(rows) < LEAST or not marked.any():
+    batches = _find_batches(timeline, window)
+    if batches is None:
         return None
-    start, end = device.start[rows], device.end[rows]
-    sizes = np.array([size_of[int(name)] for name in device.name[rows]])
+    start, end, sizes = batches
     span_ns = int(end[-1] - start[0])
     busy = iv.union(start, end)
     images, counts = np.unique(sizes, return_counts=True)
     return ServingUse(
-        batches=len(rows),
+        batches=len(start),
         images_per_s=float(sizes[1:].sum()) * 1e9 / max(1, int(end[-1] - end[0])),
         sizes=list(zip(images.tolist(), counts.tolist(), strict=True)),
         batch_ns=int(np.median(end - start)),
@@ -85,6 +76,38 @@ def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
         idle_share=1 - busy.total / max(1, span_ns),
         parts=[part for name in _PARTS if (part := _part(timeline, name, start, end, busy))],
     )
+
+
+def find_batch_figures(timeline: Timeline, window: Window) -> dict[tuple[str, str], Floats64]:
+    """Return by figure a sample a batch, ns: ("step", "image"), the time from the end of the batch
+    before to its own, for each of its images, and ("step", "batch"), its time on the device. Empty
+    if no batches were served.
+    """
+    batches = _find_batches(timeline, window)
+    if batches is None:
+        return {}
+    start, end, sizes = batches
+    return {
+        ("step", "image"): np.diff(end) / sizes[1:],
+        ("step", "batch"): (end - start).astype(np.float64),
+    }
+
+
+def _find_batches(timeline: Timeline, window: Window) -> tuple[Ints, Ints, Ints] | None:
+    """Return start, end and images of every batch on the device, in order."""
+    size_of = {
+        index: int(match[1])
+        for index, text in enumerate(timeline.strings)
+        if (match := _BATCH.search(text))
+    }
+    device = timeline.device
+    rows = np.flatnonzero(np.isin(device.name, list(size_of)) & (device.start >= window.start))
+    rows = rows[np.argsort(device.start[rows], kind="stable")]
+    marked = named(timeline, timeline.ranges, re.compile("^(?:preprocess|infer)$"))
+    if len(rows) < LEAST or not marked.any():
+        return None
+    sizes = np.array([size_of[int(name)] for name in device.name[rows]], dtype=np.int64)
+    return device.start[rows], device.end[rows], sizes
 
 
 def _part(

@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.compare import Comparison, FigureChange
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
+    describe_differences,
     describe_samples,
     describe_speedup,
     format_change_time,
@@ -30,6 +31,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     sheet = Sheet(console)
     style = _STYLES[comparison.outcome]
     sheet.rule(style)
+    for line in describe_differences(comparison):
+        sheet.line(line, indent=1, style="yellow")
     sheet.line(describe_speedup(comparison), style=f"bold {style}".strip(), indent=1)
     sheet.rule(style)
     if comparison.emulated:

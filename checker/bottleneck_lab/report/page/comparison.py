@@ -5,6 +5,7 @@ from __future__ import annotations
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
+    describe_differences,
     describe_samples,
     describe_speedup,
     format_change_time,
@@ -22,7 +23,8 @@ _STYLES = {"better": "PASS", "worse": "FAIL", "same": "soft", "cannot tell": "IN
 
 def comparison_section(comparison: Comparison) -> Section:
     """Render before and after, by what the time went to."""
-    doubts = [
+    doubts = [tag("p", line, class_="warning") for line in describe_differences(comparison)]
+    doubts += [
         tag("p", f"Unreliable, because {reason}.", class_="warning")
         for reason in comparison.reasons
     ]

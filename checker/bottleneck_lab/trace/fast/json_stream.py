@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ EVENT_LIMIT_BYTES = 64 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _COMMA = re.compile(rb"\s*,")
+# Behind one event and before the next, which begins with its phase.
+_EVENT_START = re.compile(rb"\}\s*,\s*(?=\{\s*\"ph\"\s*:)")
+# The end of the last event and of the array: then come other keys, or nothing.
+_ARRAY_END = re.compile(rb"\}\s*(?P<bracket>\])(?=\s*(?:,\s*\"|\}\s*$|$))")
 _BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -45,7 +50,8 @@ class EventStream:
 
     `decode` turns a JSON array into a list; it may raise `msgspec.ValidationError` for events that
     are valid JSON of an unexpected shape, in which case the piece is yielded as plain dictionaries.
-    `metadata` is complete once all pieces were taken. With `inside` the stream starts between two
+    Events that are not JSON are counted in `skipped`, and named in `notes`. `metadata` is complete
+    once all pieces were taken. With `inside` the stream starts between two
     events, and what stands behind the events is not read. `used_bytes` counts up to the closing
     bracket.
     """
@@ -69,7 +75,9 @@ class EventStream:
         self.used_bytes = 0
         self.rest = b""
         self._ended = False
-        self.notes: list[str] = []
+        self.skipped = 0
+        self._whole = 0
+        self._skipped_example = ""
 
     def __iter__(self) -> Iterator[list[Any]]:
         pending = b"" if self._inside else self._skip_head()
@@ -83,6 +91,7 @@ class EventStream:
                 raise self._error("ends in the middle of its events")
             self.rest = buffer[used:]
             self.used_bytes += used
+            self._whole += len(events)
             if events:
                 yield events
             if len(self.rest) > max(EVENT_LIMIT_BYTES, self._chunk_bytes):
@@ -140,14 +149,76 @@ class EventStream:
         # The quick guess was no boundary, or the array ends here: count brackets.
         cut, end = scan(buffer)
         if end is not None:
-            return self._decode_broken(buffer[first:end]), end + 1, True
-        if cut and not final:
-            return self._decode_broken(buffer[first:cut]), cut, False
-        if (
-            final and not self._head and not self._inside
-        ):  # a bare array may lack its closing bracket, says the format
-            return self._decode_broken(buffer[first:].rstrip(b" \t\r\n,")), len(buffer), True
-        return [], 0, False
+            piece, used = buffer[first:end], end + 1
+        elif cut and not final:
+            piece, used = buffer[first:cut], cut
+        elif final and not self._head and not self._inside:
+            # A bare array may lack its closing bracket, says the format.
+            piece, used = buffer[first:].rstrip(b" \t\r\n,"), len(buffer)
+        elif final or len(buffer) > EVENT_LIMIT_BYTES // 2:
+            # A quote too many may hide every bracket behind it.
+            return self._without_broken(buffer, first, final=final) or ([], 0, False)
+        else:
+            return [], 0, False
+        try:
+            return self._decode_broken(piece), used, end is not None or final
+        except CaptureError:
+            taken = self._without_broken(buffer, first, final=final)
+            if taken is None:
+                raise
+            return taken
+
+    def _without_broken(
+        self, buffer: bytes, first: int, *, final: bool
+    ) -> tuple[list[Any], int, bool] | None:
+        """Return as `_take` does, event by event, without those that are not JSON; None if there is
+        no telling where events begin, or hardly one is whole.
+
+        PyTorch writes names of Python frames without escaping their quotes (pytorch#146900,
+        kineto#1459). Such an event cannot be read, but where the next one begins is plain: every
+        event of Kineto's begins with its phase.
+        """
+        starts = [match.end() for match in _EVENT_START.finditer(buffer, first)]
+        bounds = [first, *starts]
+        used, ended = bounds[-1], False
+        if final:
+            # The last event ends where the array does.
+            closing = _ARRAY_END.search(buffer, bounds[-1])
+            if closing is None:
+                return None
+            bounds.append(closing.start() + 1)
+            used, ended = closing.end("bracket"), True
+        events: list[Any] = []
+        broken: list[bytes] = []
+        for begin, end in pairwise(bounds):
+            text = buffer[begin:end].rstrip(b" \t\r\n,")
+            try:
+                events += self._decode_broken(text)
+            except CaptureError:
+                broken.append(text)
+        if not used or self.skipped + len(broken) > self._whole + len(events):
+            return None
+        for text in broken:
+            self._skip(text)
+        return events, used, ended
+
+    def _skip(self, event: bytes) -> None:
+        """Count an event that is not JSON; the first one is quoted in the notes."""
+        if not self.skipped:
+            self._skipped_example = event[:160].decode("utf-8", "replace")
+        self.skipped += 1
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what was left out."""
+        if not self.skipped:
+            return []
+        some = f"{self.skipped} event{'s' * (self.skipped != 1)}"
+        return [
+            f"{some} left out, because PyTorch wrote the quotes in a Python frame's name unescaped"
+            " (pytorch#146900): record without with_stack, or upgrade PyTorch. The first:"
+            f" {self._skipped_example}"
+        ]
 
     def _decode_piece(self, piece: bytes | memoryview) -> list[Any]:
         array = b"".join((b"[", piece, b"]"))
@@ -184,16 +255,11 @@ class EventStream:
         self._tail = rest if self._head else b""
 
     def _error(self, what: str) -> CaptureError:
-        remedy = (
+        return CaptureError(
+            f"{self._source.name} {what}.",
             "The file is truncated, damaged or not a profiler's trace. Capture again, and let the"
-            " program run to its end."
+            " program run to its end.",
         )
-        if what in _OTHERS.values():
-            remedy = (
-                "Record the program with `lab profile`, or with torch.profiler and its"
-                " export_chrome_trace."
-            )
-        return CaptureError(f"{self._source.name} {what}.", remedy)
 
 
 def scan(buffer: bytes) -> tuple[int, int | None]:
@@ -260,21 +326,9 @@ def _without_bare_numbers(text: bytes) -> bytes:
     return _BARE_NUMBER.sub(b"null", text)
 
 
-# Files that people have beside a trace, by a key of theirs.
-_OTHERS = {
-    b'"rocprofiler-sdk-tool"': (
-        "is rocprofv3's own JSON, which is not supported; torch.profiler's traces on ROCm are"
-    ),
-    b'"nodes"': "is a PyTorch execution trace, a graph of operators without the times of a device",
-}
-
-
 def _describe(buffer: bytes) -> str:
     if not buffer:
         return "is empty"
-    for mark, what in _OTHERS.items():
-        if mark in buffer:
-            return what
     if buffer[:1] == b"{":
         return "is JSON without a traceEvents array"
     return "is not a JSON trace"

@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream
 from bottleneck_lab.trace.fast.second_reader import SecondReader, hand_over
@@ -134,6 +135,9 @@ def write_half(shared: IO[bytes], path: str, start: int | str) -> None:
             columns.add(events)
             if number % WRITTEN_TOGETHER == 0:
                 numbered = _hand_over(shared, columns, numbered, int(start) + stream.used_bytes)
+    if stream.skipped:
+        # What was left out is told by one process only: the first one reads on alone.
+        raise CaptureError(f"{path} holds events that are not JSON.", "")
     _hand_over(shared, columns, numbered, int(start) + stream.used_bytes)
     shared.flush()
 

@@ -169,6 +169,7 @@ class Columns:
         self.names = Numbers(str)
         self.threads = Numbers(_thread)
         self.thread_names: dict[tuple[str, str], str] = {}
+        self.process_names: set[str] = set()
         self.tables = {table: RowBlocks(dtype) for table, dtype in DTYPES.items()}
         self.malformed = 0
         self.overhead_ns = 0
@@ -215,6 +216,8 @@ class Columns:
         for event in groups["metadata"]:
             if event.name == "thread_name" and event.args.label:
                 self.thread_names[_thread((event.pid, event.tid))] = event.args.label
+            elif event.name == "process_name" and event.args.label:
+                self.process_names.add(event.args.label)
 
     def settle(self) -> None:
         """Number names and threads alphabetically, so that the rows are the same however the file

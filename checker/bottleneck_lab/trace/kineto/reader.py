@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, ReadBytes
+from bottleneck_lab.trace.foreign import refuse_jax
 from bottleneck_lab.trace.kineto.columns import DTYPES, HOST_TABLES, LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.names import copy_of, is_communication, is_range
@@ -81,11 +82,12 @@ def assemble(
     tables = {name: _host_table(_plausible(rows.pop(name), bad), rank) for name in HOST_TABLES}
     device = _device_table(_plausible(rows.pop("device"), bad), strings, rank)
     if not len(device) and not any(len(table) for table in tables.values()):
+        refuse_jax(source, columns.process_names)
         raise CaptureError(
             f"{source.name} holds no operators, calls, ranges or device activities, as"
             " torch.profiler writes them.",
             "Keep the profiler on for at least one whole step, and export the trace in"
-            " on_trace_ready. JSON from rocprof and browsers is not supported.",
+            " on_trace_ready. JSON from rocprof before version 3 and from browsers is not read.",
         )
     if sum(bad):
         notes.append(

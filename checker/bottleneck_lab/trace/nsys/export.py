@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -80,13 +80,17 @@ class Export:
         tables = connection.execute(
             "SELECT name, type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
         )
-        found = [row for row in tables.fetchall() if isinstance(row[0], str)]
+        schema = [row for row in tables.fetchall() if isinstance(row[0], str)]
+        self._stored = newest_versions(name for name, _, _ in schema)
         self.columns = {
-            name: {row[1] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")}
-            for name, _, _ in found
+            name: {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(stored)})")}
+            for name, stored in self._stored.items()
         }
+        roots = {name: root for name, kind, root in schema if kind == "table"}
         self._roots = {
-            name: root for name, kind, root in found if kind == "table" and isinstance(root, int)
+            name: roots[stored]
+            for name, stored in self._stored.items()
+            if isinstance(roots.get(stored), int)
         }
         self._checked: set[str] = set()
         self._pages: Database | None = None
@@ -161,7 +165,9 @@ class Export:
 
     def _layout(self, table: str, query: TableQuery) -> Layout:
         """Return how the table's records are laid out."""
-        columns = self._connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+        columns = self._connection.execute(
+            f"PRAGMA table_xinfo({quoted(self._stored[table])})"
+        ).fetchall()
         for _, name, kind, _, _, key, hidden in columns:
             if (
                 hidden
@@ -224,8 +230,8 @@ class Export:
         )
         sql = (
             f"SELECT group_concat({written}, ''), max(place) FROM (SELECT {named}, rowid AS place"
-            f" FROM {quoted(table)} WHERE {where} AND rowid BETWEEN ? AND ? ORDER BY rowid LIMIT"
-            f" {PIECE_ROWS})"
+            f" FROM {quoted(self._stored[table])} WHERE {where} AND rowid BETWEEN ? AND ?"
+            f" ORDER BY rowid LIMIT {PIECE_ROWS})"
         )
         while (
             first <= last
@@ -242,7 +248,8 @@ class Export:
         """Return the same with the names that are written in the rows themselves."""
         column = quoted(query.text or "")
         sql = (
-            f"SELECT rowid, {column} FROM {quoted(table)} WHERE {query.where} AND {column} IS NOT"
+            f"SELECT rowid, {column} FROM {quoted(self._stored[table])} WHERE {query.where} AND"
+            f" {column} IS NOT"
             " NULL AND rowid BETWEEN ? AND ?"
         )
         row_of = dict(zip(rows["rowid"].tolist(), range(len(rows)), strict=True))
@@ -292,6 +299,24 @@ def read_from_the_end(shared: IO[bytes], path: str) -> None:
                 break
             hand_over(shared, (pages, read()))
     keep_claims(shared)
+
+
+_VERSIONED = re.compile(r"(.+)_V(\d+)$")
+
+
+def newest_versions(tables: Iterable[str]) -> dict[str, str]:
+    """Return by plain name the table that holds it: newer exports call NVTX_EVENTS
+    NVTX_EVENTS_V2 or _V3, and CUPTI's tables likewise.
+    """
+    stored: dict[str, tuple[int, str]] = {}
+    for name in tables:
+        match = _VERSIONED.match(name)
+        plain, version = (match[1], int(match[2])) if match else (name, 0)
+        if plain not in TABLES:
+            plain, version = name, 0
+        if plain not in stored or version > stored[plain][0]:
+            stored[plain] = version, name
+    return {plain: name for plain, (_, name) in stored.items()}
 
 
 def quoted(name: str) -> str:

@@ -10,6 +10,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.programs import find_program
 from bottleneck_lab.trace.external import run_tool
 from bottleneck_lab.trace.fast.allocator import give_back
+from bottleneck_lab.trace.foreign import refuse_database
 from bottleneck_lab.trace.nsys.activities import (
     Ranks,
     Strings,
@@ -99,10 +100,7 @@ def _read(export: Export, source: Path) -> Timeline:
         "OSRT_API",
     )
     if not any(table in export.columns for table in known):
-        raise CaptureError(
-            f"{source.name} is an SQLite file, but not an nsys export.",
-            "Export a report with `nsys export --type sqlite`.",
-        )
+        refuse_database(source, export.columns)
     strings = Strings(
         export.rows(
             "StringIds", """SELECT id, value FROM "StringIds" WHERE typeof(id) = 'integer'"""

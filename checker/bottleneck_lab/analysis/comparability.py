@@ -1,0 +1,166 @@
+"""Conditions under which a capture was made, and what differs in them between two sides: another
+GPU, other recording settings, another program.
+
+A difference in the code can be told only where the rest is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
+
+Kind = Literal["device", "settings", "program"]
+
+# Two versions of a program share most of their operators or kernels by time; where less than this
+# share (0-1) is common, they are taken for two programs. A compiled or fused version still has the
+# step's ranges, the copies and the library's matrix kernels in common.
+COMMON_SHARE = 0.1
+
+_STACK = "Python frames (with_stack, `lab profile --stack`)"
+# Settings by Kineto's name for them.
+_STATED = {
+    "with_stack": _STACK,
+    "record_shapes": "shapes (record_shapes)",
+    "profile_memory": "allocations (profile_memory)",
+}
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Something beside the code that differs between two sides, as a sentence."""
+
+    kind: Kind
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The devices of a capture (by name, with their number), its recording settings, and its
+    program's names with their summed time, ns.
+    """
+
+    devices: dict[str, int]
+    settings: frozenset[str]
+    tool: str
+    names: dict[str, int]
+
+
+def find_conditions(timeline: Timeline) -> Conditions:
+    """Return the conditions of a capture."""
+    devices = Counter(
+        info.name or _unnamed(info.compute_capability, info.multiprocessors)
+        for info in timeline.devices
+    )
+    if timeline.emulated:
+        devices = Counter({"emulated accelerator": len(timeline.devices) or 1})
+    elif not devices:
+        devices = Counter({"CPU": 1})
+    # Kineto states a setting only where it is on. Frames are looked for, since other tools and
+    # older releases do not state them; shapes and allocations may be on and leave nothing.
+    recorded = {name for fact, name in _STATED.items() if timeline.facts.get(fact) in ("1", "True")}
+    if len(timeline.python):
+        recorded.add(_STACK)
+    kernels = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
+    names = _times(kernels, timeline.strings) + _times(timeline.operators, timeline.strings)
+    return Conditions(
+        dict(devices),
+        frozenset(recorded),
+        timeline.format,
+        dict(names),
+    )
+
+
+def _unnamed(capability: str, multiprocessors: int) -> str:
+    """Return what tells a GPU whose name was not recorded; empty where nothing does."""
+    parts = [f"compute capability {capability}"] if capability else []
+    parts += [f"{multiprocessors} multiprocessors"] if multiprocessors else []
+    return f"a GPU with {' and '.join(parts)}" if parts else ""
+
+
+def _times(table: DeviceTable | HostTable, strings: Sequence[str]) -> Counter[str]:
+    sums = np.bincount(table.name, weights=table.end - table.start, minlength=len(strings))
+    return Counter({strings[at]: int(sums[at]) for at in np.flatnonzero(sums).tolist()})
+
+
+def find_differences(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    """Return what differs between two sides beside the code, devices first."""
+    return [*_devices(before, after), *_settings(before, after), *_programs(before, after)]
+
+
+def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    old, new = (_joined(each.devices for each in side) for side in (before, after))
+    # Where one side does not say which GPU it ran on, only the number can differ.
+    if "" in old or "" in new:
+        old, new = ({"": sum(side.values())} for side in (old, new))
+    if old == new:
+        return []
+    called = "the GPUs differ"
+    if "CPU" in (*old, *new) or "emulated accelerator" in (*old, *new):
+        called = "the devices differ"
+    return [Difference("device", f"{called}: {_listed(old)} before, {_listed(new)} after")]
+
+
+def _joined(sides: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Return the devices of one capture of a side: repeated ones run on the same."""
+    merged: dict[str, int] = {}
+    for devices in sides:
+        for name, count in devices.items():
+            merged[name] = max(count, merged.get(name, 0))
+    return merged
+
+
+def _listed(devices: dict[str, int]) -> str:
+    return ", ".join(
+        f"{count} x {name or 'GPU'}" if count > 1 or not name else name
+        for name, count in devices.items()
+    )
+
+
+def _settings(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    old, new = (frozenset().union(*(each.settings for each in side)) for side in (before, after))
+    tools = [sorted({each.tool for each in side}) for side in (before, after)]
+    found = []
+    if tools[0] != tools[1]:
+        found.append(f"{', '.join(tools[0])} before, {', '.join(tools[1])} after")
+    found += [f"{name} only before" for name in sorted(old - new)]
+    found += [f"{name} only after" for name in sorted(new - old)]
+    if not found:
+        return []
+    return [
+        Difference(
+            "settings",
+            f"they were recorded with different settings, whose cost is in the times:"
+            f" {'; '.join(found)}",
+        )
+    ]
+
+
+def _programs(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    old, new = (_shares(side) for side in (before, after))
+    if not old or not new:
+        return []
+    common = sum(min(share, new.get(name, 0.0)) for name, share in old.items())
+    if common >= COMMON_SHARE:
+        return []
+    most = [max(side, key=lambda name: side[name]) for side in (old, new)]
+    return [
+        Difference(
+            "program",
+            f"they look like two programs: {common:.0%} of their operators and kernels are common"
+            f" (mostly {most[0]} before, {most[1]} after)",
+        )
+    ]
+
+
+def _shares(side: Sequence[Conditions]) -> dict[str, float]:
+    times: Counter[str] = Counter()
+    for conditions in side:
+        times.update(conditions.names)
+    whole = sum(times.values())
+    return {name: time / whole for name, time in times.items()} if whole else {}

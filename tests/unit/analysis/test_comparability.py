@@ -1,0 +1,176 @@
+"""Nothing is called the same that was recorded on other devices, with other settings, or of another
+program; what differs is said first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bottleneck_lab import compare, load, observe
+from bottleneck_lab.analysis.comparability import find_conditions, find_differences
+from bottleneck_lab.report.comparison_words import describe_differences, describe_speedup
+from bottleneck_lab.report.console.comparison import render_comparison
+from bottleneck_lab.trace.timeline import DeviceInfo, take
+
+from .test_serving import batch, event
+
+COMPARED = Path(__file__).with_name("compared")
+
+
+def printed(comparison) -> str:
+    out = io.StringIO()
+    render_comparison(comparison, Console(file=out, width=100))
+    return " ".join(out.getvalue().split())
+
+
+def test_two_gpus_are_not_called_the_same():
+    comparison = compare(
+        load(COMPARED / "before_p100.json.gz"), load(COMPARED / "after_a100.json.gz")
+    )
+    assert comparison.outcome == "cannot tell"
+    assert {change.outcome for change in comparison.changes} == {"cannot tell"}
+    (difference,) = comparison.differences
+    assert difference.kind == "device"
+    text = printed(comparison)
+    said, ratio = text.index("Tesla P100-PCIE-16GB before"), text.index("Cannot tell: 1.00x")
+    assert "NVIDIA A100-SXM4-80GB after" in text
+    assert said < ratio
+    assert "The same" not in text
+
+
+def test_the_same_gpu_is_still_called_the_same():
+    before = load(COMPARED / "before_p100.json.gz")
+    comparison = compare(before, load(COMPARED / "before_p100.json.gz"))
+    assert comparison.outcome == "same"
+    assert comparison.differences == []
+    assert describe_differences(comparison) == []
+
+
+def test_on_another_gpu_a_difference_stays_one(timeline_of):
+    slow = timeline_of("input", steps=12)
+    fast = timeline_of("healthy", steps=12)
+    other = tuple(replace(device, name="Another GPU") for device in fast.devices)
+    comparison = compare(slow, replace(fast, devices=other))
+    assert comparison.outcome == "better"
+    assert [each.kind for each in comparison.differences] == ["device"]
+    assert "need not be the code's" in describe_differences(comparison)[-1]
+
+
+def test_the_number_of_gpus_counts_too(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    two = replace(one, devices=(*one.devices, replace(one.devices[0], index=1)))
+    (difference,) = compare(one, two).differences
+    assert "2 x " in difference.sentence
+
+
+@pytest.mark.parametrize(
+    ("names", "differ"),
+    [(("A", "B"), True), (("A", "A"), False), (("", "B"), False)],
+)
+def test_a_gpu_without_a_name_may_be_any(timeline_of, names, differ):
+    one = timeline_of("healthy", steps=12)
+    sides = [
+        [find_conditions(replace(one, devices=(DeviceInfo(0, 0, name=name),)))] for name in names
+    ]
+    assert bool(find_differences(*sides)) == differ
+
+
+def test_an_unnamed_gpu_is_told_by_its_capability(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    sides = [
+        [find_conditions(replace(one, devices=(DeviceInfo(0, 0, compute_capability=version),)))]
+        for version in ("6.0", "8.0")
+    ]
+    (difference,) = find_differences(*sides)
+    assert "compute capability 6.0" in difference.sentence
+
+
+@pytest.mark.parametrize(
+    ("fact", "called"),
+    [("with_stack", "--stack"), ("record_shapes", "shapes"), ("profile_memory", "allocations")],
+)
+def test_other_settings_allow_no_verdict(timeline_of, fact, called):
+    slow, fast = timeline_of("input", steps=12), timeline_of("healthy", steps=12)
+    comparison = compare(replace(slow, facts={**slow.facts, fact: "1"}), fast)
+    assert comparison.outcome == "cannot tell"
+    (difference,) = comparison.differences
+    assert difference.kind == "settings"
+    assert called in difference.sentence
+    assert "only before" in difference.sentence
+    assert describe_speedup(comparison).startswith("Cannot tell")
+    assert "record both again" in describe_differences(comparison)[-1]
+
+
+def test_frames_count_as_a_setting_where_nobody_says_so(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    framed = replace(one, python=take(one.operators, slice(0, 3)))
+    (difference,) = compare(one, framed).differences
+    assert "with_stack" in difference.sentence
+
+
+def test_another_tool_is_another_setting(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    (difference,) = compare(one, replace(one, format="nsys")).differences
+    assert "kineto before, nsys after" in difference.sentence
+
+
+def test_two_programs_are_not_called_the_same(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    names = (name if name.startswith("ProfilerStep") else f"other::{name}" for name in one.strings)
+    comparison = compare(one, replace(one, strings=tuple(names)))
+    assert comparison.outcome != "same"
+    (difference,) = comparison.differences
+    assert difference.kind == "program"
+    assert "two programs" in difference.sentence
+
+
+@pytest.mark.parametrize("bottleneck", ["input", "launch", "communication", "python", "dominant"])
+def test_a_fixed_version_is_the_same_program(timeline_of, bottleneck):
+    slow = timeline_of(bottleneck, steps=12)
+    assert compare(slow, timeline_of("healthy", steps=12)).differences == []
+
+
+def served(path: Path, period_ms: float, batches: int = 30):
+    """A server with a batch of eight images every `period_ms`, half of that on the device."""
+    events = []
+    for number in range(batches):
+        begin = number * period_ms
+        events += [
+            event("preprocess", begin, period_ms / 2),
+            event("infer", begin + period_ms / 2, period_ms / 2),
+            batch(begin + period_ms / 2, period_ms / 2, 8),
+        ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    return load(path)
+
+
+def test_a_server_is_compared_by_images(tmp_path):
+    comparison = compare(served(tmp_path / "slow.json", 64), served(tmp_path / "fast.json", 32))
+    assert comparison.unit == "image"
+    assert comparison.outcome == "better"
+    assert comparison.speedup == pytest.approx(2)
+    assert comparison.images_per_s == pytest.approx((125.0, 250.0))
+    assert "125 → 250 images/s" in describe_speedup(comparison)
+    times = {
+        change.what: (change.before, change.after)
+        for change in comparison.changes
+        if change.group == "step"
+    }
+    assert times == {"image": (8e6, 4e6), "batch": (32e6, 16e6)}
+    text = printed(comparison)
+    assert "a server has no steps" in text
+    assert "a batch on the device" in text
+
+
+def test_without_steps_the_whole_recording_is_compared(timeline_of):
+    one = timeline_of("healthy", steps=12)
+    without = replace(one, ranges=take(one.ranges, slice(0, 0)))
+    comparison = compare(observe(without), observe(without))
+    assert comparison.unit == "recording"
+    assert "whole recording" in printed(comparison)
