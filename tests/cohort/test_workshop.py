@@ -176,8 +176,11 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     assert page.locator("#stuck-title + div tbody tr").count() == 6
     assert page.title() == "Room · Autumn workshop"
     look(page, "room")
+    learners_stay_in_view(page)
     page.locator(".matrix a", has_text="01 wrong").click()
     page.wait_for_selector("text=Attempts")
+    look(page, "person")
+    person = page.url.rpartition("/people/")[2]
     page.locator("tbody a").first.click()
     page.wait_for_selector(".diff .added")
     assert page.locator("text=memory bandwidth → the loop in Python").count() == 1
@@ -189,14 +192,34 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
     page.wait_for_selector("[data-histogram][data-ready]")
     look(page, "lab")
-    for path in ("settings", "grades", "me", "leaderboard", f"join/{code}"):
+    paths = ["settings", "grades", "grades/rules", f"people/{person}/grades/slow"]
+    for path in (*paths, "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
-        look(page, path.split("/")[0])
+        look(page, path.replace("/", "-"))
+    page.goto(f"http://127.0.0.1:{port}/grades")
+    learners_stay_in_view(page)
     page.context.clear_cookies()
     page.goto(f"http://127.0.0.1:{port}/room")
     page.wait_for_selector("text=Log in")
     look(page, "login")
     assert complaints == []
+
+
+def learners_stay_in_view(page) -> None:
+    """A table of many labs scrolls in its own box; names and labs stay where they are."""
+    page.set_viewport_size({"width": 390, "height": 500})
+    table = page.locator(".tall").last
+    name = table.locator("tbody th").last
+    corner, head = table.locator("thead th").first, table.locator("thead th").nth(1)
+    before = name.bounding_box()["x"], corner.bounding_box(), head.bounding_box()["y"]
+    scrolled = table.evaluate(
+        "box => { box.scrollLeft = 30; box.scrollTop = 90;"
+        " return [box.scrollLeft, box.scrollTop]; }"
+    )
+    assert scrolled == [30, 90]
+    after = name.bounding_box()["x"], corner.bounding_box(), head.bounding_box()["y"]
+    assert after == before
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def look(page, name: str) -> None:
