@@ -1,8 +1,12 @@
-// Fused scaled dot-product attention, forward, float16 or bfloat16, on tensor cores (sm_80 on), with the online softmax.
+// Fused scaled dot-product attention, forward, in float16 or bfloat16 on tensor cores (sm_80 on),
+// with the online softmax.
 //
-// q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or 128. With `causal`, query i sees keys 0..i;
-// a query all of whose scores are -inf sees none, and answers 0.
-// A block owns 128 queries of one head, a warp two strips of 16; keys and values pass through shared memory 64 at a time.
+// q, k, v and out are heads x seq x dim, contiguous (`heads` counts batch x heads); dim is 64 or
+// 128. With `causal`, query i sees keys 0..i. A query all of whose scores are -inf sees none, and
+// answers 0.
+//
+// A block owns kBlockQueries queries of one head, a warp kStrips strips of 16; keys and values pass
+// through shared memory kTileKeys at a time.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,20 +14,34 @@
 
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kStrips = 2, kQueries = 16 * kStrips * kWarps, kKeys = 64;
+// One tensor-core instruction (mma.m16n8k16): 16 x 16 times 16 x 8.
+constexpr int kMmaRows = 16, kMmaColumns = 8, kMmaDepth = 16;
+
+constexpr int kWarpLanes = 32, kWarps = 4, kThreads = kWarpLanes * kWarps;
+constexpr int kStrips = 2;  // of kMmaRows queries each, per warp
+constexpr int kWarpQueries = kMmaRows * kStrips, kBlockQueries = kWarpQueries * kWarps;
+constexpr int kTileKeys = 64;
 constexpr int kPadding = 16;  // elements behind each row of a tile in shared memory
+constexpr unsigned kAllLanes = 0xffffffff;
 constexpr float kLog2e = 1.4426950408889634f;
 
 // ---- The instructions, one function each ----
 
+// Four 8 x 8 matrices from shared memory. Each lane points at one row: see Lane.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* shared) {
     const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
 }
 
 __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const void* shared) {
     const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
 }
 
 template <typename T>
@@ -31,10 +49,13 @@ struct Type;
 
 template <>
 struct Type<__half> {
-    static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4],
+                                                        uint32_t b0, uint32_t b1) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
     static __device__ __forceinline__ uint32_t pack(float low, float high) {
         const __half2 pair = __floats2half2_rn(low, high);
@@ -44,10 +65,13 @@ struct Type<__half> {
 
 template <>
 struct Type<__nv_bfloat16> {
-    static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4],
+                                                        uint32_t b0, uint32_t b1) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
     static __device__ __forceinline__ uint32_t pack(float low, float high) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -61,153 +85,191 @@ struct Type<__nv_bfloat16> {
 template <int dim>
 constexpr int kStride = (dim + kPadding) / 2;
 
-// Copies rows first..first+rows-1 of a head into a tile; rows past the end of the sequence become zero.
+// Copies rows first..first+rows-1 of a head into a tile; rows past the sequence's end become zero.
 template <int dim, int rows>
 __device__ __forceinline__ void fetch(uint32_t* tile, const uint32_t* head, int first, int seq) {
     constexpr int words = dim / 2;
     const int start = threadIdx.x / words, word = threadIdx.x % words;
 #pragma unroll
     for (int row = start; row < start + rows; row += kThreads / words) {
-        tile[row * kStride<dim> + word] = first + row < seq ? head[static_cast<size_t>(first + row) * words + word] : 0;
+        const size_t source = static_cast<size_t>(first + row) * words + word;
+        tile[row * kStride<dim> + word] = first + row < seq ? head[source] : 0;
     }
 }
 
 // ---- The kernel ----
 
-// 16 queries of a warp. Of each accumulator of 8 columns a lane holds four values: e = 0, 1 of query `lane / 4` and e = 2, 3 of the one 8 below.
+// Sums and maxima of a query are spread over the four lanes that hold its columns.
+__device__ __forceinline__ float max_of_four_lanes(float value) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+    return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
+}
+
+__device__ __forceinline__ float sum_of_four_lanes(float value) {
+    value += __shfl_xor_sync(kAllLanes, value, 1);
+    return value + __shfl_xor_sync(kAllLanes, value, 2);
+}
+
+// 16 queries of a warp. Of each accumulator of 8 columns a lane holds four values: elements 0 and 1
+// belong to query `lane / 4`, elements 2 and 3 to the one 8 below (`half` 1).
 template <int dim>
 struct Strip {
-    float s[kKeys / 8][4], o[dim / 8][4] = {};
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    float scores[kTileKeys / kMmaColumns][4];
+    float accumulated[dim / kMmaColumns][4] = {};
+    float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {};
 
-    // Scores become weights relative to the largest score so far, and what was summed before shrinks likewise. `key` and `query` are the first of this
-    // tile and strip.
-    __device__ __forceinline__ void weigh(int key, int query, int seq, int causal, float scale) {
-        const int lane = threadIdx.x % 32;
+    // Turns scores into weights relative to the largest score so far, and rescales what was
+    // accumulated before. `first_key` and `first_query` begin this tile and this strip.
+    __device__ __forceinline__ void online_softmax(int first_key, int first_query, int seq,
+                                                   int causal, float scale) {
+        const int lane = threadIdx.x % kWarpLanes;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int row = query + lane / 4 + half * 8;
-            float high = top[half];
+            const int query = first_query + lane / 4 + half * 8;
+            float new_max = row_max[half];
 #pragma unroll
-            for (int j = 0; j < kKeys / 8; ++j) {
+            for (int j = 0; j < kTileKeys / kMmaColumns; ++j) {
 #pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; ++e) {
-                    const int column = key + j * 8 + lane % 4 * 2 + e % 2;
-                    if (column < seq && (!causal || column <= row)) high = fmaxf(high, s[j][e]);
+                for (int element = 2 * half; element < 2 * half + 2; ++element) {
+                    const int key = first_key + j * kMmaColumns + lane % 4 * 2 + element % 2;
+                    if (key < seq && (!causal || key <= query))
+                        new_max = fmaxf(new_max, scores[j][element]);
                 }
             }
-            high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
-            high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
-            const float shift = high == -INFINITY ? 0.0f : high * scale;
-            const float decay = exp2f(top[half] * scale - shift);
-            top[half] = high;
-            sum[half] *= decay;
+            new_max = max_of_four_lanes(new_max);
+            // A query that has seen no key yet has no maximum: -inf - -inf is not a number.
+            const float shift = new_max == -INFINITY ? 0.0f : new_max * scale;
+            const float rescale = exp2f(row_max[half] * scale - shift);
+            row_max[half] = new_max;
+            row_sum[half] *= rescale;
 #pragma unroll
-            for (int j = 0; j < kKeys / 8; ++j) {
+            for (int j = 0; j < kTileKeys / kMmaColumns; ++j) {
 #pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; ++e) {
-                    const int column = key + j * 8 + lane % 4 * 2 + e % 2;
-                    if (column < seq && (!causal || column <= row)) {
-                        s[j][e] = exp2f(s[j][e] * scale - shift);
-                        sum[half] += s[j][e];
+                for (int element = 2 * half; element < 2 * half + 2; ++element) {
+                    const int key = first_key + j * kMmaColumns + lane % 4 * 2 + element % 2;
+                    float& score = scores[j][element];
+                    if (key < seq && (!causal || key <= query)) {
+                        score = exp2f(score * scale - shift);
+                        row_sum[half] += score;
                     } else {
-                        s[j][e] = 0.0f;
+                        score = 0.0f;
                     }
                 }
             }
 #pragma unroll
-            for (int d = 0; d < dim / 8; ++d) {
-                o[d][2 * half] *= decay;
-                o[d][2 * half + 1] *= decay;
+            for (int d = 0; d < dim / kMmaColumns; ++d) {
+                accumulated[d][2 * half] *= rescale;
+                accumulated[d][2 * half + 1] *= rescale;
             }
         }
     }
 };
 
 template <typename T, int dim>
-__global__ void __launch_bounds__(kThreads) attention_kernel(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out, int seq, int causal, float scale) {
+__global__ void __launch_bounds__(kThreads)
+    attention_kernel(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out,
+                     int seq, int causal, float scale) {
     extern __shared__ __align__(128) char shared[];
     uint32_t* const queries = reinterpret_cast<uint32_t*>(shared);
-    uint32_t* const keys = queries + kQueries * kStride<dim>;
-    uint32_t* const values = keys + kKeys * kStride<dim>;
+    uint32_t* const keys = queries + kBlockQueries * kStride<dim>;
+    uint32_t* const values = keys + kTileKeys * kStride<dim>;
 
-    const int blocks = (seq + kQueries - 1) / kQueries;
-    const int first = static_cast<int>(blockIdx.x) % blocks * kQueries;
+    const int blocks = (seq + kBlockQueries - 1) / kBlockQueries;
+    const int block_first = static_cast<int>(blockIdx.x) % blocks * kBlockQueries;
     const size_t head = static_cast<size_t>(blockIdx.x / blocks) * seq * dim / 2;
-    const int local = threadIdx.x / 32 * 16 * kStrips, last = first + local + 16 * kStrips - 1;  // this warp's first query in the block; its last
-    const int lane = threadIdx.x % 32;
-    const int eight = lane / 8, within = lane % 8;  // which of ldmatrix's four matrices this lane points into, and at which row
+    const int warp_first = threadIdx.x / kWarpLanes * kWarpQueries;  // in the block
+    const int warp_last = block_first + warp_first + kWarpQueries - 1;
+    const int lane = threadIdx.x % kWarpLanes;
+    // Which of ldmatrix's four 8 x 8 matrices this lane points into, and at which row.
+    const int matrix = lane / 8, matrix_row = lane % 8;
 
-    fetch<dim, kQueries>(queries, q + head, first, seq);
+    fetch<dim, kBlockQueries>(queries, q + head, block_first, seq);
     Strip<dim> strips[kStrips];
 
-    for (int key = 0; key < seq; key += kKeys) {
+    for (int first_key = 0; first_key < seq; first_key += kTileKeys) {
         __syncthreads();
-        fetch<dim, kKeys>(keys, k + head, key, seq);
-        fetch<dim, kKeys>(values, v + head, key, seq);
+        fetch<dim, kTileKeys>(keys, k + head, first_key, seq);
+        fetch<dim, kTileKeys>(values, v + head, first_key, seq);
         __syncthreads();
-        if (causal && key > last) continue;  // this warp's queries see none of these keys
+        if (causal && first_key > warp_last) continue;  // this warp's queries see none of these
 
+        // Scores: queries times keys.
 #pragma unroll
-        for (int m = 0; m < kStrips; ++m) {
+        for (int strip = 0; strip < kStrips; ++strip) {
 #pragma unroll
-            for (int i = 0; i < kKeys / 2; ++i) strips[m].s[i / 4][i % 4] = 0.0f;
+            for (int i = 0; i < kTileKeys / 2; ++i) strips[strip].scores[i / 4][i % 4] = 0.0f;
         }
 #pragma unroll
-        for (int i = 0; i < dim / 16; ++i) {
-            uint32_t a[kStrips][4], b[4];
+        for (int i = 0; i < dim / kMmaDepth; ++i) {
+            uint32_t query_part[kStrips][4], key_part[4];
 #pragma unroll
-            for (int m = 0; m < kStrips; ++m)
-                load_matrices(a[m], queries + (local + m * 16 + eight % 2 * 8 + within) * kStride<dim> + (i * 2 + eight / 2) * 4);
+            for (int strip = 0; strip < kStrips; ++strip) {
+                const int row = warp_first + strip * kMmaRows + matrix % 2 * 8 + matrix_row;
+                const int word = (i * 2 + matrix / 2) * 4;
+                load_matrices(query_part[strip], queries + row * kStride<dim> + word);
+            }
 #pragma unroll
-            for (int j = 0; j < kKeys / 16; ++j) {
-                load_matrices(b, keys + (j * 16 + eight / 2 * 8 + within) * kStride<dim> + (i * 2 + eight % 2) * 4);
+            for (int j = 0; j < kTileKeys / 16; ++j) {
+                const int row = j * 16 + matrix / 2 * 8 + matrix_row;
+                const int word = (i * 2 + matrix % 2) * 4;
+                load_matrices(key_part, keys + row * kStride<dim> + word);
 #pragma unroll
-                for (int m = 0; m < kStrips; ++m) {
-                    Type<T>::multiply_add(strips[m].s[2 * j], a[m], b[0], b[1]);
-                    Type<T>::multiply_add(strips[m].s[2 * j + 1], a[m], b[2], b[3]);
+                for (int strip = 0; strip < kStrips; ++strip) {
+                    auto& scores = strips[strip].scores;
+                    const auto& part = query_part[strip];
+                    Type<T>::multiply_add(scores[2 * j], part, key_part[0], key_part[1]);
+                    Type<T>::multiply_add(scores[2 * j + 1], part, key_part[2], key_part[3]);
                 }
             }
         }
 
 #pragma unroll
-        for (int m = 0; m < kStrips; ++m) strips[m].weigh(key, first + local + m * 16, seq, causal, scale);
+        for (int strip = 0; strip < kStrips; ++strip) {
+            const int first_query = block_first + warp_first + strip * kMmaRows;
+            strips[strip].online_softmax(first_key, first_query, seq, causal, scale);
+        }
 
+        // Weights times values. The layout of the scores is the one that the next product takes.
 #pragma unroll
-        for (int i = 0; i < kKeys / 16; ++i) {
-            uint32_t p[kStrips][4], b[4];
+        for (int i = 0; i < kTileKeys / kMmaDepth; ++i) {
+            uint32_t weights[kStrips][4], value_part[4];
 #pragma unroll
-            for (int m = 0; m < kStrips; ++m) {
-                const float(&s)[kKeys / 8][4] = strips[m].s;
+            for (int strip = 0; strip < kStrips; ++strip) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) p[m][e] = Type<T>::pack(s[2 * i + e / 2][e % 2 * 2], s[2 * i + e / 2][e % 2 * 2 + 1]);
+                for (int part = 0; part < 4; ++part) {
+                    const float* pair = strips[strip].scores[2 * i + part / 2] + part % 2 * 2;
+                    weights[strip][part] = Type<T>::pack(pair[0], pair[1]);
+                }
             }
 #pragma unroll
             for (int d = 0; d < dim / 16; ++d) {
-                load_matrices_transposed(b, values + (i * 16 + eight % 2 * 8 + within) * kStride<dim> + (d * 2 + eight / 2) * 4);
+                const int row = i * kMmaDepth + matrix % 2 * 8 + matrix_row;
+                const int word = (d * 2 + matrix / 2) * 4;
+                load_matrices_transposed(value_part, values + row * kStride<dim> + word);
 #pragma unroll
-                for (int m = 0; m < kStrips; ++m) {
-                    Type<T>::multiply_add(strips[m].o[2 * d], p[m], b[0], b[1]);
-                    Type<T>::multiply_add(strips[m].o[2 * d + 1], p[m], b[2], b[3]);
+                for (int strip = 0; strip < kStrips; ++strip) {
+                    auto& sums = strips[strip].accumulated;
+                    const auto& part = weights[strip];
+                    Type<T>::multiply_add(sums[2 * d], part, value_part[0], value_part[1]);
+                    Type<T>::multiply_add(sums[2 * d + 1], part, value_part[2], value_part[3]);
                 }
             }
         }
     }
 
 #pragma unroll
-    for (int m = 0; m < kStrips; ++m) {
+    for (int strip = 0; strip < kStrips; ++strip) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float sum = strips[m].sum[half];
-            sum += __shfl_xor_sync(0xffffffff, sum, 1);
-            sum += __shfl_xor_sync(0xffffffff, sum, 2);
-            const float share = sum > 0.0f ? 1.0f / sum : 0.0f;
-            const int row = first + local + m * 16 + lane / 4 + half * 8;
+            const float row_sum = sum_of_four_lanes(strips[strip].row_sum[half]);
+            const float inverse = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+            const int row = block_first + warp_first + strip * kMmaRows + lane / 4 + half * 8;
             if (row < seq) {
+                uint32_t* const out_row = out + head + static_cast<size_t>(row) * (dim / 2);
 #pragma unroll
-                for (int d = 0; d < dim / 8; ++d) {
-                    const float* const o = strips[m].o[d] + 2 * half;
-                    out[head + static_cast<size_t>(row) * (dim / 2) + d * 4 + lane % 4] = Type<T>::pack(o[0] * share, o[1] * share);
+                for (int d = 0; d < dim / kMmaColumns; ++d) {
+                    const float* const pair = strips[strip].accumulated[d] + 2 * half;
+                    out_row[d * 4 + lane % 4] = Type<T>::pack(pair[0] * inverse, pair[1] * inverse);
                 }
             }
         }
@@ -215,20 +277,32 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(const uint32_t* q, 
 }
 
 template <typename T, int dim>
-cudaError_t launch(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out, int heads, int seq, int causal, cudaStream_t stream) {
-    constexpr int bytes = (kQueries + 2 * kKeys) * kStride<dim> * 4;
-    const cudaError_t status = cudaFuncSetAttribute(attention_kernel<T, dim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+cudaError_t launch(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out,
+                   int heads, int seq, int causal, cudaStream_t stream) {
+    constexpr int bytes = (kBlockQueries + 2 * kTileKeys) * kStride<dim> * 4;
+    const cudaError_t status = cudaFuncSetAttribute(
+        attention_kernel<T, dim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    const int blocks = (seq + kQueries - 1) / kQueries;
+    const int grid = heads * ((seq + kBlockQueries - 1) / kBlockQueries);
+    // exp2f is one instruction: the scale turns e^x into 2^x.
     const float scale = kLog2e / sqrtf(static_cast<float>(dim));
-    attention_kernel<T, dim><<<heads * blocks, kThreads, bytes, stream>>>(q, k, v, out, seq, causal, scale);
+    attention_kernel<T, dim><<<grid, kThreads, bytes, stream>>>(q, k, v, out, seq, causal, scale);
     return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out,
+                   int heads, int seq, int dim, int causal, cudaStream_t stream) {
+    if (dim == 64) return launch<T, 64>(q, k, v, out, heads, seq, causal, stream);
+    return launch<T, 128>(q, k, v, out, heads, seq, causal, stream);
 }
 
 }  // namespace
 
-extern "C" int attention_forward(const uint32_t* q, const uint32_t* k, const uint32_t* v, uint32_t* out, int heads, int seq, int dim, int causal, int bf16, void* stream) {
-    const auto s = static_cast<cudaStream_t>(stream);
-    if (dim == 64) return bf16 ? launch<__nv_bfloat16, 64>(q, k, v, out, heads, seq, causal, s) : launch<__half, 64>(q, k, v, out, heads, seq, causal, s);
-    return bf16 ? launch<__nv_bfloat16, 128>(q, k, v, out, heads, seq, causal, s) : launch<__half, 128>(q, k, v, out, heads, seq, causal, s);
+extern "C" int attention_forward(const uint32_t* q, const uint32_t* k, const uint32_t* v,
+                                 uint32_t* out, int heads, int seq, int dim, int causal, int bf16,
+                                 void* stream) {
+    const auto queue = static_cast<cudaStream_t>(stream);
+    if (bf16) return launch<__nv_bfloat16>(q, k, v, out, heads, seq, dim, causal, queue);
+    return launch<__half>(q, k, v, out, heads, seq, dim, causal, queue);
 }

@@ -225,7 +225,7 @@ def test_the_shipped_kernel_is_slow_for_what_the_lab_teaches(cubins):
 def test_a_test_an_element_is_a_cause_of_its_own(cubins, tmp_path):
     """64 scores a lane are tested twice a tile, whether a tile is on the diagonal or not."""
     source = (LAB / "attention.cu").read_text()
-    test = "if (column < seq && (!causal || column <= row))"
+    test = "if (key < seq && (!causal || key <= query))"
     assert source.count(test) == 2
     (tmp_path / "attention.cu").write_text(source.replace(test, "if (true)"))
     shipped, without = (
