@@ -674,6 +674,15 @@ class TestCheck:
         asked = learner.json("report", "--query", "SELECT count(*) AS n FROM ranges", trace)
         assert asked["columns"] == ["n"]
         assert asked["rows"][0][0] > 0
+        ready = learner.json("report", "--ask", "ranges", trace)
+        assert ready["columns"][:2] == ["name", "times"]
+        assert "top-kernels" in learner.lab("report", "--ask", "why", trace).stderr
+        written = learner.folder / "out" / "summary.json"
+        assert learner.lab("report", "--export", str(written), trace).returncode == 0
+        assert json.loads(written.read_text())["wall_ns"] > 0
+        unknown = learner.lab("report", "--export", "report.docx", trace)
+        assert unknown.returncode == 2
+        assert ".parquet" in unknown.stderr
         refused = learner.lab("report", "--query", "DELETE FROM ranges", trace)
         assert refused.returncode == 2
         assert "Write one SELECT" in refused.stderr

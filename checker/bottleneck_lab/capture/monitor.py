@@ -98,12 +98,12 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
     return Gpu(
         index=index,
         name=name.decode(errors="replace") if isinstance(name, bytes) else str(name or "unknown"),
-        busy_share=None if use is None else use.gpu / 100,
-        memory_busy_share=None if use is None else use.memory / 100,
-        memory_used_bytes=None if memory is None else int(memory.used),
-        memory_total_bytes=None if memory is None else int(memory.total),
-        power_w=None if power is None else power / 1000,
-        power_limit_w=None if limit is None else limit / 1000,
+        busy_share=use and use.gpu / 100,
+        memory_busy_share=use and use.memory / 100,
+        memory_used_bytes=memory and int(memory.used),
+        memory_total_bytes=memory and int(memory.total),
+        power_w=power and power / 1000,  # NVML says milliwatts
+        power_limit_w=limit and limit / 1000,
         sm_mhz=_ask_nvml(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         memory_mhz=_ask_nvml(
             nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)

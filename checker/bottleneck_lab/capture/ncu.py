@@ -92,18 +92,23 @@ def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -
     report = "report"
     if launch.rank:
         report = f"report_%q{{{launch.rank}}}"
-    chosen = options.metrics or (() if "full" in can.sets else METRICS)
-    what = ["--metrics", ",".join(chosen)] if chosen else ["--set", "full"]
-    words = [
-        ("--target-processes", "all"),
-        ("--clock-control", "base" if options.lock_clocks else "none"),
-        *([("--kernel-name", f"regex:{options.kernel}")] if options.kernel else []),
-        *([("--launch-skip", str(options.skip))] if options.skip else []),
-        ("--launch-count", str(options.launches)),
+    chosen = options.metrics
+    if not chosen and "full" not in can.sets:
+        chosen = METRICS
+    what = ["--set", "full"]
+    if chosen:
+        what = ["--metrics", ",".join(chosen)]
+    words = [("--target-processes", "all")]
+    words.append(("--clock-control", "base" if options.lock_clocks else "none"))
+    if options.kernel:
+        words.append(("--kernel-name", f"regex:{options.kernel}"))
+    if options.skip:
+        words.append(("--launch-skip", str(options.skip)))
+    words.append(("--launch-count", str(options.launches)))
+    if not can.sets:
         # An installation without section files ends with an error, metrics by name or not, unless
         # it is shown some folder.
-        *([] if can.sets else [("--section-folder", str(request.out))]),
-    ]
+        words.append(("--section-folder", str(request.out)))
     known = [word for pair in words if pair[0] in can.options for word in pair]
     # The program gets its own HOME back: ncu writes its files into another.
     home = ["env", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []

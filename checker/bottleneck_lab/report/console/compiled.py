@@ -109,7 +109,9 @@ def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> Non
     if not blind:
         table.add_column("needs at least", justify="right")
     for access in accesses:
-        style = "" if blind else "red" if access.wasteful else "green"
+        style = "red" if access.wasteful else "green"
+        if blind:
+            style = ""
         each, least = access.cost / access.requests, access.least / access.requests
         cost = f"{each:.3g} {_UNITS[access.space]}"
         table.add_row(

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
@@ -38,62 +40,126 @@ from bottleneck_lab.report.page.verdict import (
 )
 
 
-def render_html(
-    *,
-    title: str,
-    capture: Analysis | None = None,
-    attempts: Sequence[Verdict] = (),
-    diagnosis: Sequence[AnsweredQuestion] = (),
-    environment: Mapping[str, str] | None = None,
-    scaling: Sequence[Sweep] = (),
-    calibration: Calibration | None = None,
-    memory: Sequence[DeviceMemory] = (),
-    plateau: Plateau | None = None,
-    warning: str = "",
-) -> str:
-    """Return the whole page. What is not given is left out. `attempts` are oldest first;
-    `environment` is the capture's; `warning` is shown before all else.
+@dataclass(frozen=True)
+class PageContent:
+    """Everything that a page may be about; what is not given is left out. `attempts` are oldest
+    first; `environment` is the capture's; `warning` is shown before all else.
     """
-    timeline, summary = (capture.timeline, capture.summary) if capture else (None, None)
-    verdict, blind = attempts[-1] if attempts else None, bool(summary and summary.blind)
-    scaling = scaling or (curves(verdict.measurement) if verdict else ())
-    emulated = bool(
-        (timeline and timeline.emulated) or (verdict and verdict.device == "virtual") or scaling
-    )
-    sections: dict[str, Section | None] = {
-        "The check": verdict_section(verdict) if verdict else None,
-        "How it scales": scaling_section(scaling),
-        "Who holds the memory": memory_section(memory) if memory else None,
-        "Where the time went": (time_section(capture.summary, capture.times) if capture else None),
-        "Maximum batch size": plateau_section(plateau),
-        "Timeline": (
-            timeline_section(
-                pack_timeline(capture, blind=blind), events=capture.timeline.events, blind=blind
-            )
-            if capture
-            else None
-        ),
-        "Kernel counters": (
-            counters_section(timeline, blind=blind) if timeline and timeline.counters else None
-        ),
-        "Findings": findings_section(summary) if summary and not blind else None,
-        "Operators and kernels": operators_section(summary) if summary else None,
-        "Predicted and measured": prediction_section(verdict) if verdict else None,
-        "Your predictions": calibration_section(calibration),
-        "Your diagnosis": diagnosis_section(diagnosis),
-        "Attempts": attempts_section(attempts),
-        "How it was measured": circumstances_section(
-            verdict, {**(environment or {}), **(timeline.facts if timeline else {})}
-        ),
-    }
+
+    title: str
+    capture: Analysis | None = None
+    attempts: Sequence[Verdict] = ()
+    diagnosis: Sequence[AnsweredQuestion] = ()
+    environment: Mapping[str, str] | None = None
+    scaling: Sequence[Sweep] = ()
+    calibration: Calibration | None = None
+    memory: Sequence[DeviceMemory] = ()
+    plateau: Plateau | None = None
+    warning: str = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest check."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def curves(self) -> Sequence[Sweep]:
+        """The scaling curves: those given, else the newest check's."""
+        if self.scaling or self.verdict is None:
+            return self.scaling
+        return curves(self.verdict.measurement)
+
+    @property
+    def blind(self) -> bool:
+        """True while causes are the reader's to find."""
+        return self.capture is not None and self.capture.summary.blind
+
+    @property
+    def emulated(self) -> bool:
+        """True if any figure on the page is of an emulated device."""
+        recorded = self.capture is not None and self.capture.timeline.emulated
+        checked = self.verdict is not None and self.verdict.device == "virtual"
+        return recorded or checked or bool(self.curves)
+
+
+def render_html(**content: Any) -> str:
+    """Return the whole page. Takes the fields of `PageContent`."""
+    page = PageContent(**content)
+    sections = {name: build(page) for name, build in SECTIONS.items()}
+    warning = page.warning
+    if not warning and page.blind:
+        warning = words.BLIND
     body = join(
         [
-            _header(title, verdict, emulated, warning or (words.BLIND if blind else ""), sections),
+            _header(page.title, page.verdict, page.emulated, warning, sections),
             tag("main", sections.values()),
             _footer(),
         ]
     )
-    return _fill_page(title, body)
+    return _fill_page(page.title, body)
+
+
+def _check(page: PageContent) -> Section | None:
+    if page.verdict is None:
+        return None
+    return verdict_section(page.verdict)
+
+
+def _prediction(page: PageContent) -> Section | None:
+    if page.verdict is None:
+        return None
+    return prediction_section(page.verdict)
+
+
+def _time(page: PageContent) -> Section | None:
+    if page.capture is None:
+        return None
+    return time_section(page.capture.summary, page.capture.times)
+
+
+def _timeline(page: PageContent) -> Section | None:
+    if page.capture is None:
+        return None
+    packed = pack_timeline(page.capture, blind=page.blind)
+    return timeline_section(packed, events=page.capture.timeline.events, blind=page.blind)
+
+
+def _counters(page: PageContent) -> Section | None:
+    if page.capture is None or not page.capture.timeline.counters:
+        return None
+    return counters_section(page.capture.timeline, blind=page.blind)
+
+
+def _findings(page: PageContent) -> Section | None:
+    if page.capture is None or page.blind:
+        return None
+    return findings_section(page.capture.summary)
+
+
+def _circumstances(page: PageContent) -> Section | None:
+    facts = dict(page.environment or {})
+    if page.capture is not None:
+        facts |= page.capture.timeline.facts
+    return circumstances_section(page.verdict, facts)
+
+
+# The page's sections, in order, by what its navigation calls them. A new one is one row.
+SECTIONS: dict[str, Callable[[PageContent], Section | None]] = {
+    "The check": _check,
+    "How it scales": lambda page: scaling_section(page.curves),
+    "Who holds the memory": lambda page: memory_section(page.memory),
+    "Where the time went": _time,
+    "Maximum batch size": lambda page: plateau_section(page.plateau),
+    "Timeline": _timeline,
+    "Kernel counters": _counters,
+    "Findings": _findings,
+    "Operators and kernels": lambda page: page.capture and operators_section(page.capture.summary),
+    "Predicted and measured": _prediction,
+    "Your predictions": lambda page: calibration_section(page.calibration),
+    "Your diagnosis": lambda page: diagnosis_section(page.diagnosis),
+    "Attempts": lambda page: attempts_section(page.attempts),
+    "How it was measured": _circumstances,
+}
 
 
 def render_comparison_html(

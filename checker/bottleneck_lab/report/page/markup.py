@@ -37,16 +37,7 @@ def tag(
         _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
     )
     if name in PROSE:
-        children = tuple(
-            (
-                child
-                if isinstance(child, Markup)
-                else Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(child)))
-            )
-            if isinstance(child, str)
-            else child
-            for child in children
-        )
+        children = tuple(_with_code(child) for child in children)
     if name in VOID:
         return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
@@ -55,6 +46,15 @@ def tag(
 def join(children: Iterable[str | Iterable[str | None] | None]) -> Markup:
     """Return the children one after the other, escaped where needed."""
     return Markup("".join(_text(child) for child in children))
+
+
+def _with_code(
+    child: str | Iterable[str | None] | None,
+) -> str | Iterable[str | None] | None:
+    """Set `words between backticks` as code, in text that is not markup yet."""
+    if not isinstance(child, str) or isinstance(child, Markup):
+        return child
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(child)))
 
 
 def _text(child: str | Iterable[str | None] | None) -> str:

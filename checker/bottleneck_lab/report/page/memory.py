@@ -16,10 +16,12 @@ from bottleneck_lab.report.page.markup import Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 
 
-def memory_section(memories: Sequence[DeviceMemory]) -> Section:
+def memory_section(memories: Sequence[DeviceMemory]) -> Section | None:
     """Render for every device how much is allocated and reserved, over time, and the lines that
-    hold it.
+    hold it; None without a device.
     """
+    if not memories:
+        return None
     drawn = []
     for memory in memories:
         refused = [

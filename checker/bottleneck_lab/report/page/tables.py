@@ -148,27 +148,21 @@ def roofline_table(summary: Summary) -> Markup | None:
 
 def lines_table(summary: Summary) -> Markup | None:
     """Render the reader's own Python, where stacks were recorded."""
-    on_device, exact = (
-        any(row.device_ns for row in summary.lines),
-        any(row.exact for row in summary.lines),
-    )
-    head = [
-        "where",
-        "times",
-        *(["device"] if on_device else []),
-        "in it",
-        *(["operators", "backward"] if exact else []),
-    ]
-    cells = [
-        [
-            _name(row.line),
-            f"{row.calls:,}",
-            *([words.format_duration(row.device_ns)] if on_device else []),
-            words.format_duration(row.host_ns),
-            *([f"{row.operators:,}", words.format_duration(row.backward_ns)] if exact else []),
-        ]
-        for row in summary.lines[:TOP]
-    ]
+    on_device = any(row.device_ns for row in summary.lines)
+    exact = any(row.exact for row in summary.lines)
+    head = ["where", "times", "in it"]
+    if on_device:
+        head.insert(2, "device")
+    if exact:  # torch.profiler alone records functions, which count no operators of their own
+        head += ["operators", "backward"]
+    cells = []
+    for row in summary.lines[:TOP]:
+        cell = [_name(row.line), f"{row.calls:,}", words.format_duration(row.host_ns)]
+        if on_device:
+            cell.insert(2, words.format_duration(row.device_ns))
+        if exact:
+            cell += [f"{row.operators:,}", words.format_duration(row.backward_ns)]
+        cells.append(cell)
     return _table(head, cells, describe_lines(summary), numeric=range(1, len(head)))
 
 
