@@ -12,7 +12,7 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, DeviceSpec
 from bottleneck_lab.errors import BusyMachineError, LabError
-from bottleneck_lab.grading.sequential import SequentialTest, State
+from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SequentialTest, State
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
@@ -24,7 +24,7 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
     refuse_overhead,
 )
 from bottleneck_lab.measure.kinds.speedup.results import of_each, spared, target_results
-from bottleneck_lab.measure.kinds.speedup.sampling import sample
+from bottleneck_lab.measure.kinds.speedup.sampling import first_look, sample
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.verifier import check_lab
 
@@ -254,6 +254,66 @@ class Timed:
 
     def sampled(self, tests=TESTS):
         return sample(self, [Case(name) for name in self.seconds], tests)
+
+    def looked(self, tests=TESTS):
+        cases = [Case(name) for name in self.seconds]
+        return first_look(self, cases, tests), cases
+
+
+WORST_MACHINE = {"speedup": SequentialTest(target=3.0, doubt=SELF_TEST_LIMIT)}
+
+
+def test_far_off_work_is_told_so_at_the_first_look(monkeypatch):
+    timed = Timed(monkeypatch, 120, judged=100, fine=(4.0, 1.0), slow=(1.0, 1.2), slower=(1.0, 2.5))
+    far, cases = timed.looked(WORST_MACHINE)
+    assert far.name == "slower"
+    assert [len(case.learner_s) for case in cases] == [1, 1, 10]
+    assert not timed.untimed_at
+    for case in cases:
+        case.decide(WORST_MACHINE, exhausted=True)
+    assert far.states() == {"speedup": State.FAIL}
+    assert not any(case.failed() for case in cases if case is not far)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        ([(1.0, 1.0)], "0.33x of the target is not far on the worst machine"),
+        ([(1.0, 9.0)] * 9 + [(1.0, 1.0)], "one pair of ten is not far off"),
+    ],
+)
+def test_what_is_not_surely_far_off_is_measured_in_full(monkeypatch, pairs, why):
+    timed = Timed(monkeypatch, 120, only=pairs[0])
+    honest, left = timed.time_pair, list(pairs)
+
+    def pair(case):
+        timed.seconds = {"only": left.pop(0) if len(left) > 1 else left[0]}
+        honest(case)
+
+    timed.time_pair = pair
+    far, (case,) = timed.looked(WORST_MACHINE)
+    assert far is None, why
+    assert len(case.learner_s) == len(pairs), "the pairs are kept: no time is lost"
+    case.decide(TESTS, exhausted=True)
+    assert not case.failed()
+
+
+def test_a_first_look_that_waited_for_a_core_is_spared(monkeypatch):
+    far, _ = Timed(monkeypatch, 120, only=(1.0, 9.0)).looked(WORST_MACHINE)
+    far.decide(WORST_MACHINE, exhausted=True)
+    assert set(spared([far], WORST_MACHINE, waited_s=0.0)) == set()
+    assert set(spared([far], WORST_MACHINE, waited_s=0.95 * sum(far.learner_s))) == {"speedup"}
+
+
+def test_the_case_that_misses_is_measured_first(monkeypatch):
+    pairs = []
+    for seed in range(20):
+        timed = Timed(
+            monkeypatch, 1e9, fine=(4.0, 1.0), better=(5.0, 1.0), good=(6.0, 1.0), slow=(2.0, 1.0)
+        )
+        timed.context.rng = random.Random(seed)
+        pairs.append(sum(len(case.learner_s) for case in timed.sampled()))
+    assert sum(pairs) / len(pairs) < 30, "by lot alone it takes 48 until one of four has 12"
 
 
 SIX = {f"case_{number}": (0.5, 19.0) for number in range(6)}

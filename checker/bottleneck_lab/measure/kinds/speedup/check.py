@@ -22,6 +22,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.criteria import Conditions
+from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
@@ -39,7 +40,13 @@ from bottleneck_lab.measure.kinds.speedup.results import (
     spared,
     target_results,
 )
-from bottleneck_lab.measure.kinds.speedup.sampling import sample, sequential_tests
+from bottleneck_lab.measure.kinds.speedup.sampling import (
+    FAR_OFF_S,
+    Further,
+    first_look,
+    sample,
+    sequential_tests,
+)
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.limits import Limits
@@ -105,22 +112,30 @@ def _refuse_slowed(
 
 
 def _compare(workers: Workers) -> Measured:
-    """Warm up, compare the reference with itself, time pairs until the tests have decided, and
-    grade.
+    """Warm up, take a first look, compare the reference with itself, time pairs until the tests
+    have decided, and grade. Work that the first look finds far off is graded at once.
     """
     context, names = workers.context, workers.names
     context.progress("checking answers", 0.25)
     for name in names:
         workers.warm_up(name)
     hard = workers.adversarial()
-    context.progress("comparing the reference with itself", 0.35)
-    itself = workers.against_itself(names[0], context.settings.self_test_margin)
     cases = [_case(workers, name) for name in names]
     worker = workers.learner.worker
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
     waiting = worker.waiting()
-    tests = sequential_tests(context, itself.doubt)
-    cases = sample(workers, cases, tests)
+    itself, tests = None, sequential_tests(context, SELF_TEST_LIMIT)
+    context.progress("taking a first look", 0.3)
+    # On a GPU every case needs its pairs: they show if kernels are left running.
+    if context.device != "cuda" and first_look(workers, cases, tests):
+        for case in cases:
+            case.decide(tests, exhausted=True)
+        Further(workers, len(cases)).rest(beyond_s=FAR_OFF_S)
+    else:
+        context.progress("comparing the reference with itself", 0.35)
+        itself = workers.against_itself(names[0], context.settings.self_test_margin)
+        tests = sequential_tests(context, itself.doubt)
+        cases = sample(workers, cases, tests)
     waited_s, other_cores = waiting.seconds(), meter.cores()
     refuse_overhead(cases, tests)
     refuse_more_threads(cases)
@@ -141,13 +156,13 @@ def _compare(workers: Workers) -> Measured:
             *target_results(context, cases, spared(cases, tests, waited_s), other_cores),
         ],
         details={"cases": timings, "overhead_share": cases[0].overhead_share},
-        notes=[itself.sentence, *of_each(cases)],
+        notes=[*([itself.sentence] if itself else []), *of_each(cases)],
         speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(
             noise=noise_share([math.log(ratio) for ratio in ratios]) if ratios else None,
             other_cores=other_cores,
             cores=os.cpu_count(),
-            doubt=itself.doubt,
+            doubt=itself.doubt if itself else 0.0,
         ),
     )
 

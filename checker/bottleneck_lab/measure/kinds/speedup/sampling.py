@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 import time
+from statistics import median
 
 import msgspec
 
@@ -11,13 +13,20 @@ from bottleneck_lab.grading.criteria import sequential_test
 from bottleneck_lab.grading.sequential import PAIRS, SequentialTest
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
-from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, SAMPLES, Case
+from bottleneck_lab.measure.kinds.speedup.figures import (
+    FAR_PAIRS,
+    FIRST_LOOK_PAIRS,
+    SAMPLES,
+    Case,
+)
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 
 FAILED_S = 15.0
 """Seconds for further answers of code that has been found too slow: they can only change the
 reason, and a learner waits.
 """
+FAR_OFF_S = 3.0
+"""The same for code that the first look found far too slow."""
 
 
 def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[str, SequentialTest]:
@@ -44,7 +53,7 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
         and (spent_s := further.clock() - begin) < max_s
     ):
         further.some()
-        workers.time_pair(workers.context.rng.choice(open_))
+        workers.time_pair(_next_case(workers.context.rng, open_))
         workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
     for case in cases:
@@ -53,6 +62,36 @@ def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
         _settle_slowest(workers, cases, tests, further.clock() - begin)
     further.rest(beyond_s=FAILED_S if any(case.failed() for case in cases) else math.inf)
     return cases
+
+
+def _next_case(rng: random.Random, open_: list[Case]) -> Case:
+    """Choose the case of the next pair: half the time the slowest so far, else any by lot."""
+    # One case that misses its target decides the whole check, and the slowest is the likeliest to.
+    # Each case's test holds for whichever number of pairs it gets, so the choice favours nobody.
+    if rng.random() < 0.5:
+        return min(open_, key=lambda case: median(case.ratios() or [0.0]))
+    return rng.choice(open_)
+
+
+def first_look(
+    workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]
+) -> Case | None:
+    """Time one pair of each case, then more of the one that misses the target by most, as long as
+    every pair misses it by far. Returns that case once it has FIRST_LOOK_PAIRS of them, else None.
+
+    `tests` must allow for the worst machine on which a check goes on (SELF_TEST_LIMIT): this comes
+    before the reference is compared with itself, and far-off work is told so in seconds.
+    """
+    for case in workers.context.rng.sample(cases, len(cases)):
+        workers.time_pair(case)
+    worst = min(cases, key=lambda case: case.ratios()[0])
+    # Nothing untimed in between: code that is far too slow here would only be slow at that, too.
+    while worst.is_far(tests):
+        if len(worst.learner_s) == FIRST_LOOK_PAIRS:
+            worst.far_off = True
+            return worst
+        workers.time_pair(worst)
+    return None
 
 
 class Further:
