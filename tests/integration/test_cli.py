@@ -594,6 +594,18 @@ class TestCheck:
     def test_a_crash_names_the_line(self, checked):
         assert re.search(r"work\.py, line \d+", checked[1]["crashes"][1]["summary"])
 
+    def test_every_verdict_says_where_its_seconds_went(self, checked):
+        for _, verdict in checked[1].values():
+            assert sum(verdict["seconds"].values()) == pytest.approx(verdict["duration_s"], abs=0.1)
+
+    def test_the_seconds_are_shown_on_request(self, tmp_path):
+        learner = Learner(tmp_path)
+        workspace = learner.start("wrong")
+        done = learner.lab("check", "--explain-time", at=workspace)
+        assert done.returncode == 1, done.stderr
+        assert re.search(r"Where the [\d.]+ s went", done.stdout)
+        assert "starting processes" in done.stdout
+
     def test_every_check_is_recorded_with_what_was_submitted(self, checked):
         learner, found = checked
         for slug, (_, verdict) in found.items():

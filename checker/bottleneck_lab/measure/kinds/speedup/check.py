@@ -124,10 +124,13 @@ def _compare(workers: Workers) -> Measured:
     worker = workers.learner.worker
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
     waiting = worker.waiting()
-    itself, tests = None, sequential_tests(context, SELF_TEST_LIMIT)
+    # As if this were the worst machine on which the check would go on.
+    worst = max(context.settings.self_test_margin, SELF_TEST_LIMIT)
+    itself, tests = None, sequential_tests(context, worst)
     context.progress("taking a first look", 0.3)
     # On a GPU every case needs its pairs: they show if kernels are left running.
     if context.device != "cuda" and first_look(workers, cases, tests):
+        waited_s, other_cores = waiting.seconds(), meter.cores()
         for case in cases:
             case.decide(tests, exhausted=True)
         Further(workers, len(cases)).rest(beyond_s=FAR_OFF_S)
@@ -136,7 +139,7 @@ def _compare(workers: Workers) -> Measured:
         itself = workers.against_itself(names[0], context.settings.self_test_margin)
         tests = sequential_tests(context, itself.doubt)
         cases = sample(workers, cases, tests)
-    waited_s, other_cores = waiting.seconds(), meter.cores()
+        waited_s, other_cores = waiting.seconds(), meter.cores()
     refuse_overhead(cases, tests)
     refuse_more_threads(cases)
     workers.refuse_overall()

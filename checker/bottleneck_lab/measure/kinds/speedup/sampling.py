@@ -79,8 +79,8 @@ def first_look(
     """Time one pair of each case, then more of the one that misses the target by most, as long as
     every pair misses it by far. Returns that case once it has FIRST_LOOK_PAIRS of them, else None.
 
-    `tests` must allow for the worst machine on which a check goes on (SELF_TEST_LIMIT): this comes
-    before the reference is compared with itself, and far-off work is told so in seconds.
+    `tests` must allow for the worst machine on which a check goes on: this comes before the
+    reference is compared with itself, so that far-off work fails within seconds.
     """
     for case in workers.context.rng.sample(cases, len(cases)):
         workers.time_pair(case)
