@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 
 from bottleneck_lab.analysis.host.view import (
     ALLOCATION_CALL,
-    BUSY_LAUNCHING_NS,
     COPY_CALL,
+    PYTHON_NS,
     SYNC_CALL,
 )
 
@@ -205,7 +205,7 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "python",
         "Python",
         "gap-python",
-        f"the host launched nothing for {BUSY_LAUNCHING_NS / 1e6:.1f} ms or more at a time and ran"
+        f"the host launched nothing for {PYTHON_NS / 1e6:.1f} ms or more at a time and ran"
         " no operator: Python, another library, or a wait that was not recorded",
         "nothing was launched for long, and nothing else is known",
         sure="likely",
@@ -246,9 +246,18 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "unknown",
         "unknown",
         "gap-unknown",
-        "no host activity was recorded at that time, or the device had work waiting but seems to"
-        " have done nothing",
-        "nothing is known of the host, or work waited longer than any device pauses",
+        "no host activity was recorded at that time",
+        "nothing is known of the host",
+        sure="unsure",
+    ),
+    IdleCause(
+        "unrecorded",
+        "not recorded",
+        "gap-unknown",
+        "the device must have worked, since the host waited for it or work was in its queue, but"
+        " nothing that ran was recorded",
+        "a wait outlasts all recorded work or returns before it, work is queued for longer than any"
+        " device pauses, or launches have no kernels",
         sure="unsure",
     ),
 )

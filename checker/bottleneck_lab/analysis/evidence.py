@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import Cause
 from bottleneck_lab.analysis.device.kernels import KernelRow, LaunchUse
 from bottleneck_lab.analysis.device.transfers import CopyRow
@@ -14,8 +15,10 @@ from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.memory.growth import MemoryUse
+from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, LateRank
 from bottleneck_lab.analysis.ranks.stragglers import Straggler
 from bottleneck_lab.analysis.steps.serving import ServingUse
+from bottleneck_lab.analysis.what_if import Removal, WhatIf
 
 Bound = Literal[
     "input-bound",
@@ -48,6 +51,11 @@ class Evidence(msgspec.Struct, frozen=True):
     wall_ns: int
     lines: list[LineRow] = []
     serving: ServingUse | None = None
+    collective_waits: CollectiveWaits | None = None
+    what_if: WhatIf | None = None
+    """None where there is nothing to replay: a CPU's operators take turns anyway."""
+    compute_capabilities: list[float] = []
+    """Of the devices whose capture states it: 9.0 for Hopper."""
 
     @property
     def time_ns(self) -> int:
@@ -62,12 +70,34 @@ class Evidence(msgspec.Struct, frozen=True):
         """True if the capture has no accelerator, so that the CPU stands in for one."""
         return bool(self.devices) and all(use.is_cpu for use in self.devices)
 
+    def gain(self, removal: Removal | None, share: float) -> float:
+        """Return how many times as fast the program can be at most without what is removed.
+
+        By its dependencies where these were recorded; else by Amdahl's law for the share (0–1) of
+        the time, which is exact where everything takes turns.
+        """
+        bound = None
+        if self.what_if is not None and removal is not None:
+            bound = self.what_if.gain(removal)
+        return ceiling(share) if bound is None else bound
+
     def idle_share(self, cause: Cause) -> float:
-        """Return the share (0–1) of the time in which the devices were idle for this cause."""
-        idle = 0
+        """Return the share (0–1) of the time in which the devices were idle for this cause, or
+        waited in a collective for a rank that was.
+        """
+        idle = self.waited_for(cause)
         for use in self.devices:
             idle += sum(part.idle_ns for part in use.gap_causes if part.cause == cause)
         return idle / self.time_ns
+
+    @property
+    def late(self) -> list[LateRank]:
+        """Who was waited for in collectives, longest first; empty where they were not matched."""
+        return self.collective_waits.late if self.collective_waits else []
+
+    def waited_for(self, *doings: str) -> int:
+        """Return the time in which ranks waited for one that did one of these, ns."""
+        return sum(row.waiting_ns for row in self.late if row.doing in doings)
 
 
 class Detection(msgspec.Struct, frozen=True):
@@ -80,3 +110,6 @@ class Detection(msgspec.Struct, frozen=True):
     share: float
     title: str = ""
     advice: str = ""
+    removal: Removal | None = None
+    """What a complete fix takes away, for the largest possible gain; None: the share of the time.
+    """

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.detectors import idle, work
 from bottleneck_lab.analysis.evidence import Bound, Detection, Evidence
 from bottleneck_lab.analysis.quality import Ground, Quality
@@ -25,7 +24,6 @@ _ELEMENTWISE = re.compile(
     r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE
 )
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
-_FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,6 @@ FINDINGS: tuple[FindingKind, ...] = (
         " torch.cuda.synchronize() and empty_cache() in the loop.",
         "idle after waits ≥ 10%",
         idle.waits,
-        at_most=False,
     ),
     FindingKind(
         "allocator-churn",
@@ -191,10 +188,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "communication-exposed",
         "Communication is not hidden behind computation",
         "communication-bound",
-        "Send gradients in buckets while backward is still running (bucket_cap_mb, no"
-        " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with"
-        " gradient accumulation), send bf16, and look for a slow rank.",
-        "exposed, or waiting for ranks, ≥ 10%",
+        f"{work.LESS_COMMUNICATION}, and look for a slow rank.",
+        "exposed ≥ 10%; without waiting for late ranks where the ranks' collectives can be matched",
         work.exposed_communication,
     ),
     FindingKind(
@@ -203,8 +198,9 @@ FINDINGS: tuple[FindingKind, ...] = (
         "communication-bound",
         "Compare that rank's input, shapes and clocks with another's: uneven batches, a throttled"
         " or shared device, a slow disk.",
-        "a rank's own work ≥ 10% of a step above the median rank's",
-        work.slow_rank,
+        "waiting in collectives for a rank that computes or begins late ≥ 10%; where ranks cannot"
+        " be matched, a rank's own work ≥ 10% of a step above the median rank's",
+        work.late_ranks,
     ),
     FindingKind(
         "unfused-elementwise",
@@ -231,8 +227,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "compute-bound",
         "Use autocast (bf16 or fp16), or allow TF32 with"
         " torch.set_float32_matmul_precision('high').",
-        "fp32 matrix kernels take ≥ 30%",
-        work.kernels_like(_FP32_GEMM, 0.30, "fp32 matrix kernels"),
+        "fp32 matrix kernels take ≥ 30%, on devices with tensor cores",
+        work.unused_tensor_cores,
         rests_on=("kernels",),
     ),
     FindingKind(
@@ -273,8 +269,11 @@ RESTS_ON = {kind.id: kind.rests_on for kind in FINDINGS}
 
 class Finding(msgspec.Struct, frozen=True):
     """One finding. `share_of_wall` is the time it costs (0–1), of the time between the first and
-    the last work if no steps are marked; `expected_gain_ratio` is what removing it entirely would
-    gain: 1 / (1 − share), Amdahl's law with an infinite improvement. `at_most` as in `FindingKind`.
+    the last work if no steps are marked.
+
+    `expected_gain_ratio` is the most that removing it entirely can gain, by the recorded
+    dependencies (`analysis.what_if`), or by Amdahl's law, 1 / (1 − share), where everything takes
+    turns. `at_most` as in `FindingKind`.
     """
 
     id: str
@@ -308,7 +307,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
                     kind.cause,
                     detection.advice or kind.advice,
                     share,
-                    ceiling(share),
+                    seen.gain(detection.removal, share),
                     kind.at_most,
                 )
             )

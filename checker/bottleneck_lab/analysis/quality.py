@@ -1,4 +1,4 @@
-"""Whether a capture can be relied on: "unreliable, because …"."""
+"""Judge whether a capture can be relied on: "unreliable, because …"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.device.unrecorded import (
+    CONTRADICTED_SHARE,
+    FEW_LAUNCHES,
+    LOST_SHARE,
+    lost_launches,
+)
 from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.host.view import ALLOCATION_CALL, named
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
@@ -16,6 +23,17 @@ Ground = Literal["idle", "host", "kernels", "steps"]
 """What a conclusion rests on: when the device did nothing; what the host did then; which kernels
 ran for how long; how the steps differ.
 """
+ALL: tuple[Ground, ...] = ("idle", "host", "kernels", "steps")
+
+UNSEEN_SHARE = 0.05
+"""Idle time in which the device must have worked, beyond this share of the time, is a reason."""
+FEW_KERNELS = 20
+LOST_CALLS_SHARE = 0.2
+OVERLAP_NS = 2_000
+"""Rounding to microseconds makes kernels of one stream overlap by up to this."""
+OVERLAPPING_SHARE = 0.01
+START_UP_NS = 10_000_000
+"""A call before the first work that takes longer than this is named as the start-up that it is."""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -39,116 +57,91 @@ class Quality(msgspec.Struct, frozen=True):
     missing: list[Missing] = []
 
 
-ALL: tuple[Ground, ...] = ("idle", "host", "kernels", "steps")
-
-
 def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
-    """Looks for what breaks captures in practice: dropped windows, empty steps, impossible times,
-    launches without their kernels.
+    """Look for what breaks captures in practice: dropped windows, empty steps, impossible times,
+    launches without their kernels, waits that nothing recorded explains.
 
-    `devices`: what became of their time, which holds the gaps that no device makes.
+    `devices`: the uses of their time, which hold the gaps that no device makes.
     """
-    missing = [
-        *(
-            Missing(what, 1.0, ALL)
-            for what in (*_impossible_times(timeline), *_missing_device(timeline))
-        ),
-        *_lost_kernels(timeline),
-        *_unseen_work(devices),
-        *_lost_calls(timeline),
-        *_empty_steps(timeline),
-        *(
-            Missing(what, 1.0, ALL)
-            for what in (*_work_elsewhere(timeline), *_overlapping_kernels(timeline))
-        ),
-    ]
-    notes = [note for note in timeline.notes if not _is_reason(note)]
-    return Quality(
-        not missing, [_said(each) for each in missing], [*notes, *_few_steps(timeline)], missing
-    )
-
-
-def _said(missing: Missing) -> str:
-    share = f" ({missing.share_of_wall:.0%} of the time)" if missing.share_of_wall < 1 else ""
-    return missing.what + share
+    notes, missing = [], []
+    for note in timeline.notes:
+        if "impossible times" in note or "malformed" in note:
+            missing.append(Missing(note, 1.0, ALL))
+        else:
+            notes.append(note)
+    missing += _lost_kernels(timeline)
+    missing += _unseen_work(devices)
+    missing += _lost_calls(timeline)
+    missing += _empty_steps(timeline)
+    missing += _work_elsewhere(timeline)
+    missing += _overlapping_kernels(timeline)
+    if len(step_rows(timeline)) == 1:
+        notes.append("only one step was recorded: variation is unknown")
+    reasons = []
+    for each in missing:
+        share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
+        reasons.append(each.what + share)
+    return Quality(not missing, reasons, [*notes, *_start_up(timeline)], missing)
 
 
 def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
-    """A device that had work waiting and yet seems to have done nothing: kernels were dropped, or a
-    graph's were not recorded.
-    """
+    """Return what the host's waits and the devices' queues prove to be missing."""
     wall = sum(use.wall_ns for use in devices) or 1
-    share = sum(use.unseen_ns for use in devices) / wall
+    share = sum(use.unseen_ns for use in devices if use.busy_ns) / wall
+    waits, outlasting = sum(u.waits for u in devices), sum(u.outlasting_waits for u in devices)
+    contradicted = sum(use.contradicted_waits for use in devices)
+    if contradicted > CONTRADICTED_SHARE * max(waits, 1):
+        what = (
+            f"{contradicted} of {waits} waits of the host return before the work that they wait for"
+            " has ended: the device's times are wrong, and only how long each kernel ran holds"
+        )
+        return [Missing(what, 1.0, ("idle", "host", "steps"))]
     if share <= UNSEEN_SHARE:
         return []
     what = (
         "a device had work waiting and nothing that ran was recorded: kernels were dropped, or"
         " those of CUDA graphs are missing"
     )
+    if outlasting:
+        what = (
+            f"{outlasting} of {waits} waits of the host go on after all recorded work has ended,"
+            " and a wait returns when the work is done: kernels were dropped, those of CUDA graphs"
+            " are missing, or another process used the device"
+        )
     return [Missing(what, share, ("idle", "host", "kernels"))]
 
 
-def _is_reason(note: str) -> bool:
-    return "impossible times" in note or "malformed" in note
-
-
-def _impossible_times(timeline: Timeline) -> list[str]:
-    return [note for note in timeline.notes if _is_reason(note)]
-
-
-def _missing_device(timeline: Timeline) -> list[str]:
-    launches = _launches(timeline)
-    if launches and not len(timeline.device):
-        return [
-            f"{launches} kernel launches were recorded but no kernel: the device's activities are"
-            " missing"
-        ]
-    return []
-
-
-def _launches(timeline: Timeline) -> int:
-    return int(np.isin(timeline.runtime.name, _launch_names(timeline)).sum())
-
-
-def _launch_names(timeline: Timeline) -> list[int]:
-    return [
-        i
-        for i, name in enumerate(timeline.strings)
-        if name.startswith(
-            ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtModuleLaunch")
-        )
-    ]
-
-
-UNSEEN_SHARE = 0.05
-
-
 def _lost_kernels(timeline: Timeline) -> list[Missing]:
-    """Launches without a kernel. Where a capture starts or ends some are cut off: a tenth, or more
-    in a small capture, is not that.
-
-    What they concern is taken to be as much of the time as they are of the launches.
+    """Return launches without a kernel. They are taken to concern as much of the time as they are
+    of the launches.
     """
-    calls = np.isin(timeline.runtime.name, _launch_names(timeline))
-    lost = calls & ~timeline.launching
-    if calls.sum() < 20 or not len(timeline.device) or lost.sum() <= 0.1 * calls.sum():
+    calls, lost = lost_launches(timeline)
+    if calls and not len(timeline.device):
+        what = (
+            f"{calls} kernel launches were recorded but no kernel: the device's activities are"
+            " missing"
+        )
+        return [Missing(what, 1.0, ALL)]
+    if calls < FEW_LAUNCHES or lost <= LOST_SHARE * calls:
         return []
     what = (
-        f"{int(lost.sum())} of {int(calls.sum())} kernel launches have no kernel: part of the"
-        " device's activities was dropped or lies outside the capture"
+        f"{lost} of {calls} kernel launches have no kernel: part of the device's activities was"
+        " dropped or lies outside the capture"
     )
-    return [Missing(what, float(lost.sum() / calls.sum()), ("idle", "host", "kernels"))]
+    return [Missing(what, lost / calls, ("idle", "host", "kernels"))]
 
 
 def _lost_calls(timeline: Timeline) -> list[Missing]:
+    """Return kernels without a launching call."""
     kernels = timeline.device.kind == ActivityKind.KERNEL
-    if kernels.sum() < 20 or not len(timeline.runtime) or timeline.emulated:
+    if kernels.sum() < FEW_KERNELS or not len(timeline.runtime) or timeline.emulated:
         return []
     lost = kernels & (timeline.launched_by < 0)
+    # The kernels of a graph are launched by one call, which not every tool joins to them.
     graphs = any(
         "GraphLaunch" in timeline.strings[i] for i in different(timeline.runtime.name).tolist()
     )
-    if lost.sum() <= 0.2 * kernels.sum() or graphs:
+    if lost.sum() <= LOST_CALLS_SHARE * kernels.sum() or graphs:
         return []
     what = (
         f"{int(lost.sum())} of {int(kernels.sum())} kernels have no launching call: part of the"
@@ -158,87 +151,86 @@ def _lost_calls(timeline: Timeline) -> list[Missing]:
 
 
 def _empty_steps(timeline: Timeline) -> list[Missing]:
-    """Steps in which nothing at all happened on host or device."""
+    """Return steps in which nothing at all happened on host or device."""
     steps = step_rows(timeline)
     if not len(steps):
         return []
-    if not (len(timeline.operators) or len(timeline.runtime) or len(timeline.device)):
+    tables = (timeline.operators, timeline.runtime, timeline.device)
+    if not any(len(table) for table in tables):
         what = (
             "only ranges were recorded, no operators, calls or device work: what the steps did is"
             " unknown"
         )
         return [Missing(what, 1.0, ALL)]
-    starts = np.sort(
-        np.concatenate([t.start for t in (timeline.operators, timeline.runtime, timeline.device)])
-    )
-    count = np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start)
-    empty = count == 0
+    starts = np.sort(np.concatenate([table.start for table in tables]))
+    empty = np.searchsorted(starts, steps.end) == np.searchsorted(starts, steps.start)
     if not empty.any():
         return []
     lengths = steps.end - steps.start
     share = float(lengths[empty].sum() / max(lengths.sum(), 1))
-    return [
-        Missing(
-            f"{int(empty.sum())} of {len(steps)} steps hold no event: a window was dropped",
-            share,
-            ("idle", "host", "steps"),
-        )
-    ]
+    what = f"{int(empty.sum())} of {len(steps)} steps hold no event: a window was dropped"
+    return [Missing(what, share, ("idle", "host", "steps"))]
 
 
-def _work_elsewhere(timeline: Timeline) -> list[str]:
-    """Ranks whose device work lies outside their steps: nothing is known of what the steps cost on
-    the device.
+def _work_elsewhere(timeline: Timeline) -> list[Missing]:
+    """Return the ranks whose device work lies outside their steps: nothing is known of what the
+    steps cost on the device.
     """
     device = timeline.device
     if not len(step_rows(timeline)) or not len(device):
         return []
     worked = device.kind != ActivityKind.SYNC
-    windows = {rank: find_window(timeline, rank) for rank in np.unique(device.rank).tolist()}
-    without = [
-        rank
-        for rank, window in windows.items()
-        if not (
-            worked
-            & (device.rank == rank)
-            & (device.end > window.start)
-            & (device.start < window.end)
-        ).any()
-    ]
+    without = []
+    for rank in np.unique(device.rank).tolist():
+        window = find_window(timeline, rank)
+        inside = (device.end > window.start) & (device.start < window.end)
+        if not (worked & (device.rank == rank) & inside).any():
+            without.append(rank)
+    if not without:
+        return []
     where = f" of rank {', '.join(map(str, without))}" if len(timeline.ranks) > 1 else ""
-    return (
-        [
-            f"no device work{where} belongs to the marked steps: it was not recorded or lies"
-            " outside them"
-        ]
-        if without
-        else []
+    what = (
+        f"no device work{where} belongs to the marked steps: it was not recorded or lies outside"
+        " them"
     )
+    return [Missing(what, 1.0, ALL)]
 
 
-def _overlapping_kernels(timeline: Timeline) -> list[str]:
-    """A stream runs one kernel at a time. Rounding to microseconds makes overlaps of up to that;
-    more is a wrong clock or merged files.
-
-    It also makes kernels of no length, which stand at the start of the next.
+def _overlapping_kernels(timeline: Timeline) -> list[Missing]:
+    """Return kernels that overlap on one stream, which runs one at a time: a wrong clock or merged
+    files.
     """
     device = timeline.device
+    # Rounding also makes kernels of no length, which stand at the start of the next.
     rows = np.flatnonzero((device.kind == ActivityKind.KERNEL) & (device.end > device.start))
     if len(rows) < 2 or timeline.emulated:
         return []
-    rows = rows[
-        np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))
-    ]  # they are in order of time
-    deep = device.start[rows][1:] + 2_000 < device.end[rows][:-1]
+    # Each stream by itself, in order of time.
+    rows = rows[np.lexsort((device.stream[rows], device.device[rows], device.rank[rows]))]
+    deep = device.start[rows][1:] + OVERLAP_NS < device.end[rows][:-1]
     for column in (device.rank, device.device, device.stream):
         deep &= column[rows][1:] == column[rows][:-1]
-    if deep.mean() <= 0.01:
+    if deep.mean() <= OVERLAPPING_SHARE:
         return []
+    what = f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"
+    return [Missing(what, 1.0, ALL)]
+
+
+def _start_up(timeline: Timeline) -> list[str]:
+    """Name the driver's call that starts the device, where it lies before all work."""
+    device, runtime = timeline.device, timeline.runtime
+    if not len(device) or timeline.emulated:
+        return []
+    calls = named(timeline, runtime, ALLOCATION_CALL)
+    early = np.flatnonzero(calls & (runtime.end <= device.start[0]))
+    if not len(early):
+        return []
+    longest = early[(runtime.end - runtime.start)[early].argmax()]
+    took = int(runtime.end[longest] - runtime.start[longest])
+    if took < START_UP_NS:
+        return []
+    name = timeline.strings[int(runtime.name[longest])]
     return [
-        f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"
+        f"before the first work, {name} took {took / 1e6:.0f} ms: that is the start of the device's"
+        " driver, once per process"
     ]
-
-
-def _few_steps(timeline: Timeline) -> list[str]:
-    steps = len(step_rows(timeline))
-    return ["only one step was recorded: variation is unknown"] if steps == 1 else []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.device.kernels import KernelRow, LaunchUse, find_kernels, find_launches
 from bottleneck_lab.analysis.device.transfers import (
@@ -26,10 +29,13 @@ from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_workers
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
+from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, find_collective_waits
+from bottleneck_lab.analysis.ranks.matching import match_collectives
 from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
 from bottleneck_lab.analysis.steps.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
-from bottleneck_lab.analysis.steps.window import Step, Window, begun_inside, find_steps, find_window
+from bottleneck_lab.analysis.steps.window import Step, begun_inside, find_steps, find_window
+from bottleneck_lab.analysis.what_if import Removal, WhatIf
 from bottleneck_lab.trace.timeline import Timeline
 
 First = TypeVar("First")
@@ -40,6 +46,8 @@ LARGE_EVENTS = 5_000_000
 """From here on both sides are summed up at once. With 2.8 million events that gained an eighth of
 the time, for a third more memory: not worth it.
 """
+LEAST_PART = 0.02
+"""A part of the time below this share has no gain worth working out."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -89,8 +97,15 @@ class Summary(msgspec.Struct, frozen=True):
     workers: list[WorkerUse] = []
     """A data loader's worker processes, if the capture looked inside them."""
     serving: ServingUse | None = None
-    startup: StartUp | None = None
     """A server's batches, if the capture shows them."""
+    startup: StartUp | None = None
+    """What the program did before its first work, if that took long."""
+    collective_waits: CollectiveWaits | None = None
+    """Who waited for whom in collectives, where the captures of several ranks hold them."""
+    gains: dict[str, float] = {}
+    """By part of the time (`idle-<cause>`, `communication`, `copy`) how many times as fast the
+    program would be without it at most; parts of which that cannot be told are left out.
+    """
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
 
@@ -109,83 +124,45 @@ def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
     """As `summarise`, keeping the devices' times."""
     times: list[DeviceTime] = []
 
-    def uses() -> list[DeviceUse]:
-        found = [*find_device_uses(timeline)]
-        times.extend(time for _, time in found)
-        return [use for use, _ in found]
+    def keep() -> Iterator[tuple[DeviceUse, DeviceTime]]:
+        for use, time in find_device_uses(timeline):
+            times.append(time)
+            yield use, time
 
-    return Analysis(timeline, _summary(timeline, uses, ceilings), times)
+    return Analysis(timeline, _summary(timeline, keep, ceilings), times)
 
 
 def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
-    """Everything at once. A pure function of the capture and of the `ceilings` measured on the
-    machine that it is from, where they were.
+    """Sum up everything at once. A pure function of the capture and of the `ceilings` measured on
+    the machine that it is from, where they were.
     """
-    uses = find_device_uses(timeline)
-    return _summary(
-        timeline, lambda: [use for use, _ in uses], ceilings
-    )  # one device's time at a time
+    return _summary(timeline, lambda: find_device_uses(timeline), ceilings)
+
+
+class _DeviceSide(NamedTuple):
+    """What became of the devices' time, and whether that can be relied on."""
+
+    devices: list[DeviceUse]
+    quality: Quality
+    what_if: WhatIf
+    waits: CollectiveWaits | None
 
 
 def _summary(
-    timeline: Timeline, uses: Callable[[], list[DeviceUse]], ceilings: Machine | None
+    timeline: Timeline,
+    find_uses: Callable[[], Iterator[tuple[DeviceUse, DeviceTime]]],
+    ceilings: Machine | None,
 ) -> Summary:
     window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
-    seen, quality = _gather_evidence(
-        timeline, inside, uses, [step.cost_ns for step in steps], window
+    (operators, syncs, lines), device_side = _beside(
+        timeline.events,
+        lambda: _host_side(inside),
+        lambda: _device_side(timeline, find_uses),
     )
-    findings, withheld = doubt(find_findings(seen), quality)
-    lengths = np.array(seen.step_ns or [0], dtype=np.int64)
-    return Summary(
-        schema=SCHEMA,
-        source=timeline.source,
-        format=timeline.format,
-        emulated=timeline.emulated,
-        cpu_only=not len(timeline.device),
-        origin_ns=timeline.extent[0],
-        start_ns=window.start,
-        wall_ns=window.length,
-        ranks=list(timeline.ranks),
-        events=timeline.events,
-        quality=quality,
-        devices=seen.devices,
-        steps=steps,
-        step_mean_ns=int(lengths.mean()),
-        step_spread=float(lengths.std() / lengths.mean()) if lengths.mean() else 0.0,
-        range_shares=_range_shares(steps),
-        operators=seen.operators,
-        lines=seen.lines,
-        kernels=seen.kernels,
-        ranges=find_ranges(timeline, window),
-        copies=seen.copies,
-        syncs=seen.syncs,
-        launches=seen.launches,
-        memory=seen.memory,
-        stragglers=seen.stragglers,
-        findings=findings,
-        withheld=withheld,
-        collectives=find_collectives(inside),
-        roofline=find_roofline(timeline, ceilings),
-        workers=find_workers(timeline, window),
-        serving=seen.serving,
-        startup=find_startup(timeline),
-    )
-
-
-def _gather_evidence(
-    timeline: Timeline,
-    inside: Timeline,
-    uses: Callable[[], list[DeviceUse]],
-    step_ns: list[int],
-    window: Window,
-) -> tuple[Evidence, Quality]:
-    """What findings are drawn from, and whether it can be relied on. `inside`: what of the timeline
-    began in its window.
-    """
-    (operators, syncs, lines), (devices, quality) = _beside(
-        timeline.events, lambda: _host_side(inside), lambda: _device_side(timeline, uses)
-    )
-    seen = Evidence(
+    devices, quality, what_if, waits = device_side
+    step_ns = [step.cost_ns for step in steps]
+    serving = find_serving(timeline, window)
+    evidence = Evidence(
         devices=devices,
         operators=operators,
         kernels=find_kernels(inside),
@@ -198,48 +175,116 @@ def _gather_evidence(
         step_ns=step_ns,
         steps=len(step_ns),
         wall_ns=window.length,
-        serving=find_serving(timeline, window),
+        serving=serving,
+        collective_waits=waits,
+        what_if=what_if,
+        compute_capabilities=[
+            float(info.compute_capability)
+            for info in timeline.devices
+            if re.fullmatch(r"[1-9]\d*\.\d", info.compute_capability)
+        ],
     )
-    return seen, quality
+    findings, withheld = doubt(find_findings(evidence), quality)
+    lengths = np.array(step_ns or [0], dtype=np.int64)
+    return Summary(
+        schema=SCHEMA,
+        source=timeline.source,
+        format=timeline.format,
+        emulated=timeline.emulated,
+        cpu_only=all(use.is_cpu for use in devices),
+        origin_ns=timeline.extent[0],
+        start_ns=window.start,
+        wall_ns=window.length,
+        ranks=list(timeline.ranks),
+        events=timeline.events,
+        quality=quality,
+        devices=devices,
+        steps=steps,
+        step_mean_ns=int(lengths.mean()),
+        step_spread=float(lengths.std() / lengths.mean()) if lengths.mean() else 0.0,
+        range_shares=_range_shares(steps),
+        operators=operators,
+        lines=lines,
+        kernels=evidence.kernels,
+        ranges=find_ranges(timeline, window),
+        copies=evidence.copies,
+        syncs=syncs,
+        launches=evidence.launches,
+        memory=evidence.memory,
+        stragglers=evidence.stragglers,
+        findings=findings,
+        withheld=withheld,
+        collectives=find_collectives(inside),
+        roofline=find_roofline(timeline, ceilings),
+        workers=find_workers(timeline, window),
+        serving=serving,
+        startup=find_startup(timeline),
+        collective_waits=waits,
+        gains=_part_gains(evidence, quality),
+    )
+
+
+def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
+    """Return, for each part of the time that is lost, how many times as fast the program would be
+    without it at most. Nothing for a part that may be what the capture lacks.
+    """
+    unknown = max(
+        (each.share_of_wall for each in quality.missing if "idle" in each.grounds), default=0.0
+    )
+    parts: dict[str, tuple[float, Removal]] = {}
+    for cause in CAUSES:
+        if cause not in (*OUTSIDE, "unrecorded", "unknown", "queued"):
+            removal = Removal(causes=(cause,), waits=cause == "synchronisation")
+            parts[f"idle-{cause}"] = (evidence.idle_share(cause), removal)
+    exposed = sum(use.exposed_communication_ns for use in evidence.devices) / evidence.time_ns
+    parts["communication"] = exposed, Removal(causes=("communication",), communication=True)
+    copying = sum(use.exposed_copy_ns for use in evidence.devices) / evidence.time_ns
+    parts["copy"] = copying, Removal(causes=("copy",), copies=True)
+    gains = {}
+    for part, (share, removal) in parts.items():
+        if LEAST_PART <= share < 1 and share > unknown:
+            gains[part] = evidence.gain(removal, share)
+    return gains
 
 
 def _beside(
     events: int, first: Callable[[], First], other: Callable[[], Other]
 ) -> tuple[First, Other]:
-    """Both at once for a large capture: NumPy works without Python's lock where arrays are
-    large.
-    """
+    """Do both at once for a large capture: NumPy works without Python's lock on large arrays."""
     if events < LARGE_EVENTS:
         return first(), other()
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(other)
-        return first(), found.result()
+        result = thread.submit(other)
+        return first(), result.result()
 
 
 def _device_side(
-    timeline: Timeline, uses: Callable[[], list[DeviceUse]]
-) -> tuple[list[DeviceUse], Quality]:
-    """What became of the devices' time, and whether that can be relied on."""
-    devices = uses()
-    return devices, judge_quality(timeline, devices)
+    timeline: Timeline, find_uses: Callable[[], Iterator[tuple[DeviceUse, DeviceTime]]]
+) -> _DeviceSide:
+    devices, programs, times = [], [], []
+    arrivals = match_collectives(timeline)
+    for use, time in find_uses():
+        devices.append(use)
+        if time.program is not None:
+            programs.append(time.program)
+        if arrivals:
+            times.append(time)  # else each goes before the next is made: they are large
+    quality = judge_quality(timeline, devices)
+    waits = find_collective_waits(arrivals, times)
+    return _DeviceSide(devices, quality, WhatIf(timeline, programs), waits)
 
 
 def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:
-    """What the host's calls tell, nested."""
     calls = build_calls(timeline, python=bool(len(timeline.python)))
     return find_operators(timeline, calls), find_syncs(timeline, calls), find_lines(timeline, calls)
 
 
 def _range_shares(steps: list[Step]) -> dict[str, float]:
+    """Return the share of the steps' time in each range, the longest first."""
     whole = sum(step.duration_ns for step in steps)
-    times: dict[str, int] = {}
+    times: Counter[str] = Counter()
     for step in steps:
-        for name, time in step.range_ns.items():
-            times[name] = times.get(name, 0) + time
-    return {
-        name: time / whole
-        for name, time in sorted(times.items(), key=lambda item: -item[1])
-        if whole
-    }
+        times.update(step.range_ns)
+    return {name: time / whole for name, time in times.most_common() if whole}

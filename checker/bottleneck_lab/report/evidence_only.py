@@ -29,7 +29,14 @@ def evidence_only(summary: Summary) -> Summary:
         summary.roofline, rows=[replace(row, bound="unknown", ceiling_share=-1.0) for row in rows]
     )
     return msgspec.structs.replace(
-        summary, devices=devices, findings=[], withheld=[], roofline=roofline, blind=True
+        summary,
+        devices=devices,
+        findings=[],
+        withheld=[],
+        collective_waits=None,
+        gains={},
+        roofline=roofline,
+        blind=True,
     )
 
 

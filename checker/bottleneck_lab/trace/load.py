@@ -20,6 +20,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
 from bottleneck_lab.trace.foreign import START_BYTES
 from bottleneck_lab.trace.kineto.reader import read_kineto
+from bottleneck_lab.trace.processes import is_next_cycle, join_cycles, split_processes
 from bottleneck_lab.trace.snapshot import Snapshot
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -49,7 +50,7 @@ def load(path: Path | str) -> Timeline:
         return merge_ranks([load(file) for file in find_traces(path)])
     try:
         timeline = _read(path, _first_bytes(path))
-        return _with_neighbours(timeline, path.with_name(DESCRIPTION))
+        timeline = _with_neighbours(timeline, path.with_name(DESCRIPTION))
     except _GZIP_ERRORS as error:
         raise CaptureError(
             f"{path.name} is a damaged or truncated gzip file ({error}).",
@@ -59,6 +60,7 @@ def load(path: Path | str) -> Timeline:
         raise CaptureError(
             f"{path.name} cannot be read: {error}.", "Copy it again, or capture again."
         ) from error
+    return split_processes(timeline)
 
 
 DESCRIPTION = "capture.json"
@@ -218,6 +220,7 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     If one of them does not say when its clock began, each keeps its own: an old Kineto trace has
     the time of day, an nsys report counts from its own start.
     """
+    timelines = _joined_cycles(timelines)
     if len(timelines) == 1:
         return timelines[0]
     ranks = [(t.ranks or (0,))[0] for t in timelines]
@@ -264,6 +267,21 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
             }
         ),
     )
+
+
+def _joined_cycles(timelines: list[Timeline]) -> list[Timeline]:
+    """Return the captures with those of one process, taken one after another, made one."""
+    cycles: list[list[Timeline]] = []
+    for timeline in sorted(timelines, key=lambda each: each.extent[0]):
+        for earlier in cycles:
+            if is_next_cycle(earlier[-1], timeline):
+                earlier.append(timeline)
+                break
+        else:
+            cycles.append([timeline])
+    if len(cycles) == len(timelines):
+        return timelines  # in the order given
+    return [join_cycles(each) if len(each) > 1 else each[0] for each in cycles]
 
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")

@@ -64,7 +64,8 @@ class DeviceTable:
     launched it (-1: none recorded).
 
     `bytes` are those of a copy, or of a collective's larger side, whose `dtype` is an index into
-    names.DTYPES; 0 when it was not recorded.
+    names.DTYPES; 0 when it was not recorded. `process_group` tells a collective's group from
+    others (-1: not recorded).
     """
 
     start: Ints
@@ -83,6 +84,7 @@ class DeviceTable:
     block: SmallInts
     occupancy: Floats
     dtype: TinyInts
+    process_group: SmallInts
 
     def __len__(self) -> int:
         return len(self.start)
@@ -286,7 +288,7 @@ DTYPES: dict[str, Any] = {
         ),
         np.int64,
     ),
-    **dict.fromkeys(("name", "rank", "device", "thread", "block"), np.int32),
+    **dict.fromkeys(("name", "rank", "device", "thread", "block", "process_group"), np.int32),
     **dict.fromkeys(("kind", "direction", "host_memory", "dtype"), np.int8),
     "occupancy": np.float32,
 }
@@ -296,6 +298,7 @@ DEFAULTS: dict[str, float] = {
     "allocated": -1,
     "reserved": -1,
     "address": -1,
+    "process_group": -1,
     "occupancy": np.nan,
 }
 

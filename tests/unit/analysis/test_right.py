@@ -522,7 +522,7 @@ def test_work_that_waited_for_milliseconds_on_an_idle_device_is_no_pause(tmp_pat
         event("cuda_runtime", "cudaDeviceSynchronize", 30, 64_200),
         kernel(64_100, 100, correlation=2),
     ).devices
-    assert causes(use) == {"startup": 10_000, "unknown": 64_000_000, "ending": 30_000}
+    assert causes(use) == {"startup": 10_000, "unrecorded": 64_000_000, "ending": 30_000}
 
 
 def test_one_device_that_waits_for_another_has_lost_nothing(tmp_path):

@@ -39,10 +39,10 @@ def summary_of(tmp_path):
     return made
 
 
-def in_turns(count=6):
+def in_turns(count=6, first_ms=0):
     """Pre-processing, then inference, over and over: 60 ms and 40 ms."""
     for number in range(count):
-        begin = 100 * number
+        begin = first_ms + 100 * number
         yield event("queue", begin, 1)
         yield event("preprocess", begin + 1, 59)
         yield event("infer", begin + 60, 40)
@@ -101,19 +101,15 @@ def test_advice_and_figures_are_those_of_a_server(summary_of):
     """No advice on a training loop's loader; a share from the first batch to the last, as the
     reader is asked to measure it.
     """
-    summary = summary_of([event("preprocess", -400, 200), *in_turns()])
-    (finding,) = (
-        finding
-        for finding in [*summary.findings, *summary.withheld]
-        if finding.id == "input-starved"
-    )
+    summary = summary_of([event("preprocess", 0, 200), *in_turns(first_ms=200)])
+    (finding,) = (each for each in summary.findings if each.id == "input-starved")
     assert "num_workers" not in finding.advice
     assert figures_of(summary)["idle_input_share"] == pytest.approx(300 / 540, abs=0.02)
     assert figures_of(summary)["unpaused_images_per_s"] == pytest.approx(350)
     told = StringIO()
     render_summary(summary, Console(file=told, width=100))
     text, ceiling = " ".join(told.getvalue().split()), finding.expected_gain_ratio
-    assert f"would make the part between the first and the last work {ceiling:.2f}x as fast" in text
+    assert f"the part between the first and the last work at most {ceiling:.2f}x as fast" in text
     assert "kernels per step" not in text
 
 

@@ -4,6 +4,7 @@ Patterson 2009).
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -46,13 +47,14 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 MACHINES: tuple[Machine, ...] = (
+    Machine("T4", {"fp32": 8.1e12, "fp16": 65e12}, 320e9),
     Machine("V100", {"fp64": 7.8e12, "fp32": 15.7e12, "fp16": 125e12}, 900e9),
     Machine("A100", {"fp64": 9.7e12, "fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12}, 2039e9),
     Machine("H100", {"fp64": 33.5e12, "fp32": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 3350e9),
     Machine("H200", {"fp64": 33.5e12, "fp32": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 4800e9),
 )
-"""From the vendor's data sheets (SXM forms, dense, without sparsity; A100 with 80 GB). fp16 stands
-for bf16 as well, on tensor cores.
+"""From the vendor's data sheets (SXM forms but for the T4, dense, without sparsity; A100 with
+80 GB). fp16 stands for bf16 as well, on tensor cores.
 """
 
 
@@ -104,12 +106,11 @@ def place(
 
 
 def find_machine(device_name: str) -> Machine | None:
-    """Return the machine whose name stands in the device's, longest first; None for one that is not
-    listed.
-    """
-    return next(
-        (m for m in sorted(MACHINES, key=lambda m: -len(m.name)) if m.name in device_name), None
-    )
+    """Return the machine whose name stands in the device's, None for one that is not listed."""
+    for machine in MACHINES:
+        if re.search(rf"\b{machine.name}(?!\d)", device_name):
+            return machine
+    return None
 
 
 def counted_flop(kernel: KernelCounters) -> float:

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from bottleneck_lab.analysis.causes import CAUSE_OF, Cause
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.what_if import Removal
 
+WAITED_SHARE = 0.02
+"""Waiting of other ranks below this share of the time is not worth a sentence."""
 SMALL_SHARE = 0.30
 SITE_SHARE = 0.30
 MANY_CALLS = 100
@@ -44,9 +47,26 @@ def idle_for(cause: Cause) -> Callable[[Evidence], list[Detection]]:
         state, sentence = "the device was idle", CAUSE_OF[cause].sentence
         if seen.on_cpu:
             state = "no operator ran"
-        return [Detection(f"For {share:.0%} of the time {state} while {sentence}.", share)]
+        evidence = f"For {share:.0%} of the time {state} while {sentence}."
+        evidence += _in_other_ranks(seen, cause)
+        return [Detection(evidence, share, removal=Removal(causes=(cause,)))]
 
     return detect
+
+
+def _in_other_ranks(seen: Evidence, cause: Cause) -> str:
+    """Return a sentence about the waiting for ranks that were idle for this cause; "" for none."""
+    waited = seen.waited_for(cause) / seen.time_ns
+    if waited < WAITED_SHARE:
+        return ""
+    late = sorted({row.rank for row in seen.late if row.doing == cause})
+    which = f"rank {late[0]}" if len(late) == 1 else f"ranks {', '.join(map(str, late))}"
+    if len(late) > 1:
+        which += " in turn"
+    return (
+        f" {waited:.0%} of the time is other ranks' waiting in collectives for {which}, which did"
+        " so: communication is the symptom."
+    )
 
 
 def late_input(seen: Evidence) -> list[Detection]:
@@ -65,7 +85,8 @@ def late_input(seen: Evidence) -> list[Detection]:
         f"For {share:.0%} of the time {state} while the main thread waited for or prepared the next"
         " batch."
     )
-    return [Detection(evidence, share, title, advice)]
+    evidence += _in_other_ranks(seen, "input")
+    return [Detection(evidence, share, title, advice, Removal(causes=("input",)))]
 
 
 def late_launches(seen: Evidence) -> list[Detection]:
@@ -80,12 +101,15 @@ def late_launches(seen: Evidence) -> list[Detection]:
     ahead = launching < sum(device.busy_ns for device in seen.devices)
     if share < IDLE_SHARE or use is None or ahead:
         return []
+    count = f"{use.kernels} kernels"
+    if seen.steps:
+        count = f"{use.kernels_per_step:.0f} kernels per step"
     evidence = (
         f"For {share:.0%} of the time the device was idle while the host launched kernels one by"
-        f" one, each too late: {use.kernels_per_step:.0f} kernels per step, half of them under"
+        f" one, each too late: {count}, half of them under"
         f" {use.median_kernel_ns / 1e3:.1f} µs, {use.short_share:.0%} under 10 µs."
     )
-    return [Detection(evidence, share)]
+    return [Detection(evidence, share, removal=Removal(causes=("launch",)))]
 
 
 def _overhead(seen: Evidence) -> tuple[float, float, int]:
@@ -153,9 +177,10 @@ def repeated_calls(seen: Evidence) -> tuple[float, str]:
     if len(lines) > 1:
         others = f" and {len(lines) - 1} more line{'s' * (len(lines) > 2)} of it"
     calls = sum(row.operators for row in rows) / steps
+    each = " per step" if seen.steps else ""
     back = sum(row.backward_ns for row in rows) / seen.time_ns
     sentence = (
-        f"{lines[0]}{others} calls {calls:.0f} operators per step: {share:.0%} of the time,"
+        f"{lines[0]}{others} calls {calls:.0f} operators{each}: {share:.0%} of the time,"
         f" {back:.0%} of it in their backward."
     )
     return share, sentence
@@ -169,13 +194,16 @@ def waits(seen: Evidence) -> list[Detection]:
     where = ""
     if seen.syncs:
         worst = seen.syncs[0]
-        where = f"; most waiting is in {worst.name}, {worst.calls_per_step:.1f} calls per step"
+        often = f"{worst.calls} calls"
+        if seen.steps:
+            often = f"{worst.calls_per_step:.1f} calls per step"
+        where = f"; most waiting is in {worst.name}, {often}"
         caller = worst.line or worst.caused_by
         where += f", from {caller}" if caller else ""
     evidence = (
         f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
     )
-    return [Detection(evidence, share)]
+    return [Detection(evidence, share, removal=Removal(waits=True))]
 
 
 def driver_allocations(seen: Evidence) -> list[Detection]:
@@ -189,4 +217,5 @@ def driver_allocations(seen: Evidence) -> list[Detection]:
         f"{calls} calls to cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the"
         " driver in the loop."
     )
-    return [Detection(evidence, seen.idle_share("synchronisation"))]
+    share = seen.idle_share("synchronisation")
+    return [Detection(evidence, share, removal=Removal(causes=("synchronisation",)))]

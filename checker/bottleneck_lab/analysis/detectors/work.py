@@ -5,14 +5,35 @@ operators, steps and memory.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
+from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES
+from bottleneck_lab.analysis.counters.roofline import find_machine
 from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
+from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMPUTING
+from bottleneck_lab.analysis.what_if import Removal
 
 COPY_SHARE = 0.05
 DOMINANT_SHARE = 0.40
 STEP_SPREAD = 0.25
+FP32_SHARE = 0.30
+TENSOR_CORES, TF32_AND_BF16 = 7.0, 8.0
+"""Compute capabilities from which devices have them (CUDA C++ Programming Guide, "Compute
+Capabilities").
+"""
+HIGHEST_TENSOR_RATIO = 16.0
+"""fp16 on tensor cores over fp32 without, in the data sheet of any device listed."""
+LESS_COMMUNICATION = (
+    "Send gradients in buckets while backward is still running (bucket_cap_mb, no"
+    " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
+    " accumulation), send bf16"
+)
+COPIES = Removal(causes=("copy",), copies=True)
+_FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
 _MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
 """Operators that should dominate a busy CPU: that is not a finding."""
 
@@ -29,7 +50,7 @@ def exposed_copies(seen: Evidence) -> list[Detection]:
         f"For {share:.0%} of the time the device only copied, or waited for a copy:"
         f" {moved / (1 << 20):.1f} MiB in {count} copies."
     )
-    return [Detection(evidence, share)]
+    return [Detection(evidence, share, removal=COPIES)]
 
 
 def pageable_copies(seen: Evidence) -> list[Detection]:
@@ -43,43 +64,84 @@ def pageable_copies(seen: Evidence) -> list[Detection]:
     evidence = (
         f"{count} copies use pageable memory and take {share:.0%} of the time, at {speed:.1f} GB/s."
     )
-    return [Detection(evidence, share)]
+    return [Detection(evidence, share, removal=COPIES)]
 
 
 def exposed_communication(seen: Evidence) -> list[Detection]:
     """Detect communication that nothing runs beside, and waiting for other ranks."""
     exposed_ns = sum(use.exposed_communication_ns for use in seen.devices)
+    whole = sum(use.communication_ns for use in seen.devices)
+    hidden = 1 - exposed_ns / whole if whole else 0.0
+    advice, waited = "", ""
+    if seen.collective_waits is not None:
+        # Smaller or earlier messages make the transfer cheaper, not the waiting for a late rank.
+        exposed_ns = seen.collective_waits.transfer_ns
+        advice = f"{LESS_COMMUNICATION}."
+        waited = " (without waiting for late ranks)"
     share = exposed_ns / seen.time_ns + seen.idle_share("communication")
     if share < IDLE_SHARE:
         return []
-    whole = sum(use.communication_ns for use in seen.devices)
-    hidden = 1 - exposed_ns / whole if whole else 0.0
+    what = "only communicated" if waited else "only communicated or waited for other ranks"
     evidence = (
-        f"For {share:.0%} of the time a device only communicated or waited for other ranks;"
-        f" {hidden:.0%} of the communication overlaps computation."
+        f"For {share:.0%} of the time a device {what}{waited}; {hidden:.0%} of the communication"
+        " overlaps computation."
     )
-    return [Detection(evidence, share)]
+    removal = Removal(causes=("communication",), communication=True)
+    return [Detection(evidence, share, advice=advice, removal=removal)]
 
 
-def slow_rank(seen: Evidence) -> list[Detection]:
-    """Detect a rank whose own work takes longer than the others'."""
-    slow = [row for row in seen.stragglers if row.share_of_step >= IDLE_SHARE]
-    if not slow:
+def late_ranks(seen: Evidence) -> list[Detection]:
+    """Detect ranks that keep the others waiting: by who joined each collective last where ranks
+    can be matched, by their own work where not.
+    """
+    if seen.collective_waits is None:
+        slow = [row for row in seen.stragglers if row.share_of_step >= IDLE_SHARE]
+        if not slow:
+            return []
+        worst = max(slow, key=lambda row: row.share_of_step)
+        often = " per step" if seen.steps else ""
+        evidence = (
+            f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms{often} longer than the"
+            " median rank; the others wait for it in their collectives."
+        )
+        return [Detection(evidence, worst.share_of_step)]
+    # Waiting for a rank that stood idle for a cause is told with that cause, if it is reported.
+    reported = [cause for cause in CAUSES if seen.idle_share(cause) >= IDLE_SHARE]
+    late = [row for row in seen.late if row.doing not in reported]
+    share = sum(row.waiting_ns for row in late) / seen.time_ns
+    if share < IDLE_SHARE:
         return []
-    worst = max(slow, key=lambda row: row.share_of_step)
+    waited = seen.collective_waits.waiting_ns
+    by_rank: Counter[int] = Counter()
+    for row in seen.late:
+        by_rank[row.rank] += row.waiting_ns
+    parts = [f"{ns / 1e6:.2f} ms for rank {rank}" for rank, ns in by_rank.most_common(3)]
+    worst_rank, worst_ns = by_rank.most_common(1)[0]
+    doing = max((row for row in late if row.rank == worst_rank), key=lambda row: row.waiting_ns)
+    transfer = seen.collective_waits.transfer_ns
+    because = _LATE_BECAUSE.get(doing.doing) or CAUSE_OF[doing.doing].sentence
     evidence = (
-        f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms per step longer than the median"
-        " rank; the others wait for it in their collectives."
+        f"Of {(waited + transfer) / 1e6:.2f} ms in which ranks only communicated, they waited"
+        f" {', '.join(parts)} to join a collective, {share:.0%} of the time. Rank {worst_rank} was"
+        f" late mostly because {because}. The transfers themselves take {transfer / 1e6:.2f} ms."
     )
-    return [Detection(evidence, worst.share_of_step)]
+    title = "" if 2 * worst_ns >= waited else "Ranks take turns in keeping the others waiting"
+    return [Detection(evidence, share, title)]
+
+
+_LATE_BECAUSE = {
+    COMPUTING: "it computed for longer than the others",
+    BEFORE_ITS_STEP: "it began its step later than the others",
+}
 
 
 def kernels_like(
-    pattern: re.Pattern[str], least: float, called: str
+    pattern: re.Pattern[str], least: float, called: str, left: float = 0.0
 ) -> Callable[[Evidence], list[Detection]]:
     """Return a detector of kernels whose names match and that take `least` of the time or more.
 
-    `called`: what the evidence calls them.
+    `called`: what the evidence calls them. `left`: the share of their time (0–1) that remains at
+    best.
     """
 
     def detect(seen: Evidence) -> list[Detection]:
@@ -97,9 +159,31 @@ def kernels_like(
             f"{sum(row.calls for row in rows)} {called} take {share:.0%} of the time; the largest"
             f" is {largest}."
         )
-        return [Detection(evidence, share)]
+        return [Detection(evidence, share, removal=Removal(kernels=pattern, left=left))]
 
     return detect
+
+
+def unused_tensor_cores(seen: Evidence) -> list[Detection]:
+    """Detect fp32 matrix kernels on devices that have something faster for them."""
+    capability = min(seen.compute_capabilities, default=0.0)
+    if 0.0 < capability < TENSOR_CORES:
+        return []
+    # Tensor cores make matrix work as much faster as the data sheet says, not infinitely.
+    ratios = [
+        machine.flops["fp16"] / machine.flops["fp32"]
+        for name in {use.name for use in seen.devices}
+        if (machine := find_machine(name)) is not None
+    ]
+    ratio = max(ratios, default=HIGHEST_TENSOR_RATIO)
+    detections = kernels_like(_FP32_GEMM, FP32_SHARE, "fp32 matrix kernels", 1 / ratio)(seen)
+    if 0.0 < capability < TF32_AND_BF16:
+        advice = (
+            "Use autocast with fp16 and a GradScaler: this device's tensor cores take neither bf16"
+            " nor TF32."
+        )
+        return [msgspec.structs.replace(each, advice=advice) for each in detections]
+    return detections
 
 
 def dominant_operator(seen: Evidence) -> list[Detection]:

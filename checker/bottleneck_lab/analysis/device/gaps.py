@@ -16,7 +16,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, Cause, Sureness
-from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, HostView
+from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, PYTHON_NS, HostView
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline
 
@@ -140,14 +140,16 @@ def attribute(
         # Marked steps begin and end with work; without them, the ends of a capture are not its
         # loop's.
         first, last = idle.start == window.start, idle.end == window.end
-        parts["startup"] = iv.Intervals(idle.start[first], idle.end[first])
-        parts["ending"] = iv.Intervals(idle.start[last], idle.end[last])
+        parts["startup"] = iv.subtract(iv.Intervals(idle.start[first], idle.end[first]), missing)
+        parts["ending"] = iv.subtract(iv.Intervals(idle.start[last], idle.end[last]), missing)
+        queued = iv.subtract(queued, iv.join(parts["startup"], parts["ending"]))
     parts["queued"] = queued
     left = iv.subtract(idle, iv.join(parts["startup"], parts["ending"], queued, missing))
     for cause, stretch in host.doing.items():
         parts[cause] = iv.intersect(left, stretch)
         left = iv.subtract(left, stretch)
-    parts["unknown"] = iv.join(iv.subtract(left, host.known), missing)
+    parts["unrecorded"] = missing
+    parts["unknown"] = iv.subtract(left, host.known)
     left = iv.intersect(left, host.known)
 
     # Stretches in which one launch follows another; the window's ends count as launches.
@@ -158,9 +160,20 @@ def attribute(
     late = iv.intersect(left, launching)
     drained = _after_waiting(late, idle, host)
     parts["synchronisation"] = iv.join(parts["synchronisation"], drained)
-    parts["launch"] = iv.subtract(late, drained)
+    late = iv.subtract(late, drained)
+    left = iv.subtract(left, iv.join(late, drained))
+    parts["launch"] = late
+    if len(host.operators.start) and len(host.launches.start):
+        # Even between two launches the host did something else where neither an operator nor a
+        # launch was near.
+        calls = iv.join(host.launches, host.sync, host.operators, ends)
+        near = iv.close_holes(calls, PYTHON_NS)
+        far = iv.subtract(late, near)
+        long = far.end - far.start > TOGETHER_NS  # less is a launch on its way to the device
+        far = iv.Intervals(far.start[long], far.end[long])
+        parts["launch"] = iv.subtract(late, far)
+        left = iv.join(left, far)
 
-    left = iv.subtract(left, late)
     between = iv.NONE
     if len(host.steps.start):
         between = iv.complement(host.steps, int(host.steps.start[0]), int(host.steps.end[-1]))
@@ -196,11 +209,16 @@ def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv
     safe = np.minimum(index, len(waits.end) - 1)
     keep = inside & (waits.start[safe] <= begin) & (waits.end[safe] <= stop)
 
-    # From one wait's end to the next one's start, where the host launched for less time than the
-    # device then worked.
+    # From one wait's end to the next one's: the host's own time until it waits again, what the
+    # device then worked, and how long it was idle. Without the waits a host that needs longer than
+    # the device would leave it idle for the difference all the same.
     start, end, done = waits.end[:-1], waits.start[1:], waits.end[1:]
-    worked = done - start - (iv.covered_before(idle, done) - iv.covered_before(idle, start))
-    quick = end - start < worked
+    idled = iv.covered_before(idle, done) - iv.covered_before(idle, start)
+    own, worked = end - start, done - start - idled
+    quick = own < worked
     held = iv.Intervals(start[quick], end[quick])
     keep |= iv.covered_before(held, begin + 1) > iv.covered_before(held, begin)
+    slow = 2 * (own - worked) > idled
+    blamed = iv.Intervals(start[slow], done[slow])
+    keep &= iv.covered_before(blamed, stop) <= iv.covered_before(blamed, stop - 1)
     return iv.Intervals(left.start[keep], left.end[keep])

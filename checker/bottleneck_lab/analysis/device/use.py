@@ -5,7 +5,7 @@ stood idle.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE, Cause
 from bottleneck_lab.analysis.device.gaps import PATTERNS, Gap, GapCause, attribute, explain_gaps
-from bottleneck_lab.analysis.host.view import HostView, named, union_of, view_host
+from bottleneck_lab.analysis.device.unrecorded import (
+    Unrecorded,
+    find_unrecorded,
+    lost_launches,
+    waiting_in_queue,
+)
+from bottleneck_lab.analysis.host.view import HostView, named, view_host
+from bottleneck_lab.analysis.ranks.matching import match_collectives
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
+from bottleneck_lab.analysis.what_if import Arrival, Program, make_program
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
@@ -34,6 +42,9 @@ STRIP = 240
 """Parts of the window in a device's strip: more than a terminal has columns, and a multiple of most
 numbers of steps.
 """
+
+BLOCKING_COPY_NS = 20_000
+"""A copy call that takes longer than this waits for the copy."""
 
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
@@ -67,9 +78,15 @@ class DeviceUse(msgspec.Struct, frozen=True):
     that needs less than the device works would be ahead.
     """
     unseen_ns: int = 0
-    """Idle time, of unknown cause, in which work was waiting: longer than any device pauses."""
+    """Idle time in which the device must have worked: work was waiting or being waited for."""
     busy_strip: list[float] = []
     """Share (0-1) of each of `STRIP` equal parts of the window in which the device was busy."""
+    outlasting_waits: int = 0
+    """Waits of the host that went on after all recorded work had ended."""
+    contradicted_waits: int = 0
+    """Waits of the host that returned before the work that was launched before them had ended."""
+    waits: int = 0
+    """Waits of the host for a stream or the whole device."""
 
     @property
     def busy_share(self) -> float:
@@ -81,9 +98,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
         """Share (0–1) of the wall time in which the device computed or copied: waiting in
         collectives is no work.
         """
-        return (
-            (self.busy_ns - self.exposed_communication_ns) / self.wall_ns if self.wall_ns else 0.0
-        )
+        working = self.busy_ns - self.exposed_communication_ns
+        return working / self.wall_ns if self.wall_ns else 0.0
 
     @property
     def working_ns(self) -> int:
@@ -94,44 +110,14 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
     @property
     def overlap_share(self) -> float:
-        """Share (0–1) of the communication that is hidden behind computation; 1 when there is
-        none.
-        """
-        return (
-            1 - self.exposed_communication_ns / self.communication_ns
-            if self.communication_ns
-            else 1.0
-        )
-
-
-_COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")
-
-
-def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
-    """The operators (or, without any, the ranges) of a rank without an accelerator, as the work of
-    the CPU, and its collectives.
-
-    What runs inside input ranges is input, not work.
-    """
-    work: HostTable = timeline.operators
-    if not len(work):
-        work = take(timeline.ranges, ~np.isin(timeline.ranges.name, step_rows(timeline).name))
-    work = take(work, (work.rank == rank) & ~named(timeline, work, _COLLECTIVE))
-    busy = iv.subtract(iv.union(work.start, work.end), host.doing["input"])
-    parts = (busy, host.collectives)
-    kinds = np.repeat(
-        (ActivityKind.KERNEL, ActivityKind.COMMUNICATION), [len(part.start) for part in parts]
-    )
-    start, end = (
-        np.concatenate([getattr(part, edge) for part in parts]) for edge in ("start", "end")
-    )
-    return make_table(
-        DeviceTable, len(start), start=start, end=end, kind=kinds, device=np.full(len(start), CPU)
-    )
+        """Share (0–1) of the communication that is hidden behind computation; 1 without any."""
+        if not self.communication_ns:
+            return 1.0
+        return 1 - self.exposed_communication_ns / self.communication_ns
 
 
 class DeviceRows(NamedTuple):
-    """What is needed of one device's rows: as in `DeviceTable`."""
+    """The columns of one device's rows that its time follows from: as in `DeviceTable`."""
 
     start: Ints
     end: Ints
@@ -157,124 +143,154 @@ class DeviceTime(NamedTuple):
     busy: iv.Intervals
     idle: iv.Intervals
     causes: dict[Cause, iv.Intervals]
+    program: Program | None = None
+    """What a replay of the device needs; None for a CPU that stands in for one."""
 
 
-class _Recorded(NamedTuple):
-    """What a device's time was found from: its rows and the host beside it. `missing` as `_waiting`
-    gives it.
+_COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")
+
+
+def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
+    """Return the operators (or, without any, the ranges) of a rank without an accelerator, as the
+    work of the CPU, and its collectives.
     """
+    work: HostTable = timeline.operators
+    if not len(work):
+        work = take(timeline.ranges, ~np.isin(timeline.ranges.name, step_rows(timeline).name))
+    work = take(work, (work.rank == rank) & ~named(timeline, work, _COLLECTIVE))
+    # What runs inside input ranges is input, not work.
+    busy = iv.subtract(iv.union(work.start, work.end), host.doing["input"])
+    start = np.concatenate([busy.start, host.collectives.start])
+    end = np.concatenate([busy.end, host.collectives.end])
+    kinds = np.repeat(
+        (ActivityKind.KERNEL, ActivityKind.COMMUNICATION),
+        (len(busy.start), len(host.collectives.start)),
+    )
+    return make_table(
+        DeviceTable, len(start), start=start, end=end, kind=kinds, device=np.full(len(start), CPU)
+    )
 
-    rows: DeviceRows
-    host: HostView
-    missing: iv.Intervals
 
-
-LONGEST_PAUSE_NS = 1_000_000
-"""A device with work in its queue pauses for microseconds. Where it seems to for longer, something
-that ran was not recorded.
-"""
-
-
-def _devices(timeline: Timeline) -> Iterator[tuple[DeviceTime, _Recorded]]:
-    """One entry per device and rank, in order; the CPU stands in where no accelerator was
-    recorded.
+def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime]]:
+    """Yield the use of each device's time, and the time itself: one entry per device and rank, in
+    order. The CPU stands in where no accelerator was recorded.
     """
+    arrivals = match_collectives(timeline)
     for rank in timeline.ranks:
         window = find_window(timeline, rank)
         table, mine = timeline.device, timeline.device.rank == rank
         host = view_host(timeline, rank, PATTERNS)
+        if not mine.any() and lost_launches(timeline, rank)[0]:
+            yield _nothing_recorded(timeline, rank, host, window)
+            continue
         if not mine.any():
             table = cpu_rows(timeline, host, rank)
             mine = np.ones(len(table), dtype=bool)
-        for device in _working(table, mine):
+        # A process often touches the first device without using it: one that only copies counts
+        # where no device computes.
+        computing = mine & np.isin(table.kind, (ActivityKind.KERNEL, ActivityKind.COMMUNICATION))
+        for device in different(table.device[computing if computing.any() else mine]).tolist():
             chosen = np.flatnonzero(mine & (table.device == device))
-            rows = _rows(table, chosen)
-            time, queued, missing = _device_time(rank, device, rows, window), iv.NONE, iv.NONE
+            rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
+            time = _device_time(rank, device, rows, window)
+            queued, unrecorded = iv.NONE, Unrecorded(iv.NONE, 0, 0, 0)
             if device != CPU:
-                queued, missing = _waiting(timeline, chosen, rows, time)
-            causes = attribute(time.idle, queued, missing, host, window)
-            yield time._replace(causes=causes), _Recorded(rows, host, missing)
-        del host  # before the next rank's is made
+                queued, unrecorded = _not_the_host(timeline, chosen, time)
+            causes = attribute(time.idle, queued, unrecorded.stretches, host, window)
+            time = time._replace(causes=causes)
+            if device != CPU:
+                program = _program(timeline, time, host, arrivals.get(rank, ()))
+                time = time._replace(program=program)
+            yield _use(timeline, time, rows, host, unrecorded), time
+        del host  # before the next rank's is made: of a large capture it is large too
 
 
-def _waiting(
-    timeline: Timeline, rows: NDArray[np.intp], recorded: DeviceRows, time: DeviceTime
-) -> tuple[iv.Intervals, iv.Intervals]:
-    """(gaps before work that had been launched when they began; the stretches in which work waited
-    for longer than a device pauses).
-
-    In neither is the host why the device did nothing. Of the second, what another device of the
-    rank was busy in is a wait for that one.
-    """
-    gaps = time.idle
-    after = np.searchsorted(recorded.start, gaps.end)
-    ended = np.flatnonzero(after < len(rows))
-    call = timeline.launched_by[rows[after[ended]]]
-    ended, call = ended[call >= 0], call[call >= 0]
-    since = np.maximum(timeline.runtime.end[call], gaps.start[ended])
-    long = gaps.end[ended] - since > LONGEST_PAUSE_NS
-    waited = iv.Intervals(since[long], gaps.end[ended[long]])
-    if long.any():
-        others = (timeline.device.rank == time.rank) & (timeline.device.device != time.device)
-        missing = iv.subtract(
-            waited, union_of(timeline.device, others & (timeline.device.kind != ActivityKind.SYNC))
-        )
-    else:
-        missing = iv.NONE
-    early = ended[(timeline.runtime.end[call] <= gaps.start[ended]) & ~long]
-    queued = iv.join(iv.Intervals(gaps.start[early], gaps.end[early]), iv.subtract(waited, missing))
-    return queued, missing
+def _nothing_recorded(
+    timeline: Timeline, rank: int, host: HostView, window: Window
+) -> tuple[DeviceUse, DeviceTime]:
+    """Return the device of a rank that launched kernels of which none was recorded."""
+    rows = DeviceRows(*(getattr(timeline.device, column)[:0] for column in DeviceRows._fields))
+    time = _device_time(rank, 0, rows, window)
+    unrecorded = Unrecorded(time.idle, 0, 0, 0)
+    time = time._replace(causes=attribute(time.idle, iv.NONE, time.idle, host, window))
+    return _use(timeline, time, rows, host, unrecorded), time
 
 
-def _rows(table: DeviceTable, rows: NDArray[np.intp]) -> DeviceRows:
-    return DeviceRows(*(getattr(table, column)[rows] for column in DeviceRows._fields))
+def _not_the_host(
+    timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime
+) -> tuple[iv.Intervals, Unrecorded]:
+    """Return (the gaps before queued work; the idle stretches in which rows are missing)."""
+    queued, waited = waiting_in_queue(timeline, time.rank, time.device, rows, time.idle)
+    unrecorded = find_unrecorded(timeline, time.rank, rows, time.idle)
+    stretches = iv.join(unrecorded.stretches, waited)
+    return iv.subtract(queued, stretches), unrecorded._replace(stretches=stretches)
 
 
-def _working(table: DeviceTable, mine: NDArray[np.bool_]) -> list[int]:
-    """The devices that ran a kernel. A process often touches the first device without using it; one
-    that only copies counts where no device computes.
-    """
-    computing = table.device[
-        mine & ((table.kind == ActivityKind.KERNEL) | (table.kind == ActivityKind.COMMUNICATION))
-    ]
-    found: list[int] = different(computing if len(computing) else table.device[mine]).tolist()
-    return found
+def _program(
+    timeline: Timeline, time: DeviceTime, host: HostView, arrivals: Sequence[Arrival]
+) -> Program:
+    """Return the device and its host as a replay needs them."""
+    window, outside = time.window, iv.join(*(time.causes[cause] for cause in OUTSIDE))
+    if outside.total:
+        work = iv.subtract(iv.union(np.array([window.start]), np.array([window.end])), outside)
+        window = Window(int(work.start[0]), int(work.end[-1]))
+    everything = iv.union(np.array([window.start]), np.array([window.end]))
+    # A pageable copy blocks the host like a wait, until the device has made it.
+    long = host.copy_calls.end - host.copy_calls.start > BLOCKING_COPY_NS
+    blocking = iv.Intervals(host.copy_calls.start[long], host.copy_calls.end[long])
+    return make_program(
+        timeline,
+        time.rank,
+        time.device,
+        window,
+        time.busy,
+        iv.join(time.compute, time.copy),
+        iv.join(host.sync, blocking),
+        attribute(everything, iv.NONE, iv.NONE, host, window),
+        host.known,
+        arrivals,
+    )
 
 
 def _device_time(rank: int, device: int, rows: DeviceRows, window: Window) -> DeviceTime:
-    compute = _covered(rows, window, ActivityKind.KERNEL)
-    communication = _covered(rows, window, ActivityKind.COMMUNICATION)
-    copy = _covered(rows, window, ActivityKind.COPY, ActivityKind.MEMSET)
+    def covered(*kinds: ActivityKind) -> iv.Intervals:
+        """Return the time in which a row of these kinds ran."""
+        # Streams overlap, so durations are never summed.
+        mask = np.isin(rows.kind, kinds)
+        return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
+
+    compute = covered(ActivityKind.KERNEL)
+    communication = covered(ActivityKind.COMMUNICATION)
+    copy = covered(ActivityKind.COPY, ActivityKind.MEMSET)
     busy = iv.join(iv.join(compute, communication), copy)
     idle = iv.complement(busy, window.start, window.end)
     return DeviceTime(rank, device, window, compute, communication, copy, busy, idle, causes={})
 
 
-def _covered(rows: DeviceRows, window: Window, *kinds: ActivityKind) -> iv.Intervals:
-    """The time inside the window in which a row of one of these kinds ran. Streams overlap:
-    durations are never summed.
-    """
-    mask = np.isin(rows.kind, kinds)
-    return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
-
-
-def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime]]:
-    """What became of each device's time, summed up, and the time itself: one entry per device and
-    rank, in order.
-    """
-    return ((_use(timeline, *found), found[0]) for found in _devices(timeline))
-
-
-def _use(timeline: Timeline, time: DeviceTime, recorded: _Recorded) -> DeviceUse:
+def _use(
+    timeline: Timeline, time: DeviceTime, rows: DeviceRows, host: HostView, unrecorded: Unrecorded
+) -> DeviceUse:
     is_cpu = time.device == CPU
-    names = None if is_cpu else recorded.rows.name
+    name = "CPU"
+    if not is_cpu:
+        infos = [d for d in timeline.devices if d.rank == time.rank and d.index == time.device]
+        name = infos[0].name if infos else ""
     causes, largest = explain_gaps(
-        timeline, recorded.rows.start, names, time.idle, time.causes, recorded.host, time.window
+        timeline,
+        rows.start,
+        None if is_cpu else rows.name,
+        time.idle,
+        time.causes,
+        host,
+        time.window,
     )
+    launching = iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation))
+    edges = np.linspace(time.window.start, time.window.end, STRIP + 1).astype(np.int64)
+    covered, lengths = np.diff(iv.covered_before(time.busy, edges)), np.maximum(np.diff(edges), 1)
     return DeviceUse(
         rank=time.rank,
         device=time.device,
-        name="CPU" if is_cpu else _device_name(timeline, time.rank, time.device),
+        name=name,
         emulated=timeline.emulated,
         is_cpu=is_cpu,
         wall_ns=time.window.length,
@@ -285,27 +301,13 @@ def _use(timeline: Timeline, time: DeviceTime, recorded: _Recorded) -> DeviceUse
         copy_ns=time.copy.total,
         exposed_communication_ns=iv.subtract(time.communication, time.compute).total,
         exposed_copy_ns=iv.subtract(time.copy, iv.join(time.compute, time.communication)).total,
-        streams=len(different(recorded.rows.stream)),
+        streams=len(different(rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,
-        launching_ns=_launching(recorded.host, time.window),
-        unseen_ns=recorded.missing.total,
-        busy_strip=_strip(time.busy, time.window),
+        launching_ns=iv.clip(launching, *time.window).total,
+        unseen_ns=unrecorded.stretches.total,
+        busy_strip=[round(share, 3) for share in (covered / lengths).tolist()],
+        outlasting_waits=unrecorded.outlasting,
+        contradicted_waits=unrecorded.contradicted,
+        waits=unrecorded.waits,
     )
-
-
-def _strip(busy: iv.Intervals, window: Window) -> list[float]:
-    edges = np.linspace(window.start, window.end, STRIP + 1).astype(np.int64)
-    covered, lengths = np.diff(iv.covered_before(busy, edges)), np.maximum(np.diff(edges), 1)
-    return [round(share, 3) for share in (covered / lengths).tolist()]
-
-
-def _launching(host: HostView, window: Window) -> int:
-    return iv.clip(
-        iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation)),
-        *window,
-    ).total
-
-
-def _device_name(timeline: Timeline, rank: int, device: int) -> str:
-    return next((d.name for d in timeline.devices if d.rank == rank and d.index == device), "")

@@ -23,16 +23,39 @@ done.
 SYNC_CALL = re.compile(
     r"^(?:cuda|cu|hip)(?:DeviceSynchronize|StreamSynchronize|EventSynchronize|CtxSynchronize"
     r"|StreamWaitValue\w*|Memcpy(?:2D|3D|HtoD|DtoH|DtoD)?)(?:_ptsz|_v\d+\w*)?$"
+    # Intel's runtimes: Unified Runtime and Level Zero
+    r"|^ur(?:QueueFinish|EventWait)|^ze(?:CommandQueueSynchronize|CommandListHostSynchronize"
+    r"|EventHostSynchronize|FenceHostSynchronize)$"
 )
 ALLOCATION_CALL = re.compile(
     r"^(?:cuda|cu|hip)(?:Malloc|Free|MallocHost|HostAlloc|FreeHost|Mem(?:Alloc|Free)\w*"
     r"|Mem(?:Map|Unmap|Create|Release)|MallocAsync)(?:_v\d+\w*)?$"
+    r"|^urUSM(?:\w*Alloc|Free)|^zeMem(?:Alloc\w*|Free)$"
 )
-COPY_CALL = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*Async", re.IGNORECASE)
+COPY_CALL = re.compile(
+    r"^(?:cuda|cu|hip)Memcpy\w*Async|^urEnqueue(?:USM|Mem)\w*(?:Memcpy|Copy|Read|Write)"
+    r"|^zeCommandListAppendMemoryCopy",
+    re.IGNORECASE,
+)
+LAUNCH_CALL = re.compile(
+    # Not cudaLaunchHostFunc: that runs a function of the host, in the stream's turn.
+    r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?(?:Graph)?Launch(?!HostFunc)"
+    r"|^urEnqueue(?:Kernel|CooperativeKernel|CommandBuffer)|^urCommandBufferEnqueue"
+    r"|^zeCommandListAppendLaunch|^clEnqueue(?:NDRange|Task)"
+    r"|kernel_?launch|launch_?kernel|graph_?launch",
+    re.IGNORECASE,
+)
+"""Calls that put a kernel, or a graph of them, onto a device: CUDA's, HIP's, Intel's, and others
+that are named like them.
+"""
 
 BUSY_LAUNCHING_NS = 500_000
 """A host that launches as fast as it can makes a call every 5 to 100 us. One that makes none for
 longer than this does something else.
+"""
+PYTHON_NS = 200_000
+"""A host that launches operators makes a call every 5 to 100 us: between two launches further apart
+than this, and without an operator, it does something else.
 """
 
 
@@ -49,11 +72,11 @@ class HostView:
     the last thing recorded of them.
 
     `doing` holds, by cause, the stretches that the names of rows give away. Queueing a collective
-    (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launching` are
-    stretches in which one launch or wait (or operator, where no launch was recorded) follows
-    another within BUSY_LAUNCHING_NS. `steps` are the marked steps; `stacks` is True if frames of
-    Python were recorded. `collectives` are in flight, on any thread, while the launching thread may
-    do something else.
+    (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launches` are the
+    calls that launched work, `launching` the stretches in which one launch or wait (or operator,
+    where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked
+    steps; `stacks` is True if frames of Python were recorded. `collectives` are in flight, on any
+    thread, while the launching thread may do something else.
     """
 
     doing: Mapping[str, iv.Intervals]
@@ -62,6 +85,7 @@ class HostView:
     allocation: iv.Intervals
     collectives: iv.Intervals
     known: iv.Intervals
+    launches: iv.Intervals
     launching: iv.Intervals
     operators: iv.Intervals
     steps: iv.Intervals
@@ -100,8 +124,9 @@ def view_host(
     steps = step_rows(timeline)
     waits = where(runtime, SYNC_CALL)
     calls = timeline.launching & (runtime.rank == rank)
-    # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by its operators.
-    launches = union_of(runtime, calls) if calls.any() else own_operators
+    launches, pace = iv.NONE, own_operators
+    if calls.any():
+        launches = pace = union_of(runtime, calls)
     return HostView(
         doing=doing,
         sync=waits,
@@ -111,7 +136,9 @@ def view_host(
             ranges, named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
         ),
         known=_extent([table for table in tables.values() if len(table)], chosen),
-        launching=iv.close_holes(iv.join(launches, waits), BUSY_LAUNCHING_NS),
+        launches=launches,
+        # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by operators.
+        launching=iv.close_holes(iv.join(pace, waits), BUSY_LAUNCHING_NS),
         operators=own_operators,
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),

@@ -1,19 +1,19 @@
-"""Several ranks side by side: which one keeps the others waiting."""
+"""Several ranks side by side: which one works longest."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
+from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE, named, union_of
+from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline
 
 
 class Straggler(msgspec.Struct, frozen=True):
     """One rank's own work (computation, without waiting in collectives) a step, against the median
-    rank's. `excess_ns` is never negative.
+    rank's. `excess_ns` is never negative. Without steps, all of the capture is one.
     """
 
     rank: int
@@ -23,37 +23,30 @@ class Straggler(msgspec.Struct, frozen=True):
 
 
 def find_stragglers(timeline: Timeline) -> list[Straggler]:
-    """One entry per rank when there are several. In a collective the slow rank waits least, so the
-    time in collectives tells the opposite of who is slow.
+    """Return one entry per rank of several that communicate.
+
+    In a collective the slow rank waits least, so the time in collectives tells the opposite of who
+    is slow. Where the collectives of the ranks can be matched, `ranks.collectives` tells more.
     """
-    ranks = timeline.ranks
-    if len(ranks) < 2:
-        return []
+    ranks, device = timeline.ranks, timeline.device
+    communicating = device.kind == ActivityKind.COMMUNICATION
+    on_cpu = named(timeline, timeline.ranges, COLLECTIVE_RANGE).any()
+    if len(ranks) < 2 or not (communicating.any() or on_cpu):
+        return []  # nobody waits for anybody
     steps = step_rows(timeline)
     work, length = [], []
     for rank in ranks:
-        mine = steps.rank == rank
-        count = max(int(mine.sum()), 1)
-        rows = (timeline.device.rank == rank) & (timeline.device.kind != ActivityKind.SYNC)
-        communicating = rows & (timeline.device.kind == ActivityKind.COMMUNICATION)
+        count = max(int((steps.rank == rank).sum()), 1)
+        mine = (device.rank == rank) & (device.kind != ActivityKind.SYNC)
         window = find_window(timeline, rank)
-        work.append((window.length - _waiting(timeline, communicating, rows, window)) // count)
+        exposed = iv.subtract(
+            union_of(device, mine & communicating), union_of(device, mine & ~communicating)
+        )
+        waiting = iv.clip(exposed, *window).total
+        work.append((window.length - waiting) // count)
         length.append(window.length // count)
     median, step = int(np.median(work)), max(int(np.median(length)), 1)
     return [
-        Straggler(r, w, max(w - median, 0), max(w - median, 0) / step)
-        for r, w in zip(ranks, work, strict=True)
+        Straggler(rank, own, max(own - median, 0), max(own - median, 0) / step)
+        for rank, own in zip(ranks, work, strict=True)
     ]
-
-
-def _waiting(
-    timeline: Timeline, communicating: NDArray[np.bool_], rows: NDArray[np.bool_], window: Window
-) -> int:
-    """Exposed communication of a rank in its window, ns."""
-    device = timeline.device
-    other = rows & ~communicating
-    exposed = iv.subtract(
-        iv.union(device.start[communicating], device.end[communicating]),
-        iv.union(device.start[other], device.end[other]),
-    )
-    return iv.clip(exposed, *window).total

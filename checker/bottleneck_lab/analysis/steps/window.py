@@ -10,13 +10,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Ints, Timeline, take
+from bottleneck_lab.trace.timeline import (
+    ActivityKind,
+    DeviceTable,
+    HostTable,
+    Ints,
+    Timeline,
+    sort_table,
+    take,
+)
 
 _STEP = re.compile(
     r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$",
     re.IGNORECASE,
 )
-
+_OPTIMIZER = "Optimizer.step#"
 
 Rows = TypeVar("Rows", DeviceTable, HostTable)
 
@@ -50,11 +58,14 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def step_rows(timeline: Timeline) -> HostTable:
-    """Return the ranges that mark steps: ProfilerStep#n, or "step n" and the like where there is
-    none.
+    """Return the ranges that mark steps: ProfilerStep#n; "step n" and the like where there is none;
+    and where no steps are marked at all, the stretches that each end with an optimizer's step.
     """
-    profiler = _matching(timeline, "ProfilerStep#")
-    return profiler if len(profiler) else _matching(timeline, "")
+    for prefix in ("ProfilerStep#", ""):
+        marked = _matching(timeline, prefix)
+        if len(marked):
+            return marked
+    return _optimizer_steps(timeline)
 
 
 def _matching(timeline: Timeline, prefix: str) -> HostTable:
@@ -64,6 +75,32 @@ def _matching(timeline: Timeline, prefix: str) -> HostTable:
     )
     ranges = timeline.ranges
     return take(ranges, wanted[ranges.name] if len(ranges) else slice(0))
+
+
+def _optimizer_steps(timeline: Timeline) -> HostTable:
+    """Return a row for each range of torch's that is around an optimizer's step: from the end of
+    the one before to its own. The first begins with the first launch, or operator.
+    """
+    ranges, runtime, operators = timeline.ranges, timeline.runtime, timeline.operators
+    is_step = np.array([name.startswith(_OPTIMIZER) for name in timeline.strings], dtype=bool)
+    rows = np.flatnonzero(is_step[ranges.name]) if len(ranges) else np.empty(0, dtype=np.int64)
+    chosen: list[NDArray[np.intp]] = []
+    starts: list[Ints] = []
+    for rank in np.unique(ranges.rank[rows]).tolist():
+        own = rows[ranges.rank[rows] == rank]
+        # Of several optimizers the one with most steps has one in every step of the program.
+        own = own[ranges.name[own] == np.bincount(ranges.name[own]).argmax()]
+        begins = [runtime.start[timeline.launching & (runtime.rank == rank)]]
+        begins.append(operators.start[operators.rank == rank])
+        first = next((int(start[0]) for start in begins if len(start)), int(ranges.start[own[0]]))
+        if len(own) > 1:
+            chosen.append(own)
+            first = min(first, int(ranges.start[own[0]]))
+            starts.append(np.concatenate([[first], ranges.end[own[:-1]]]).astype(np.int64))
+    if not chosen:
+        return take(ranges, slice(0))
+    steps = take(ranges, np.concatenate(chosen))
+    return sort_table(replace(steps, start=np.concatenate(starts)))
 
 
 def find_window(timeline: Timeline, rank: int | None = None) -> Window:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.use import STRIP
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -203,16 +201,14 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
     sheet.line(f"In that time {biggest.explained}.", indent=3)
     wall = sum(use.wall_ns for use in summary.devices)
     working = sum(use.working_ns for use in summary.devices)
-    in_loop = biggest.cause not in OUTSIDE
-    share = biggest.ns / (working if in_loop else wall)
-    if share < _NEARLY_ALL:
-        if in_loop and working < wall:
+    gain = summary.gains.get(biggest.key)
+    if gain is not None and biggest.ns < _NEARLY_ALL * working:
+        whole = "the run"
+        if working < wall:
             whole = "the part between the first and the last work"
-        else:
-            whole = "the run"
         sheet.line(
-            f"Removing this alone, with the work unchanged, would make {whole}"
-            f" {ceiling(share):.2f}x as fast (Amdahl).",
+            f"Removing this alone, with the work unchanged, would make {whole} at most"
+            f" {gain:.2f}x as fast.",
             indent=3,
         )
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -37,6 +38,7 @@ DEVICE = np.dtype(
         ("occupancy", "f4"),
         ("kind", "i1"),
         ("dtype", "i1"),
+        ("process_group", "i4"),
     ]
 )
 MEMORY = np.dtype(
@@ -271,12 +273,16 @@ class Columns:
         ]
         rows["bytes"] = _integers([arg.bytes for arg in args])
         rows["dtype"] = 0
+        rows["process_group"] = -1
         for i, arg in enumerate(args):
             if arg.dtype is not None:
                 rows["dtype"][i] = dtype_of(arg.dtype)
                 rows["bytes"][i] = DTYPE_BYTES[rows["dtype"][i]] * min(
                     max(arg.sent, arg.received, 0), 1 << 50
                 )
+            if arg.group is not None:
+                # Names are small numbers, but need not be: all that counts is that they differ.
+                rows["process_group"][i] = crc32(str(arg.group).encode()) >> 1
         rows["grid"] = _integers([prod(arg.grid) if arg.grid else 0 for arg in args])
         rows["block"] = np.clip(
             _integers([prod(arg.block) if arg.block else 0 for arg in args]), 0, 1 << 30

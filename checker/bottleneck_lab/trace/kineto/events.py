@@ -72,6 +72,7 @@ class _Activity(_Shaped, gc=False, frozen=True):
     sent: int = msgspec.field(name="In msg nelems", default=0)
     received: int = msgspec.field(name="Out msg nelems", default=0)
     dtype: str | None = None
+    group: str | int | None = msgspec.field(name="Process Group Name", default=None)
 
 
 class _Args(_Activity, gc=False, frozen=True):

@@ -195,6 +195,7 @@ def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> De
             "grid",
             "block",
             "dtype",
+            "process_group",
         )
     }
     return make_table(

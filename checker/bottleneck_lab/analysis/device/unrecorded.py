@@ -1,0 +1,160 @@
+"""Stretches in which a device must have worked although no row says so.
+
+A wait returns when the work is done, and launched work runs. So a wait that goes on after all
+recorded work has ended, work that ends after the wait for it has returned, work that sits in the
+queue of an idle device, and launches without a kernel each prove that rows are missing or carry
+wrong times. Idle time there has no cause that could be named, and nothing is gained by removing it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.view import LAUNCH_CALL, named, union_of
+from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+
+LONGEST_PAUSE_NS = 1_000_000
+"""A device with work in its queue pauses for microseconds, and a waiting host wakes within some.
+Where either seems to take longer, something that ran was not recorded.
+"""
+LATE_END_NS = 100_000
+"""The clocks of host and device agree to some microseconds: work that ends this long after the wait
+for it has returned has a wrong time.
+"""
+FEW_LAUNCHES = 20
+LOST_SHARE = 0.1
+"""Where a capture starts or ends some launches have no kernel: a tenth, or more in a small capture,
+is not that.
+"""
+CONTRADICTED_SHARE = 0.1
+"""Waits of which this share return before the work that they waited for: its times are wrong."""
+_WHOLE_DEVICE = re.compile(r"DeviceSynchronize|CtxSynchronize")
+_WAITED_FOR = re.compile(
+    r"^(?:cuda|cu|hip)(?:Device|Ctx|Stream)Synchronize|^urQueueFinish|^zeCommandQueueSynchronize"
+)
+
+
+class Unrecorded(NamedTuple):
+    """The stretches of a device's idle time in which it must have worked, and what proves it: waits
+    that outlast all recorded work, of so many waits; waits that return before it.
+    """
+
+    stretches: iv.Intervals
+    waits: int
+    outlasting: int
+    contradicted: int
+
+
+def lost_launches(timeline: Timeline, rank: int | None = None) -> tuple[int, int]:
+    """Return (calls that launch a kernel, those of them that have none), of one rank or all."""
+    calls = named(timeline, timeline.runtime, LAUNCH_CALL)
+    if rank is not None:
+        calls &= timeline.runtime.rank == rank
+    return int(calls.sum()), int((calls & ~timeline.launching).sum())
+
+
+def find_unrecorded(
+    timeline: Timeline, rank: int, rows: NDArray[np.intp], idle: iv.Intervals
+) -> Unrecorded:
+    """Return the idle stretches of one device in which its rows are missing or wrong.
+
+    `rows`: the device's rows in the timeline. Work that waits in the queue is not among them: see
+    `device.use`.
+    """
+    device, runtime = timeline.device, timeline.runtime
+    worked = rows[device.kind[rows] != ActivityKind.SYNC]
+    waits = np.flatnonzero(named(timeline, runtime, _WAITED_FOR) & (runtime.rank == rank))
+    if not len(worked) or not len(runtime):
+        return Unrecorded(iv.NONE, 0, 0, 0)
+    begin, end = runtime.start[waits], runtime.end[waits]
+
+    # A wait is for the rank's work on every device: only where none ran any more did it outlast
+    # what was recorded.
+    everything = np.flatnonzero((device.rank == rank) & (device.kind != ActivityKind.SYNC))
+    busy = iv.union(device.start[everything], device.end[everything])
+    before = np.searchsorted(busy.start, end, side="left") - 1
+    reached = np.where(before >= 0, busy.end[np.maximum(before, 0)], end)
+    since = np.maximum(begin, reached)
+    long = (before >= 0) & (end - since > LONGEST_PAUSE_NS)
+    stretches = [iv.union(since[long], end[long])]
+
+    contradicted = _contradicted(timeline, worked, waits)
+    if contradicted > CONTRADICTED_SHARE * len(waits):
+        stretches.append(idle)  # where the work really ran is not known
+
+    calls, lost = lost_launches(timeline, rank)
+    if calls >= FEW_LAUNCHES and lost > LOST_SHARE * calls:
+        stretches.append(_beside_lost_launches(timeline, rank, worked, idle))
+    return Unrecorded(
+        iv.intersect(idle, iv.join(*stretches)), len(waits), int(long.sum()), contradicted
+    )
+
+
+def _contradicted(timeline: Timeline, worked: NDArray[np.intp], waits: NDArray[np.intp]) -> int:
+    """Count the waits that return before work ends that was launched before them."""
+    device, runtime = timeline.device, timeline.runtime
+    call = timeline.launched_by[worked]
+    worked, call = worked[call >= 0], call[call >= 0]
+    if len(np.unique(device.stream[worked])) > 1:
+        # A stream's wait says nothing about the others, and calls don't record which one it is.
+        names = [timeline.strings[name] for name in runtime.name[waits].tolist()]
+        waits = waits[[bool(_WHOLE_DEVICE.search(name)) for name in names]]
+    if not len(worked) or not len(waits):
+        return 0
+    order = np.argsort(runtime.end[call], kind="stable")
+    launched, ends = runtime.end[call][order], np.maximum.accumulate(device.end[worked][order])
+    last = np.searchsorted(launched, runtime.start[waits], side="right") - 1
+    late = ends[np.maximum(last, 0)] - runtime.end[waits] > LATE_END_NS
+    return int((late & (last >= 0)).sum())
+
+
+def _beside_lost_launches(
+    timeline: Timeline, rank: int, worked: NDArray[np.intp], idle: iv.Intervals
+) -> iv.Intervals:
+    """Return the gaps between two rows between whose launches another kernel was launched that has
+    no row: it would have run there.
+    """
+    device, runtime = timeline.device, timeline.runtime
+    calls = named(timeline, runtime, LAUNCH_CALL) & (runtime.rank == rank)
+    lost = runtime.start[calls & ~timeline.launching]
+    call = timeline.launched_by[worked]
+    begun = device.start[worked]
+    launch = np.where(call >= 0, runtime.start[np.maximum(call, 0)], begun)
+    after = np.searchsorted(begun, idle.end)
+    previous = np.searchsorted(begun, idle.start) - 1
+    low = np.where(previous >= 0, launch[np.maximum(previous, 0)], 0)
+    high = np.where(after < len(begun), launch[np.minimum(after, len(begun) - 1)], idle.end)
+    between = np.searchsorted(lost, high) > np.searchsorted(lost, low, side="right")
+    return iv.Intervals(idle.start[between], idle.end[between])
+
+
+def waiting_in_queue(
+    timeline: Timeline, rank: int, device: int, rows: NDArray[np.intp], idle: iv.Intervals
+) -> tuple[iv.Intervals, iv.Intervals]:
+    """Return (gaps before work that had been launched when they began; the stretches in which work
+    waited for longer than a device pauses).
+
+    In neither is the host why the device did nothing. Of the second, what another device of the
+    rank was busy in is a wait for that one.
+    """
+    begun = timeline.device.start[rows]
+    after = np.searchsorted(begun, idle.end)
+    ended = np.flatnonzero(after < len(rows))
+    call = timeline.launched_by[rows[after[ended]]]
+    ended, call = ended[call >= 0], call[call >= 0]
+    since = np.maximum(timeline.runtime.end[call], idle.start[ended])
+    long = idle.end[ended] - since > LONGEST_PAUSE_NS
+    waited = iv.Intervals(since[long], idle.end[ended[long]])
+    missing = iv.NONE
+    if long.any():
+        table = timeline.device
+        others = (table.rank == rank) & (table.device != device) & (table.kind != ActivityKind.SYNC)
+        missing = iv.subtract(waited, union_of(table, others))
+    early = ended[(timeline.runtime.end[call] <= idle.start[ended]) & ~long]
+    queued = iv.join(iv.Intervals(idle.start[early], idle.end[early]), iv.subtract(waited, missing))
+    return queued, missing
