@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.report.breakdown import wall_parts
-from bottleneck_lab.trace.timeline import DeviceTable, make_table
+from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
 from . import made_up_capture
 
@@ -20,7 +20,9 @@ def test_the_parts_sum_to_the_wall_time():
 
 
 def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
-    timeline = replace(made_up_capture.capture(), device=make_table(DeviceTable))
+    timeline = replace(
+        made_up_capture.capture(), device=make_table(DeviceTable), runtime=make_table(HostTable)
+    )
     labels = {part.label for part in wall_parts([use for use, _ in find_device_uses(timeline)])}
     assert "running operators" in labels
     assert "no operator for long" in labels
