@@ -15,7 +15,6 @@ from bottleneck_lab.analysis.device.unrecorded import (
     lost_launches,
 )
 from bottleneck_lab.analysis.device.use import DeviceUse
-from bottleneck_lab.analysis.host.view import ALLOCATION_CALL, named
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
@@ -32,8 +31,6 @@ LOST_CALLS_SHARE = 0.2
 OVERLAP_NS = 2_000
 """Rounding to microseconds makes kernels of one stream overlap by up to this."""
 OVERLAPPING_SHARE = 0.01
-START_UP_NS = 10_000_000
-"""A call before the first work that takes longer than this is named as the start-up that it is."""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -81,7 +78,7 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
     for each in missing:
         share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
         reasons.append(each.what + share)
-    return Quality(not missing, reasons, [*notes, *_start_up(timeline)], missing)
+    return Quality(not missing, reasons, notes, missing)
 
 
 def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
@@ -214,23 +211,3 @@ def _overlapping_kernels(timeline: Timeline) -> list[Missing]:
         return []
     what = f"{int(deep.sum())} kernels overlap another on the same stream, which a device cannot do"
     return [Missing(what, 1.0, ALL)]
-
-
-def _start_up(timeline: Timeline) -> list[str]:
-    """Name the driver's call that starts the device, where it lies before all work."""
-    device, runtime = timeline.device, timeline.runtime
-    if not len(device) or timeline.emulated:
-        return []
-    calls = named(timeline, runtime, ALLOCATION_CALL)
-    early = np.flatnonzero(calls & (runtime.end <= device.start[0]))
-    if not len(early):
-        return []
-    longest = early[(runtime.end - runtime.start)[early].argmax()]
-    took = int(runtime.end[longest] - runtime.start[longest])
-    if took < START_UP_NS:
-        return []
-    name = timeline.strings[int(runtime.name[longest])]
-    return [
-        f"before the first work, {name} took {took / 1e6:.0f} ms: that is the start of the device's"
-        " driver, once per process"
-    ]

@@ -12,6 +12,7 @@ from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
+from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMPUTING
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -175,7 +176,7 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
         size = ""
         if row.bytes:
             size = f" of {words.format_bytes(row.bytes)}"
-        often = f", {row.calls_per_step:.3g} per step"
+        often = f", {row.calls_per_step:.3g} per step" if summary.steps else f", {row.calls} times"
         if row.collective == "broadcast" and row.calls_per_step >= 1:
             buffers = " (DDP's buffers: broadcast_buffers)"
         else:
@@ -184,6 +185,21 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
             (f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers, row.total_ns)
         )
     return rows
+
+
+def describe_late_ranks(summary: Summary) -> list[tuple[str, str, int, int]]:
+    """Return (the rank that others waited for in collectives, what made it late, the waiting, ns,
+    and in how many collectives), longest first; empty where ranks were not matched.
+    """
+    waits = summary.collective_waits
+    rows = []
+    for row in waits.late if waits else ():
+        because = _LATE.get(row.doing) or f"idle: {CAUSE_OF[row.doing].label}"
+        rows.append((f"rank {row.rank}", because, row.waiting_ns, row.times))
+    return rows
+
+
+_LATE = {COMPUTING: "computing for longer", BEFORE_ITS_STEP: "a step that began later"}
 
 
 def describe_lines(summary: Summary) -> str:

@@ -8,7 +8,11 @@ from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
-from bottleneck_lab.report.breakdown import costly_operators, describe_lines
+from bottleneck_lab.report.breakdown import (
+    costly_operators,
+    describe_late_ranks,
+    describe_lines,
+)
 from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
@@ -46,8 +50,24 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
             count = f"{use.kernels_per_step:,.0f} kernels per step"
         else:
             count = f"{use.kernels:,} kernels"
+        if len(summary.ranks) > 1:
+            count = f"rank {use.rank}: {count}"
         text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+
+
+def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
+    """Print who was waited for in collectives, and what made it late."""
+    rows = describe_late_ranks(summary)
+    if not rows or summary.collective_waits is None:
+        return
+    sheet.line("Who waited for whom, summed over the ranks that waited:", indent=2)
+    for rank, because, ns, times in rows[:TOP]:
+        length = sheet.safe(words.format_duration(ns))
+        often = f"{times} collective{'s' * (times != 1)}"
+        sheet.path(f"{length:>9} for {rank}, {because} ({often})", indent=3)
+    transfer = words.format_duration(summary.collective_waits.transfer_ns)
+    sheet.line(f"{transfer} of it is transfer.", indent=3)
 
 
 def print_memory(sheet: Sheet, summary: Summary) -> None:
@@ -56,6 +76,8 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
         sheet.heading("Memory held over time")
     for use in summary.memory[:TOP]:
         where = "host" if use.device < 0 else f"device {use.device}"
+        if len(summary.ranks) > 1:
+            where = f"rank {use.rank}, {where}"
         levels = sheet.strip(
             [level / max(use.peak_bytes, 1) for level in use.levels_bytes],
             max(20, sheet.width - 16),

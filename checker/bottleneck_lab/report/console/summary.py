@@ -23,6 +23,7 @@ from bottleneck_lab.report.console.lists import (
     gap_order,
     print_findings,
     print_gap,
+    print_late_ranks,
     print_launches,
     print_lines,
     print_memory,
@@ -73,6 +74,8 @@ def render_summary(summary: Summary, console: Console) -> None:
                 print_gap(sheet, summary, gap)
         if lead.cause == "launch":
             print_launches(sheet, summary)
+        if lead.key == "communication":
+            print_late_ranks(sheet, summary)
     print_memory(sheet, summary)
     print_workers(sheet, summary)
     print_serving(sheet, summary)

@@ -190,8 +190,8 @@ def findings_section(summary: Summary) -> Section:
             tag("p", "Nothing stands out: no detector found a known bottleneck."),
         )
     lead = (
-        "Ranked by the time they cost. The gain is what removing a finding entirely would bring"
-        " (Amdahl's law)."
+        "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
+        " bring, by what waits for what in the recording."
     )
     drawn = []
     for finding in summary.findings:

@@ -13,6 +13,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     costly_operators,
     describe_collectives,
+    describe_late_ranks,
     describe_lines,
 )
 from bottleneck_lab.report.kernel_names import short_name, short_names
@@ -284,8 +285,19 @@ def ranks_table(summary: Summary) -> Markup | None:
         ]
         for row in summary.stragglers
     ]
-    head = ["rank", "own work per step", "longer than the median", "share of a step"]
+    work = "own work per step" if summary.steps else "own work"
+    head = ["rank", work, "longer than the median", "share of it"]
     return _table(head, cells, "Ranks side by side", numeric=range(1, 4))
+
+
+def late_ranks_table(summary: Summary) -> Markup | None:
+    """Render who was waited for in collectives, and what made it late."""
+    cells = [
+        [rank, because, words.format_duration(ns), f"{times:,}"]
+        for rank, because, ns, times in describe_late_ranks(summary)[:TOP]
+    ]
+    head = ["waited for", "late because of", "waiting, all ranks", "collectives"]
+    return _table(head, cells, "Who waited for whom", numeric=(2, 3))
 
 
 def _device(summary: Summary, rank: int, device: int) -> str:
@@ -331,4 +343,5 @@ NARROW: tuple[Callable[[Summary], Markup | None], ...] = (
     collectives_table,
     memory_tables,
     ranks_table,
+    late_ranks_table,
 )
