@@ -4,7 +4,7 @@ the target.
     python benchmarks/verdict_seconds.py [--lab roofline …] [--work tenth …] [--repeat 3]
     python benchmarks/verdict_seconds.py --beside ../old-checkout     # both sides, pair by pair
 
-Prints one row a work: the median seconds of its check, their phases (measure/clock.py says what each
+Prints one row a work: median seconds of its check, their phases (measure/clock.py says what each
 is), and the outcome. With `--beside` each check is also made with another checkout's package, one
 right after the other, so that both meet the same machine. Work at a tenth is made where it can be
 made without knowing the lab: of a lab that answers calls, the shipped code whose every call is

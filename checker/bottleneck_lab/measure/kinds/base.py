@@ -113,7 +113,7 @@ class Kind(Generic[S]):
         return own
 
     def run_note(self, device: Device) -> str:  # noqa: ARG002 - for kinds to override
-        """Return a sentence for `lab run` to print before it starts, after the file and the device."""
+        """Return a sentence that `lab run` prints before it starts, after file and device."""
         return ""
 
     def program(self, lab: Lab, device: Device, tool: str | None = None) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override

@@ -55,7 +55,7 @@ def child_parser() -> argparse.ArgumentParser:
 
 
 def run_child(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
-    """Do the work. An exception is shown as the learner's own and ends this process with status 1."""
+    """Do the work. An exception is shown as the learner's own, and this process ends."""
     try:
         work(options)
     except Exception as error:

@@ -104,6 +104,7 @@ class Bench(ABC, Generic[S]):
 
         Raises VerifierFault if it hardly answers any.
         """
+        # Blocks instead of one mean: a stall of the machine spoils one of them, and the median not.
         rates = self.rates(*self.closed(server, self.closed_s))
         if not rates:
             raise VerifierFault(

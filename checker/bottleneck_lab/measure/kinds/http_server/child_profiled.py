@@ -92,6 +92,7 @@ def run_server(served: Served) -> None:
     threading.Thread(target=_serve_to_the_end, args=(served,), daemon=True).start()
     obey(served)
     served.end()
+    # Not `sys.exit`: threads that the server has started could keep this process alive.
     os._exit(0)
 
 

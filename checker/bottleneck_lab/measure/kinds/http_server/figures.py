@@ -35,6 +35,7 @@ def rates(level: Level) -> list[float]:
     begin_ns, end_ns = level.begun_ns[0] + WARM_UP_S * 1e9, level.begun_ns[-1]
     ended = np.sort(level.ended_ns[level.status == OK])
     ended = ended[(ended >= begin_ns) & (ended <= end_ns)]
+    # A slow server answers less than once a block: then each block is one answer.
     size = max(1, (len(ended) - 1) // BLOCKS)
     edges = ended[::size]
     return [float(size * 1e9 / gap) for gap in np.diff(edges) if gap > 0]

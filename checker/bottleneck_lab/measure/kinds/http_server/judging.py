@@ -74,6 +74,7 @@ def check_answers(
     """
     if all_of is not None and (problem := refused(level, all_of)):
         return problem
+    # Which ones is drawn only now, when all the answers are there.
     answered = np.flatnonzero(level.status == OK)
     for number in np.sort(rng.permutation(answered)[:judged]):
         if problem := requests.wrong(int(level.requests[number]), level.replies[number]):

@@ -128,6 +128,7 @@ def serve_locally(
     status = stream(
         command, context.workspace, context.janitor, on_line, temporary, tuple(fds.values())
     )
+    # The server has ended. Whoever still loads it must notice, so both ends close before the join.
     os.close(theirs)
     launch.end()
     worker.join()
@@ -147,6 +148,7 @@ def _work(
     """Wait until the server answers, do the work, and end the server."""
     try:
         level = load.closed(server.address, 1, 0.1, server.follow, patience_s=FIRST_ANSWER_S)
+        # Without an answer the server's own output says what is wrong.
         if (level.status == OK).any():
             work(server)
     except LabError as problem:

@@ -1,4 +1,4 @@
-"""Run and profile a server (`lab run`, `lab profile`): as in a check, without secrets or sandbox."""
+"""Run and profile a server (`lab run`, `lab profile`) as a check does, in the learner's folder."""
 
 from __future__ import annotations
 

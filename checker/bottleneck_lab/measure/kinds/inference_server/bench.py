@@ -128,6 +128,7 @@ def preprocess_s(context: Context[InferenceServerSettings], bench: InferenceBenc
         context, "reference", context.pristine(), "judge.py", limits_of(context.settings)
     ) as session:
         times_s, server = [], CHOICES[bench.triton is not None]
+        # The median of several: one may fall on a moment in which something else ran.
         for _ in range(CALIBRATIONS):
             files = [
                 bench.strips.file(picture)

@@ -125,6 +125,7 @@ class ServingDevice(Device):
     def _from_verifier(self) -> None:
         message = self.verifier.receive(10)
         if isinstance(message, Score):
+            # What a server has left in the queue runs first.
             while self.running or self.queue:
                 self._advance()
             scores = []

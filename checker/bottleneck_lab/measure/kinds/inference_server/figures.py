@@ -19,6 +19,7 @@ def blocks(level: Level, batches: Sequence[Ran]) -> list[list[Ran]]:
     """
     begin_ns, end_ns = level.begun_ns[0] + WARM_UP_S * 1e9, level.begun_ns[-1]
     run = [batch for batch in batches if begin_ns <= batch.ended_ns <= end_ns]
+    # Each block needs a batch before it, so one batch more than blocks.
     size = max(1, (len(run) - 1) // BLOCKS)
     return [run[at : at + size + 1] for at in range(0, len(run) - size, size)]
 

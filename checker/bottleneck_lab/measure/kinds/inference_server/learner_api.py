@@ -60,6 +60,7 @@ class Model:
             offset = slot * (self._arena.size // SLOTS)
             self._arena.view(images.dtype, images.shape, offset)[...] = images
         with self._range("infer"):
+            # Noted before it is sent: the answer could arrive first. One thread sends at a time.
             with self._sending:
                 self._answers[slot] = answer
                 self._channel.send(Infer(slot, str(images.dtype), len(images)))

@@ -73,6 +73,7 @@ def start_device(context: Context[InferenceServerSettings], sizing: Sizing) -> D
     fits this GPU and CPU.
     """
     device = _launch(context, sizing)
+    # An emulated device takes exactly what was wanted; only a GPU can be off.
     ratio = device.step_s / sizing.batch_s
     if not SHARES[0] <= ratio <= SHARES[1]:
         device.close()

@@ -84,6 +84,7 @@ class Accelerator:
         """
         with self._range("h2d"):
             samples, labels = np.asarray(samples), np.asarray(labels, dtype=np.int64)
+            # Here, with a sentence; the device itself would only call the message malformed.
             self._require_batch(samples, labels)
             while not self._free:
                 self._note(self.channel.receive(None))

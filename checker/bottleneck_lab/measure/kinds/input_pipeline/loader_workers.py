@@ -100,6 +100,7 @@ class _Recorder:
         while True:
             time.sleep(INTERVAL_S)
             frame = sys._current_frames().get(self._thread)
+            # Between two batches a worker waits for indices: that is not the data set's time.
             if self._running and frame is not None:
                 self._note(_own_calls(frame), time.time_ns())
 

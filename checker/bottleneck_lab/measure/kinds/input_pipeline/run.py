@@ -80,6 +80,7 @@ def run_script(
             options = trace_options(trace, context.device) if trace else []
             status = _run_child(context, device, on_line, options)
         finally:
+            # The end of the device ends the thread: it waits on the device's channel.
             device.end()
             server.join()
     return status, seen, device.step_s

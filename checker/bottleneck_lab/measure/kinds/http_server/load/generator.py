@@ -145,6 +145,7 @@ class Generator:
         start_ns = self._clock()
         self._until_ns = start_ns + round(self.plan.seconds * 1e9)
         due = [start_ns + each for each in self.plan.due_ns]
+        # In a closed loop each client sends its first request; `_note` sends the others.
         for _ in range(self.plan.clients):
             self._send(self._clock())
         while len(self.begun_ns) < len(due) or self._clock() < self._until_ns:
@@ -191,8 +192,10 @@ class Generator:
             message = self._ready[1] if self._ready[0] == number else self._compose(number)
             connection.begin(number, message)
         except OSError:
+            # It was counted only if there was a connection to send it on.
             self._running -= self.status[number] == LOST
             return
+        # Half of the message has been sent, and the client is gone.
         if number in self.plan.leaves:
             self._drop(connection)
         else:
@@ -220,6 +223,7 @@ class Generator:
             if event & select.EPOLLOUT:
                 connection.flush()
                 self._watch(connection)
+            # Anything but room to write: an answer, an error, or the end of the connection.
             alive = connection.read() if event & ~select.EPOLLOUT else True
         except (OSError, httptools.HttpParserError):
             alive = False
@@ -233,6 +237,7 @@ class Generator:
         self.ended_ns[number], self.status[number] = self._clock(), connection.status
         self.replies[number] = connection.body
         self._running -= 1
+        # Kept open for the next request, as real clients do.
         if alive and connection.may_go_on():
             self._idle.append(connection)
         else:

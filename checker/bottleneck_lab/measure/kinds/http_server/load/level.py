@@ -55,6 +55,8 @@ class Level:
         """Return the seconds from when each request was due to its answer; infinite if there was
         none.
         """
+        # From when it was due, not from when it was sent: what a late generator adds is seen, and
+        # not the server's to gain.
         answered = (self.status == OK) & (self.ended_ns > 0)
         return np.where(answered, (self.ended_ns - self.begun_ns) / 1e9, math.inf)
 

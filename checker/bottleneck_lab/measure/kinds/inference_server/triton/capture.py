@@ -148,6 +148,7 @@ def _take(folder: Path, name: str) -> None:
     when = folder / _WHEN
     while not when.exists():
         time.sleep(LOOK_S)
+    # The order names the moment: all processes begin at once, however late each reads it.
     begin_s, seconds = map(float, when.read_text().split())
     time.sleep(max(0.0, begin_s - time.monotonic()))
     unfinished = folder / f"{name}.unfinished{_TRACE}"
@@ -187,6 +188,7 @@ def merge(traces: Iterable[Path], notes: list[str], merged: Path) -> None:
             content = json.load(file)
         events = content.pop("traceEvents")
         whole = {**content, **whole}
+        # Each process counts from a time of its own.
         later_us = (int(content["baseTimeNanoseconds"]) - int(whole["baseTimeNanoseconds"])) / 1000
         whole["traceEvents"] += [_placed(event, later_us, _model_of(trace)) for event in events]
     unfinished = merged.with_name(f"unfinished-{merged.name}")

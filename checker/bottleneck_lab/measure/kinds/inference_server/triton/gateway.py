@@ -63,6 +63,7 @@ class Gateway:
 
     def close(self) -> None:
         """End the server; its end is no longer reported."""
+        # Never released, so that `_serve` does not take the end for a failure.
         self._changing.acquire()
         self._server.close()
 
@@ -100,6 +101,7 @@ class Gateway:
             )
             return False
         body = await reader.readexactly(length)
+        # Triton is being started again: the client waits, and gets no error.
         while self._changing.locked():
             await asyncio.sleep(0.02)
         if (method, path) == ("POST", "/classify"):

@@ -34,6 +34,7 @@ class TritonPythonModel:
         images = [
             pb_utils.get_input_tensor_by_name(request, "images").as_numpy() for request in requests
         ]
+        # One batch for the device, cut again into an answer for each request.
         scores = np.split(
             self._model(np.concatenate(images)), np.cumsum([len(each) for each in images])[:-1]
         )

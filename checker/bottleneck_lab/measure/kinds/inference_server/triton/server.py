@@ -148,6 +148,7 @@ class Tritonserver:
             )
         deadline = time.monotonic() + READY_S
         while not self._is_ready():
+            # A model that cannot be loaded ends the server, with the reason in its log.
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise TritonError(self.last_words())
             time.sleep(0.05)
