@@ -177,14 +177,6 @@ def probe_python() -> list[Requirement]:
     ]
 
 
-def _package(name: str, distribution: str, unlocks: str, need: Need, remedy: str) -> Requirement:
-    try:
-        version = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return Requirement(name, False, "not installed", unlocks, need, remedy)
-    return Requirement(name, True, version, unlocks, need)
-
-
 def probe_packages() -> list[Requirement]:
     """Check the Python packages that labs and tools need."""
     rows: tuple[tuple[str, str, str, Need, str], ...] = (
@@ -196,7 +188,16 @@ def probe_packages() -> list[Requirement]:
         ("ncu-report", "ncu-report", "reading .ncu-rep files at full precision", "optional", "ncu"),
         ("NVML", "nvidia-ml-py", "the GPUs in `lab monitor`", "optional", "gpu"),
     )
-    return [_package(*row[:4], install_command(row[4])) for row in rows]
+    checked = []
+    for name, distribution, unlocks, need, extra in rows:
+        try:
+            version = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            remedy = install_command(extra)
+            checked.append(Requirement(name, False, "not installed", unlocks, need, remedy))
+        else:
+            checked.append(Requirement(name, True, version, unlocks, need))
+    return checked
 
 
 def probe_gpu() -> list[Requirement]:
@@ -269,7 +270,7 @@ def list_obstacles(gpu: GpuState) -> list[Requirement]:
 
 
 def probe_counters() -> Requirement:
-    """Return True if ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are
+    """Check whether ncu may read counters. The driver refuses it (ERR_NVGPUCTRPERM) when they are
     kept for administrators.
 
     Source: the driver's own /proc/driver/nvidia/params and NVIDIA's page on ERR_NVGPUCTRPERM.
@@ -277,24 +278,18 @@ def probe_counters() -> Requirement:
     restricted = (
         _DRIVER_PARAMETERS.exists() and "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
     )
-    refused = restricted and not _is_administrator()
-    state = "allowed"
-    if refused:
-        state = "refused: ERR_NVGPUCTRPERM"
-    remedy = ""
-    if refused:
-        remedy = COUNTERS_REMEDY
-    return Requirement(
-        "GPU counters", not refused, state, "ncu's metrics of a kernel", "optional", remedy
-    )
-
-
-def _is_administrator() -> bool:
-    """Return True if this process has CAP_SYS_ADMIN, which root in a container lacks."""
+    # Root in a container lacks CAP_SYS_ADMIN, which is what the driver asks for.
     effective = next(
         line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff")
     )
-    return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+    administrator = bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+    refused = restricted and not administrator
+    state, remedy = "allowed", ""
+    if refused:
+        state, remedy = "refused: ERR_NVGPUCTRPERM", COUNTERS_REMEDY
+    return Requirement(
+        "GPU counters", not refused, state, "ncu's metrics of a kernel", "optional", remedy
+    )
 
 
 def probe_program(name: str, option: str, unlocks: str) -> Requirement:
@@ -399,16 +394,17 @@ def probe_sizes() -> list[Requirement]:
         ("disk", free, 2.0, "GiB free", "data sets and captures", need_disk),
         ("/dev/shm", shared_gib, 0.5, "GiB", for_shared, need_shared),
     ]
-    return [_size(*row) for row in rows]
-
-
-def _size(
-    name: str, value: float, least: float, unit: str, unlocks: str, remedy: str
-) -> Requirement:
-    enough = value >= least
-    return Requirement(
-        name, enough, f"{value:.3g} {unit}", unlocks, "required", "" if enough else remedy
-    )
+    return [
+        Requirement(
+            name,
+            value >= least,
+            f"{value:.3g} {unit}",
+            unlocks,
+            "required",
+            "" if value >= least else remedy,
+        )
+        for name, value, least, unit, unlocks, remedy in rows
+    ]
 
 
 def probe_data() -> list[Requirement]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*$")
 _MPI = {"mpirun", "mpiexec", "orterun"}
-_TORCH_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
+_TORCH_MODULES = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"))
 _FLAGS_WITH_VALUE = {"-X", "-W"}
 
 
@@ -55,7 +55,7 @@ def split(program: tuple[str, ...], python: str) -> Launch:
     start = 0
     if name == "torchrun":
         start = 1
-    elif is_python(program[0]) and _is_torch_module(program[1:3]):
+    elif is_python(program[0]) and program[1:3] in _TORCH_MODULES:
         start = 3
     if not start:
         return Launch((), program)
@@ -81,10 +81,6 @@ def is_python(word: str) -> bool:
     return bool(_PYTHON.match(Path(word).name))
 
 
-def _is_torch_module(words: tuple[str, ...]) -> bool:
-    return len(words) == 2 and words[0] == "-m" and words[1] in _TORCH_MODULES
-
-
 def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[str]] | None:
     """Return (interpreter with its flags, what it runs with its arguments) for anything that is
     Python; None for anything else.
@@ -103,17 +99,10 @@ def as_python(program: tuple[str, ...], python: str) -> tuple[list[str], list[st
     if program[0].endswith(".py"):
         return [python], list(program)
     installed = shutil.which(program[0])
-    owner = None
-    if installed:
-        owner = _shebang(Path(installed))
-    if owner:
-        return ([owner], [str(installed), *program[1:]])
-    return None
-
-
-def _shebang(path: Path) -> str | None:
-    with path.open("rb") as file:
-        words = file.readline(256).decode("utf-8", "replace").removeprefix("#!").split()
-    if len(words) == 1 and is_python(words[0]):
-        return words[0]
+    if installed is None:
+        return None
+    with Path(installed).open("rb") as file:
+        shebang = file.readline(256).decode("utf-8", "replace").removeprefix("#!").split()
+    if len(shebang) == 1 and is_python(shebang[0]):
+        return [shebang[0]], [installed, *program[1:]]
     return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,31 +118,22 @@ def read_gpu(nvml: Any, index: int) -> Gpu:
 def read_host() -> Host:
     """Read CPU and memory, now; the CPU's share is since the last call."""
     memory = psutil.virtual_memory()
+    pressure = {}
+    for kind in ("cpu", "io", "memory"):
+        # Kernels without CONFIG_PSI, and containers that hide it, lack these files.
+        with suppress(OSError):
+            line = (Path("/proc/pressure") / kind).read_text(encoding="ascii").split("\n", 1)[0]
+            for part in line.split():
+                if part.startswith("avg10="):
+                    pressure[kind] = float(part.removeprefix("avg10=")) / 100
     return Host(
         cpu_share=psutil.cpu_percent(interval=None) / 100,
         cores=psutil.cpu_count() or 1,
         memory_used_bytes=int(memory.total - memory.available),
         memory_total_bytes=int(memory.total),
         load=psutil.getloadavg()[0],
-        pressure={
-            kind: share
-            for kind in ("cpu", "io", "memory")
-            if (share := _pressure(kind)) is not None
-        },
+        pressure=pressure,
     )
-
-
-def _pressure(kind: str) -> float | None:
-    try:
-        line = (Path("/proc/pressure") / kind).read_text(encoding="ascii").split("\n", 1)[0]
-    except OSError:
-        return None
-    averages = [
-        field.removeprefix("avg10=") for field in line.split() if field.startswith("avg10=")
-    ]
-    if averages:
-        return float(averages[0]) / 100
-    return None
 
 
 def read_steps(path: Path) -> float | None:

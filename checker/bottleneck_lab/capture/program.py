@@ -72,7 +72,16 @@ def record(request: Request) -> Captured:
     if not files:
         raise explain(request, ended, outcomes)
     if not any(_holds_work(request.out / name) for name in files):
-        raise _idle(ended)
+        if ended.status:
+            raise CaptureError(
+                f"The program {ended.why()} before its first torch operator:\n{ended.last_lines()}",
+                "Run the program without the profiler first.",
+            )
+        raise CaptureError(
+            "The program called no torch operator in its own process, so there is nothing to show.",
+            "If it starts other processes that do the work, profile those; `--tool nsys` follows"
+            " every process.",
+        )
     if request.options.tensorboard:
         # The same traces under the names that TensorBoard's profiler plugin looks for.
         folder = request.out / "tensorboard"
@@ -135,16 +144,3 @@ def _holds_work(trace: Path) -> bool:
     """
     with gzip.open(trace, "rb") as file:
         return any(b'"cpu_op"' in line or b'"kernel"' in line for line in file)
-
-
-def _idle(ended: CommandEnd) -> CaptureError:
-    if ended.status:
-        return CaptureError(
-            f"The program {ended.why()} before its first torch operator:\n{ended.last_lines()}",
-            "Run the program without the profiler first.",
-        )
-    return CaptureError(
-        "The program called no torch operator in its own process, so there is nothing to show.",
-        "If it starts other processes that do the work, profile those; `--tool nsys` follows every"
-        " process.",
-    )

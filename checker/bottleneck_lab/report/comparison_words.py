@@ -154,11 +154,12 @@ def format_change_time(ns: float) -> str:
 
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
     """Return the changes of one group that are worth a line."""
-    changes = [change for change in comparison.changes if change.group == group]
-    return [change for change in changes if group in ALWAYS or _worth_a_line(change)][:TOP]
-
-
-def _worth_a_line(change: FigureChange) -> bool:
-    if change.outcome == "cannot tell":
-        return not 1 / _MUCH < change.ratio < _MUCH
-    return change.outcome != "same" or bool(change.was)
+    shown = []
+    for change in comparison.changes:
+        if change.outcome == "cannot tell":
+            worth = not 1 / _MUCH < change.ratio < _MUCH
+        else:
+            worth = change.outcome != "same" or bool(change.was)
+        if change.group == group and (worth or group in ALWAYS):
+            shown.append(change)
+    return shown[:TOP]

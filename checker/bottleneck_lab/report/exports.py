@@ -36,7 +36,8 @@ class Report:
     warning: str = ""
 
 
-def _page(report: Report, target: Path) -> None:
+def write_page(report: Report, target: Path) -> None:
+    """Write the page."""
     page = render_html(
         title=report.title,
         capture=report.capture,
@@ -49,11 +50,13 @@ def _page(report: Report, target: Path) -> None:
     write_file(page.encode(), target)
 
 
-def _summary(report: Report, target: Path) -> None:
+def write_summary(report: Report, target: Path) -> None:
+    """Write the summary as JSON."""
     write_file(msgspec.json.encode(report.capture.summary) + b"\n", target)
 
 
-def _verdict(report: Report, target: Path) -> None:
+def write_verdict(report: Report, target: Path) -> None:
+    """Write the latest verdict as Markdown. Raises UsageError before the first check."""
     if not report.attempts:
         raise UsageError(
             "Nothing was checked yet, so there is no verdict to write.", "Run `lab check` first."
@@ -61,7 +64,8 @@ def _verdict(report: Report, target: Path) -> None:
     write_file(markdown.render_verdict(report.attempts[-1]).encode(), target)
 
 
-def _tables(report: Report, target: Path) -> None:
+def write_tables(report: Report, target: Path) -> None:
+    """Write a folder of Parquet files. Raises MachineError without pyarrow."""
     write_parquet(report.capture.timeline, target)
 
 
@@ -75,10 +79,10 @@ class Export:
 
 
 EXPORTS = (
-    Export(".html", "the page, as --html", _page),
-    Export(".json", "the summary", _summary),
-    Export(".md", "the latest verdict as Markdown", _verdict),
-    Export(".parquet", "a folder with a Parquet file per table", _tables),
+    Export(".html", "the page, as --html", write_page),
+    Export(".json", "the summary", write_summary),
+    Export(".md", "the latest verdict as Markdown", write_verdict),
+    Export(".parquet", "a folder with a Parquet file per table", write_tables),
 )
 ENDINGS = "; ".join(f"{export.ending}: {export.holds}" for export in EXPORTS)
 

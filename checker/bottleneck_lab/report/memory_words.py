@@ -50,27 +50,21 @@ def describe_refusal(refusal: FailedAllocation) -> str:
 
 def holder_cells(row: Holder) -> list[str]:
     """Return one line of the table, in the order of COLUMNS."""
+    growth = ""
+    if row.grows and row.growth_bytes_per_step:
+        growth = f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
+    elif row.grows:
+        growth = f"+{words.format_bytes(row.growth_bytes)}"
+    freed = f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, by {row.freed_at}"
+    if not row.allocated:
+        freed = "allocated before the recording"
+    elif not row.freed_at:
+        freed = f"none of {row.allocated:,} blocks"
     return [
         row.line,
         words.format_bytes(row.held_bytes),
         f"{row.blocks:,}",
         words.format_bytes(row.peak_bytes),
-        _growth(row),
-        _freed(row),
+        growth,
+        freed,
     ]
-
-
-def _growth(row: Holder) -> str:
-    if not row.grows:
-        return ""
-    if row.growth_bytes_per_step:
-        return f"+{words.format_bytes(row.growth_bytes_per_step)} per step"
-    return f"+{words.format_bytes(row.growth_bytes)}"
-
-
-def _freed(row: Holder) -> str:
-    if not row.allocated:
-        return "allocated before the recording"
-    if not row.freed_at:
-        return f"none of {row.allocated:,} blocks"
-    return f"{words.format_share(row.freed_share)} of {row.allocated:,} blocks, by {row.freed_at}"

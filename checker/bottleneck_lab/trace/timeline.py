@@ -338,8 +338,6 @@ def sort_table(table: Table) -> Table:
         return type(table)(
             **{column.name: _alone(getattr(table, column.name)) for column in fields(table)}
         )
-    # Rows that do not start later than all before them and earlier than all behind them. The
-    # others stand where any sort leaves them.
     # Rows that do not start later than all before them and earlier than all behind them are out
     # of place; any sort leaves the others where they stand.
     stay = np.ones(len(start), dtype=bool)

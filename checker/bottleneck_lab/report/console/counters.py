@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.analysis.counters.kernel_counters import (
-    Figure,
     Pair,
     furthest_behind,
 )
@@ -79,11 +78,10 @@ def _print_figures(sheet: Sheet, pair: Pair) -> None:
         cells = [figure, *([pair.library.figure(figure.id)] if pair.library else [])]
         row = Text("  " + sheet.safe(f"{figure.label:{_LABEL}}"))
         for cell in cells:
-            row.append(f"{_value(cell):>{_COLUMN}}", style=_STYLES[cell.grade] if cell else "")
+            if cell is None:
+                row.append(f"{'not recorded':>{_COLUMN}}")
+                continue
+            poor = " poor" if cell.grade == "poor" else ""  # colour is only a second sign
+            figure_text = f"{cell.value:.3g}{cell.unit}{poor}"
+            row.append(f"{figure_text:>{_COLUMN}}", style=_STYLES[cell.grade])
         sheet.write(row + Text(sheet.safe(f"{figure.wanted:>{_COLUMN}}"), style="dim"))
-
-
-def _value(figure: Figure | None) -> str:
-    if figure is None:
-        return "not recorded"
-    return f"{figure.value:.3g}{figure.unit}{f' {figure.grade}' if figure.grade == 'poor' else ''}"

@@ -72,7 +72,8 @@ _ORDER = {False: 0, None: 1, True: 2}
 
 def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
     """Print what holds in one line; what fails or is open with its sentence and its bar."""
-    sign, style = _mark(sheet, criterion.holds)
+    marks = {True: (sheet.signs.right, "green"), False: (sheet.signs.wrong, "red")}
+    sign, style = ("?", "yellow") if criterion.holds is None else marks[criterion.holds]
     if criterion.holds:
         figure = _figure(criterion)
         sheet.line(
@@ -86,24 +87,11 @@ def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
     gauge = words.gauge(criterion)
     if gauge:
         width = max(12, min(36, sheet.width - 40))
-        sheet.line(
-            Text.assemble(
-                (
-                    (
-                        sheet.bar(
-                            low=gauge.low,
-                            high=gauge.high,
-                            end=gauge.end,
-                            width=width,
-                            target=gauge.target,
-                        )
-                    ),
-                    style,
-                ),
-                sheet.safe(f"  {_figure(criterion)}"),
-            ),
-            indent=3,
+        bar = sheet.bar(
+            low=gauge.low, high=gauge.high, end=gauge.end, width=width, target=gauge.target
         )
+        figure = sheet.safe(f"  {_figure(criterion)}")
+        sheet.line(Text.assemble((bar, style), figure), indent=3)
 
 
 def _figure(criterion: CriterionResult) -> str:
@@ -111,14 +99,6 @@ def _figure(criterion: CriterionResult) -> str:
     if measured and target:
         return f"{measured}, wanted {target}"
     return ""
-
-
-def _mark(sheet: Sheet, holds: bool | None) -> tuple[str, str]:
-    if holds is None:
-        return "?", "yellow"
-    if holds:
-        return (sheet.signs.right, "green")
-    return (sheet.signs.wrong, "red")
 
 
 def _print_list(sheet: Sheet, title: str, items: list[str]) -> None:

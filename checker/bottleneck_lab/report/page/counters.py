@@ -32,6 +32,11 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
         for target in worst.targets
     ]
     beside = worst.library.figure if worst.library else lambda _id: None
+    lead = "Nothing stands out."
+    if targets:
+        lead = "What to attack first is at the top of the list below the tables."
+    if blind:
+        lead = ""
     launches = []
     for pair in pairs:
         library = ""
@@ -72,16 +77,8 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
             else None
         ),
         tag("ol", targets) if targets else None,
-        lead=_lead(blind=blind, any_target=bool(targets)),
+        lead=lead,
     )
-
-
-def _lead(*, blind: bool, any_target: bool) -> str:
-    if blind:
-        return ""
-    if any_target:
-        return "What to attack first is at the top of the list below the tables."
-    return "Nothing stands out."
 
 
 def _cell(figure: Figure | None) -> str:

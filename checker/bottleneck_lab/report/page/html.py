@@ -99,44 +99,51 @@ def render_html(**content: Any) -> str:
     return _fill_page(page.title, body)
 
 
-def _check(page: PageContent) -> Section | None:
+def build_check(page: PageContent) -> Section | None:
+    """Return the newest check, if there was one."""
     if page.verdict is None:
         return None
     return verdict_section(page.verdict)
 
 
-def _prediction(page: PageContent) -> Section | None:
+def build_prediction(page: PageContent) -> Section | None:
+    """Return the prediction beside the gain, after a check."""
     if page.verdict is None:
         return None
     return prediction_section(page.verdict)
 
 
-def _time(page: PageContent) -> Section | None:
+def build_time(page: PageContent) -> Section | None:
+    """Return where the time went, for a capture."""
     if page.capture is None:
         return None
     return time_section(page.capture.summary, page.capture.times)
 
 
-def _timeline(page: PageContent) -> Section | None:
+def build_timeline(page: PageContent) -> Section | None:
+    """Return the timeline, for a capture."""
     if page.capture is None:
         return None
     packed = pack_timeline(page.capture, blind=page.blind)
     return timeline_section(packed, events=page.capture.timeline.events, blind=page.blind)
 
 
-def _counters(page: PageContent) -> Section | None:
+def build_counters(page: PageContent) -> Section | None:
+    """Return ncu's counters, for a capture that has them."""
     if page.capture is None or not page.capture.timeline.counters:
         return None
     return counters_section(page.capture.timeline, blind=page.blind)
 
 
-def _findings(page: PageContent) -> Section | None:
+def build_findings(page: PageContent) -> Section | None:
+    """Return the findings, unless they are the reader's to find."""
     if page.capture is None or page.blind:
         return None
     return findings_section(page.capture.summary)
 
 
-def _circumstances(page: PageContent) -> Section | None:
+def build_circumstances(page: PageContent) -> Section | None:
+    """Return what the figures rest on."""
     facts = dict(page.environment or {})
     if page.capture is not None:
         facts |= page.capture.timeline.facts
@@ -145,20 +152,20 @@ def _circumstances(page: PageContent) -> Section | None:
 
 # The page's sections, in order, by what its navigation calls them. A new one is one row.
 SECTIONS: dict[str, Callable[[PageContent], Section | None]] = {
-    "The check": _check,
+    "The check": build_check,
     "How it scales": lambda page: scaling_section(page.curves),
     "Who holds the memory": lambda page: memory_section(page.memory),
-    "Where the time went": _time,
+    "Where the time went": build_time,
     "Maximum batch size": lambda page: plateau_section(page.plateau),
-    "Timeline": _timeline,
-    "Kernel counters": _counters,
-    "Findings": _findings,
+    "Timeline": build_timeline,
+    "Kernel counters": build_counters,
+    "Findings": build_findings,
     "Operators and kernels": lambda page: page.capture and operators_section(page.capture.summary),
-    "Predicted and measured": _prediction,
+    "Predicted and measured": build_prediction,
     "Your predictions": lambda page: calibration_section(page.calibration),
     "Your diagnosis": lambda page: diagnosis_section(page.diagnosis),
     "Attempts": lambda page: attempts_section(page.attempts),
-    "How it was measured": _circumstances,
+    "How it was measured": build_circumstances,
 }
 
 

@@ -60,6 +60,15 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
     ]
     marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
     levels = [(level / 4, f"{level * 25}%") for level in range(5)]
+    amdahl = None
+    if ran:
+        point = ran[-1]
+        amdahl = tag(
+            "p",
+            f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, {point.lost_ms:.1f} ms"
+            f" more than on one rank. Without them it would be {point.amdahl:.2f}x as fast"
+            " (Amdahl); hiding communication cannot gain more.",
+        )
     figures = []
     for curve in curves:
         head = [
@@ -100,7 +109,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         tag("h3", "Speed-up over one rank"),
         _few_chart(ring, few),
         _legend(["ring", "ideal", "hidden", "exposed"]),
-        tag("p", _amdahl(ran[-1])) if ran else None,
+        amdahl,
         tag("h3", "Share of the ideal, to thousands of ranks"),
         _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, []),
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
@@ -109,14 +118,6 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         tag("h3", "What these figures are based on"),
         tag("ul", [tag("li", line) for line in assumptions(curves)]),
         lead=lead,
-    )
-
-
-def _amdahl(point: Point) -> str:
-    return (
-        f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, {point.lost_ms:.1f} ms more"
-        f" than on one rank. Without them it would be {point.amdahl:.2f}x as fast (Amdahl); hiding"
-        " communication cannot gain more."
     )
 
 

@@ -5,8 +5,8 @@ to text that was written once. So the bytes are cut where an event begins, and e
 read for all events at once. What does not fit exactly, down to the byte where the next event
 begins, is left to the machine that reads opcode by opcode (snapshot_pickle.py).
 
-Why it stands: it reads the events of a snapshot several times as fast as that machine alone
-(benchmarks/memory_snapshots.py; the figure is in docs/measured/README.md).
+Why it stands: a snapshot of 66 MB is read in 0.6 s, and in 37 s opcode by opcode (one process,
+one pair); whole commands are measured by benchmarks/memory_snapshots.py.
 """
 
 from __future__ import annotations
