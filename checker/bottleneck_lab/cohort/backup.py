@@ -40,6 +40,7 @@ def back_up(cohort: Cohort, file: Path) -> int:
         raise UsageError(
             f"{file} already exists.", "Choose another name: a backup is never overwritten."
         )
+    # Its final name only once it is whole: a copy job never picks up half a backup.
     partial = file.with_name(f".{file.name}.partial")
     with explained(file):
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -154,6 +154,7 @@ class Client:
             except _Unanswered as error:
                 pause_s = error.wait_s or PAUSES_S[min(tries, len(PAUSES_S) - 1)]
                 tries += 1
+                # Rather an error now than a pause after which there is no time left for a try.
                 if time.monotonic() + pause_s > end:
                     raise self._gone(error) from error
                 self._on_retry(f"{error}; trying again in {pause_s:.0f} s.")

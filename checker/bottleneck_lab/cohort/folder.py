@@ -119,6 +119,7 @@ def _create(folder: Path, config: Config) -> str:
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
     generate_key(folder / "key" / "cohort.pem")
+    # Bound into every verdict and receipt: those of another cohort do not pass here.
     identifier = token_hex(8)
     with _opened(folder, config) as cohort:
         migrate(cohort.database)
@@ -136,6 +137,7 @@ def _create(folder: Path, config: Config) -> str:
             connection.execute(tables.cohort.insert().values(values))
             new_join_code(connection, now)
             note(connection, now, "created")
+    # Last: without this file the folder is no cohort, so half a one is never opened.
     write_config(folder, config)
     return identifier
 

@@ -29,6 +29,7 @@ def render_metrics(connection: Connection, judge: VerdictReader, now: float, pag
 def _queue_gauges(connection: Connection, judge: VerdictReader, now: float) -> Iterator[str]:
     submissions, people = tables.submissions, tables.people
     states = queue_length(connection)
+    # States without submissions are reported as 0: a gauge that vanishes raises false alarms.
     by_state = {f'state="{state}"': states.get(state, 0) for state in STATES}
     yield from _gauge("submissions", "Submissions by state.", by_state)
     outcomes = Counter(

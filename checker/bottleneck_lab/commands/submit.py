@@ -87,6 +87,7 @@ def _send(
         chosen = known
     capture = _send_capture(workspace, record, client)
     submission = gather(workspace, chosen, _figures(workspace), capture)
+    # Kept before it is sent: if the answer is lost, the next try is the same request.
     keep_unsent(submission)
     accepted = client.submit(submission)
     problem = receipt_problem(

@@ -22,7 +22,6 @@ from bottleneck_lab.cohort.grading.spreadsheets import Cell, write_csv
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.room import altered_records
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import MachineError, UsageError
 
@@ -354,13 +353,13 @@ def export_grades(
     leave this house should not rest on it unnoticed. With `allow_altered` such a submission scores
     nothing, and the exports that have a column for it say so.
     """
-    judge = verdict_reader_of(cohort.public_key)
-    altered = altered_records(connection, judge.altered(connection))
+    grades = load_grades(connection, verdict_reader_of(cohort.public_key))
+    altered = [(grade, handle) for grade in grades for handle in grade.altered]
     if altered and not allow_altered:
-        first = altered[0]
+        first, handle = altered[0]
         others = f", and {len(altered) - 1} more" if len(altered) > 1 else ""
         raise MachineError(
-            f"The record of {first.name}'s submission {first.submission} in {first.lab}{others} is"
+            f"The record of {first.student.name}'s submission {handle} in {first.lab}{others} is"
             " not what this cohort signed.",
             "Find out who changed the database. `lab cohort regrade SUBMISSION` measures again, a"
             " backup restores; --allow-altered (on the page: ?altered=include) exports all the"
@@ -384,7 +383,7 @@ def export_grades(
         return str(connection.execute(query).scalar() or "")
 
     book = Gradebook(
-        load_grades(connection, judge),
+        grades,
         list(load_labs()),
         lambda handle: files_of(cohort.blobs.get(rows[handle].blob)),
         lambda handle: str(rows[handle].receipt),

@@ -176,6 +176,7 @@ def load_grades(
     for one in judge.latest(connection, *([] if person is None else [learner == person])):
         judged.setdefault((one.person, one.lab), []).append(one)
     grades = []
+    # Every pair, also without a submission: an export has a line for whoever did nothing.
     for student in students:
         for lab in load_labs():
             key = (student.id, lab)

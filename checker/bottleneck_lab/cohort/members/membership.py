@@ -39,6 +39,7 @@ def _write(name: str, data: bytes) -> Path:
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
+    # By the umask, not by chmod afterwards: the token is readable for nobody else at any moment.
     previous = os.umask(0o077)
     try:
         with locked(folder / "lock", "lab"):
@@ -114,6 +115,7 @@ def same_key(submission: Submission) -> Submission:
         earlier = msgspec.json.decode(file.read_bytes(), type=Submission)
     except (OSError, msgspec.DecodeError):
         return submission
+    # Counts of hints and checks may have risen since; the work itself is what must be the same.
     names = ("lab", "lab_hash", "device", "files", "capture")
     same = all(getattr(earlier, name) == getattr(submission, name) for name in names)
     return msgspec.structs.replace(submission, key=earlier.key) if same else submission

@@ -58,6 +58,8 @@ def as_person(row: Any) -> Person:
 
 def clean(text: str, most: int = MAX_NAME) -> str:
     """Return text that somebody typed on one line, without control and direction characters."""
+    # Category C are control, format and private characters (direction overrides among them), Z are
+    # separators; NFC makes two ways of typing an accent one name.
     kept = "".join(
         char
         for char in unicodedata.normalize("NFC", text)
@@ -344,6 +346,7 @@ def use_link(connection: Connection, token: str, at: float) -> Person | None:
     fresh = (
         (links.c.token_sha256 == digest(token)) & links.c.used.is_(None) & (links.c.expires > at)
     )
+    # One statement: of two browsers that open a link at once, one gets in.
     if not connection.execute(update(links).where(fresh).values(used=at)).rowcount:
         return None
     query = select(*_PERSON).join(links, links.c.person == people.c.id)
@@ -362,6 +365,7 @@ class Session(msgspec.Struct, frozen=True):
 
 def open_session(connection: Connection, person: Person, at: float) -> str:
     """Open a session and return the token for the cookie. Clears sessions that have run out."""
+    # The cookie holds the token, the database its digest: a copy of it lets nobody in.
     token, table = new_token(), tables.sessions
     connection.execute(table.delete().where(table.c.expires < at))
     connection.execute(

@@ -90,6 +90,7 @@ def claim(
     # otherwise never get it.
     if settings.paused or first is None or (slot := choose(first)) is None:
         return None
+    # The nonce goes into the signed verdict: one of an earlier attempt cannot be handed in again.
     nonce = token_hex(16)
     values = {
         "submission": first.id,
@@ -171,9 +172,11 @@ def finish(
     Raises StaleError when the lease is not valid any more, ForgedError when the document is not
     this lease's verdict as the cohort's key signed it.
     """
+    # In this order: a late runner must learn that it is late, whatever it brings.
     row = _require_valid(connection, nonce, now)
     verdict = _require_genuine(load_lease(connection, nonce), document, key)
     settings = load_settings(connection)
+    # An error of the machine is no verdict on the work: another attempt may be luckier.
     if verdict.outcome is Outcome.ERROR and row.failures + 1 < settings.max_failures:
         _requeue(connection, row, verdict.summary, settings, now)
         return
@@ -243,6 +246,7 @@ def regrade(connection: Connection, submissions: list[str], now: float) -> int:
             now,
             "requeued",
             state="queued",
+            # A further round: the unique key on submission and round keeps the old verdict.
             round=row.round + 1,
             failures=0,
             queued=now,
@@ -332,6 +336,7 @@ def _end(connection: Connection, lease: int, state: str, why: str | None, now: f
 
 def _change(connection: Connection, submission: int, now: float, kind: str, **values: Any) -> None:
     table = tables.submissions
+    # Clients that wait for a change name the version that they have seen.
     connection.execute(
         update(table).where(table.c.id == submission).values(version=table.c.version + 1, **values)
     )

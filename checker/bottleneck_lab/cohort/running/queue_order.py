@@ -49,7 +49,7 @@ def load_queue(connection: Connection) -> list[Waiting]:
     table, leases = tables.submissions, tables.leases
     query = select(*(table.c[name] for name in Waiting._fields)).where(table.c.state == "queued")
     waiting = [Waiting(*row) for row in connection.execute(query)]
-    if not waiting:
+    if not waiting:  # the usual case, asked several times a second
         return []
     running = connection.execute(
         select(table.c.person, func.count())

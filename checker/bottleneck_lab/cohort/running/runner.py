@@ -70,7 +70,7 @@ class Runner:
         while not stopping():
             self._moved = False
             self._try(self.step)
-            if not self._moved:
+            if not self._moved:  # with work at hand, the next turn comes at once
                 time.sleep(pause_s)
         self._try(self.stop)
 
@@ -96,6 +96,7 @@ class Runner:
                     leases.give_up(
                         connection, lease.nonce, "The runner was started again.", now, blame=False
                     )
+        # Folders of jobs that ended with the machine hold learners' files: none is left lying.
         kept = {lease.nonce for lease, _ in self._under_way.values()}
         for folder in self._cohort.jobs.iterdir():
             if folder.name not in kept:
@@ -153,6 +154,7 @@ class Runner:
             report_status(connection, self._status(slots, now))
         self._beat = now
         for nonce, (lease, handle) in list(self._under_way.items()):
+            # Somebody else may be measuring it already; two results would waste a slot.
             if nonce not in kept:
                 self._drop(nonce, "its lease has expired")
             elif now - lease.taken > limit_s and self._executor.poll(handle) == "running":
@@ -216,6 +218,7 @@ class Runner:
             self._clear(lease, None)
             return
         self._under_way[lease.nonce] = (lease, handle)
+        # Written at once: after a crash, the next runner finds the job by this handle.
         with self._cohort.database.writing() as connection:
             leases.set_job(connection, lease, handle)
 

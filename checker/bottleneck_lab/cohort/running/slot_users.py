@@ -73,6 +73,7 @@ def free_uids(count: int) -> list[int]:
     uids = list(range(FIRST_UID, FIRST_UID + count))
     for uid in uids:
         try:
+            # An account's own files would be open to the code under test.
             account = pwd.getpwuid(uid).pw_name
         except KeyError:
             continue

@@ -46,6 +46,7 @@ Received = TypeVar("Received", Help, Join, Submission)
 async def _read(request: Request, most_bytes: int) -> bytes:
     """Return the request's body. Raises RefusedError as soon as it is too large."""
     body = bytearray()
+    # Counted while it comes: Content-Length may be missing, or lie.
     async for part in request.stream():
         body += part
         if len(body) > most_bytes:
@@ -101,6 +102,7 @@ def _join(request: Request, message: Join) -> Joined:
 @router.post("/submissions", dependencies=[Depends(bearer)])
 async def submit(request: Request) -> Response:
     """Take in a submission, and answer once it is on the disk."""
+    # The token is looked up in the intake, together with those of other requests.
     token = bearer(request)
     state(request).requests.count(token)
     submission = await _body(request, Submission)
@@ -128,6 +130,7 @@ async def store_capture(request: Request, person: ByToken) -> Response:
     shared = state(request)
     shared.captures.count(person.handle)
     try:
+        # Few at a time, and none for long: each is held in memory until it is on the disk.
         async with shared.uploads, asyncio.timeout(UPLOAD_S):
             content = await _read(request, MAX_PACKED_BYTES)
             return answer(await run_in_threadpool(_store, request, content), 201)

@@ -30,7 +30,7 @@ STATIC = Path(__file__).with_name("static")
 
 def create_app(cohort: Cohort, url: str) -> FastAPI:
     """Make the application of an opened cohort; `url` is where learners reach it."""
-    inspect_structs()
+    inspect_structs()  # before threads decode any of them
     shared = State(cohort, url)
 
     @contextlib.asynccontextmanager
@@ -52,6 +52,7 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
         lambda _request, _error: RedirectResponse("/login", status_code=303)
     )
     app.exception_handler(LabError)(_broken)
+    # A database that restarts is no fault of the request: clients try again by themselves.
     for gone in (OperationalError, InterfaceError):
         app.exception_handler(gone)(_no_database)
     app.add_middleware(_Headers)

@@ -136,6 +136,7 @@ async def form(request: Request) -> Fields:
         else:
             fields.files[name] = await value.read()
     session = await run_in_threadpool(session_of, request)
+    # Compared in constant time: an attacker learns nothing from how long a wrong one takes.
     if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):
         raise RefusedError(
             "forbidden",
@@ -154,6 +155,7 @@ def let_in(request: Request, person: Person, where: str) -> Response:
     with database.writing() as connection:
         token = open_session(connection, person, database.clock())
     answer = RedirectResponse(where, status_code=303)
+    # Behind a TLS proxy the request itself is plain HTTP; the public URL tells.
     secure = request.url.scheme == "https" or state(request).url.startswith("https:")
     answer.set_cookie(
         COOKIE, token, httponly=True, samesite="lax", secure=secure, path="/", max_age=12 * 3600

@@ -45,6 +45,7 @@ class Hub:
 
     async def follow(self) -> None:
         """Hand on what happens, until cancelled."""
+        # Only what happens from now on: a page that opens is up to date anyway.
         last = await run_in_threadpool(self._last)
         while not self._closing:
             await asyncio.sleep(LOOK_S)
@@ -76,6 +77,7 @@ class Hub:
 
     @contextlib.contextmanager
     def _watching(self, person: Person) -> Iterator[asyncio.Queue[Event | None]]:
+        # Bounded: a page that is suspended must not collect a workshop's events in memory.
         queue: asyncio.Queue[Event | None] = asyncio.Queue(100)
         self._watchers[queue] = person
         if self._closing:
@@ -93,6 +95,7 @@ class Hub:
                 try:
                     event = await asyncio.wait_for(queue.get(), KEEP_ALIVE_S)
                 except TimeoutError:
+                    # Proxies close connections on which nothing comes for a minute.
                     yield b": still here\n\n"
                     continue
                 if event is None:

@@ -42,6 +42,7 @@ class Limit:
             # A flood of names; whoever is known by a token is limited by the database too
             self._times.clear()
         times = self._times.setdefault(name, deque())
+        # A sliding window: no burst at its edge, as fixed windows allow.
         while times and times[0] <= self._clock() - self._window_s:
             times.popleft()
         return times

@@ -29,6 +29,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         app: FastAPI = self.config.app  # type: ignore[assignment]  # uvicorn takes any ASGI application
+        # Before uvicorn waits for open requests, of which event streams would be some.
         app.state.shared.hub.close()
         super().handle_exit(sig, frame)
 
@@ -44,10 +45,10 @@ def serve(
         port=port,
         log_config=None,
         access_log=False,
-        server_header=False,
+        server_header=False,  # nobody needs to know which version to attack
         timeout_graceful_shutdown=STOP_S,
         limit_concurrency=2000,
-        backlog=2048,
+        backlog=2048,  # a room that joins at once connects faster than it is accepted
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )

@@ -168,7 +168,7 @@ def capture_report(request: Request, handle: str) -> Response:
     with shared.cohort.database.reading() as connection:
         title, files = load_report(connection, shared.cohort.blobs, handle)
     try:
-        with shared.reading:
+        with shared.reading:  # one at a time: reading may take 3 GiB
             page = render_report(files, title)
     except CaptureError as error:
         raise RefusedError("bad-capture", error.message, error.remedy) from error

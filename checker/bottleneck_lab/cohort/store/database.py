@@ -38,6 +38,8 @@ class Database:
         """Open a consistent view that nobody's writing changes meanwhile."""
         with self.engine.connect() as connection:
             if connection.dialect.name == "postgresql":
+                # Its default shows each statement what was committed before it: a page that reads
+                # grades and then names could show two states.
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 yield connection
@@ -78,6 +80,8 @@ def _engine(url: str) -> Engine:
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # BEGIN is ours to send
+    # WAL lets pages read while a submission is written; FULL makes each commit durable, which WAL
+    # alone does not (sqlite.org/pragma.html#pragma_synchronous).
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
         connection.execute(f"PRAGMA {pragma}")
 

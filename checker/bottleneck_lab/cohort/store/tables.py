@@ -142,6 +142,7 @@ submissions = Table(
     Column("lab", Text, nullable=False),
     Column("device", String(16), nullable=False),
     Column("lab_hash", String(64), nullable=False),
+    # Drawn by the client: a request that is repeated after a lost answer finds its first receipt.
     Column("request_key", Text, nullable=False),
     Column("blob", String(64), nullable=False, index=True),
     Column("capture", String(64)),
@@ -149,14 +150,17 @@ submissions = Table(
     Column("receipt", Text, nullable=False),
     Column("circumstances", Text, nullable=False),
     Column("state", String(16), nullable=False),
+    # Rises with every regrade; of each round one verdict stays on record.
     Column("round", Integer, nullable=False, default=0),
     Column("queued", Float, nullable=False),
     Column("failures", Integer, nullable=False, default=0),
     Column("version", Integer, nullable=False, default=0),
+    # False once the machine failed: such a submission takes nothing off a learner's budget.
     Column("counts", Boolean, nullable=False, default=True),
     Column("note", Text),
     UniqueConstraint("person", "request_key"),
     Index(None, "person", "lab"),
+    # Partial: the queue is read several times a second, and almost all submissions are done.
     Index(
         "ix_submissions_open",
         "state",
@@ -228,6 +232,7 @@ events = Table(
     Column("id", Integer, primary_key=True),
     Column("at", Float, nullable=False),
     Column("kind", String(16), nullable=False),
+    # No foreign keys: the log is only appended to, and outlives what it is about.
     Column("person", Integer),
     Column("submission", Text),
     Column("text", Text, nullable=False, default=""),

@@ -47,6 +47,7 @@ class Blobs:
         if path.exists():
             os.utime(path)  # not an orphan of an hour ago any more
             return name
+        # Renamed once it is whole: a reader never sees half a blob under its final name.
         temporary = path.with_name(f".{token_hex(8)}")
         try:
             with temporary.open("xb") as file:

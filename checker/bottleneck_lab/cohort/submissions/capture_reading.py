@@ -90,6 +90,7 @@ def _run(folder: Path, files: dict[str, bytes], request: _Request) -> None:
         (folder / FILES / name).write_bytes(data)
     (folder / REQUEST).write_bytes(msgspec.json.encode(request))
     paths = Paths(folder)
+    # A capture is data, but its parser is code: a crafted file must not reach the signing key.
     command = sandboxed(python_module(__name__, str(folder)), paths, LIMITS.memory_bytes, gpu=False)
     environment = worker_environment(paths, threads=1)
     try:

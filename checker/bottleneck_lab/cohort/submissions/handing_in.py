@@ -31,6 +31,7 @@ def gather(
     server stored it. If the same was sent before without an answer, it is that request again.
     """
     lab = workspace.lab
+    # Under the workspace's lock: an editor's half-saved file or a running check stays out.
     with workspace.working("lab submit"), submission(workspace, lab) as folder:
         files = {
             path.relative_to(folder).as_posix(): path.read_bytes()

@@ -36,6 +36,7 @@ CONTEXT = b"bottleneck-lab receipt\n"
 def _canonical(receipt: Receipt) -> bytes:
     fields = msgspec.to_builtins(receipt)
     del fields["signature"]
+    # Sorted keys, no spaces, ASCII: the same bytes whichever program writes the JSON.
     return CONTEXT + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 

@@ -155,6 +155,7 @@ class VerdictReader:
         return rounds
 
     def _read(self, row: Row[Any]) -> CheckedVerdict:
+        # Over every column, not only the document: whoever changes any of them is noticed.
         digest = hashlib.sha256(repr(tuple(row)).encode()).digest()
         if digest not in self._seen:
             self._seen[digest] = self._judge(row)

@@ -76,6 +76,7 @@ def command(
         preflight.finish("This machine cannot measure")
         if not users and parent is None:
             say(SHARED_USER, style="yellow", err=True)
+    # A handler that only notes it: the loop stops between two steps, with leases given back.
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))

@@ -84,6 +84,7 @@ def command(
         if runner:
             if not users:
                 say(SHARED_USER, style="yellow", err=True)
+            # A process of its own: what measures holds no sockets, and can be restarted alone.
             command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner"]
             command += ["--folder", str(cohort.folder), "--quiet", str(quiet)]
             command += ["--gpus", gpus] if gpus is not None else []
@@ -135,4 +136,4 @@ def _print_how_to_join(cohort: Cohort, url: str) -> None:
             style="yellow",
             err=True,
         )
-    sys.stdout.flush()
+    sys.stdout.flush()  # serving never returns; a pipe would hold the link back

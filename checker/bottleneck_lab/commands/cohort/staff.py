@@ -22,6 +22,7 @@ def command(
     role: Annotated[Literal["assistant", "instructor"], typer.Option("--role")] = "assistant",
 ) -> None:
     """Add an assistant or an instructor. Prints the password once."""
+    # Drawn here: a password on the command line would stay in the shell's history.
     password = secrets.token_urlsafe(15)
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         people.add_staff(connection, role, name, password, cohort.database.clock())

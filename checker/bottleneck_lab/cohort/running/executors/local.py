@@ -90,6 +90,7 @@ class LocalExecutor(Executor):
             )
             taken.append(descriptor)
             try:
+                # flock belongs to the open file, which the job inherits: it outlives this process.
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 for each in taken:
@@ -117,7 +118,7 @@ class LocalExecutor(Executor):
                     stderr=log,
                     env=environment | (chosen if device == "cuda" else {}),
                     pass_fds=self._held[slot],
-                    start_new_session=True,
+                    start_new_session=True,  # Ctrl-C at the runner ends jobs by its own `stop`
                 )
         except OSError as error:
             raise MachineError(
@@ -148,6 +149,7 @@ class LocalExecutor(Executor):
             try:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:
+                # The whole session: a job that hangs may have left children that hang too.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -89,9 +89,9 @@ class SlurmExecutor(Executor):
             f"--job-name=lab-{folder.name[:8]}",
             f"--output={folder / 'log'}",
             f"--chdir={folder}",
-            "--exclusive",
+            "--exclusive",  # figures of a machine shared with others mean nothing
             "--ntasks=1",
-            "--requeue",
+            "--requeue",  # a node that fails does not fail the learner
             *(["--gpus=1"] if device == "cuda" else []),
             *self._options,
             f"--wrap=exec {shlex.join([*self._command, str(folder)])}",
