@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.cohort.running import leases
 from bottleneck_lab.cohort.running.leases import ForgedError, StaleError
 from bottleneck_lab.cohort.running.queue_order import Waiting, in_turn
@@ -18,6 +20,7 @@ from bottleneck_lab.cohort.view.verdicts import VerdictReader
 from bottleneck_lab.grading.attest import sign
 from bottleneck_lab.grading.verdict import Outcome
 
+from .conftest import MINI
 from .fake_job import verdict_of
 
 ALL = ("cpu", "virtual", "cuda")
@@ -335,3 +338,27 @@ def test_the_migrations_make_the_tables_that_the_code_uses(room):
 
     with room.cohort.database.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+
+
+def test_a_regrade_measures_the_lab_as_it_was_corrected(room, tmp_path, monkeypatch):
+    """An edition is part of the signed verdict: the old one stays genuine beside the new one."""
+    _, ada = room.join()
+    handle = room.submit(ada).receipt.submission
+    first = claim(room)
+    finish(room, first)
+    course = tmp_path / "course"
+    shutil.copytree(MINI, course)
+    (course / "labs" / "slow" / "README.md").write_text("A corrected brief.\n")
+    monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(course))
+    load_labs.cache_clear()
+    with room.cohort.database.writing() as connection:
+        assert leases.regrade(connection, [handle], room.clock()) == 1
+    second = claim(room)
+    assert second.lab_hash == find_lab("slow").content_hash() != first.lab_hash
+    finish(room, second, signed(room, second, outcome=Outcome.FAIL, reason="correct but slow"))
+    with room.cohort.database.reading() as connection:
+        rounds = VerdictReader(room.cohort.public_key).all_of(connection, handle)
+    assert [(one.problem, one.outcome) for one, _, _ in rounds] == [
+        (None, Outcome.PASS),
+        (None, Outcome.FAIL),
+    ]

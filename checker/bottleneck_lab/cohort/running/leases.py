@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection, Row, func, select, update
 
-from bottleneck_lab.catalog import Device, current_name
+from bottleneck_lab.catalog import Device, current_name, load_labs
 from bottleneck_lab.cohort.running.queue_order import Waiting, load_queue
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
@@ -94,6 +94,9 @@ def claim(
     nonce = token_hex(16)
     values = {
         "submission": first.id,
+        "lab_hash": connection.execute(
+            select(tables.submissions.c.lab_hash).where(tables.submissions.c.id == first.id)
+        ).scalar_one(),
         "nonce": nonce,
         "runner": runner,
         "slot": slot,
@@ -114,7 +117,7 @@ _LEASE = (
         select(tables.cohort.c.id).scalar_subquery(),
         tables.submissions.c.lab,
         tables.submissions.c.device,
-        tables.submissions.c.lab_hash,
+        tables.leases.c.lab_hash,
         tables.submissions.c.blob,
         tables.submissions.c.capture,
         tables.submissions.c.circumstances,
@@ -232,10 +235,12 @@ def expire(connection: Connection, now: float) -> int:
 def regrade(connection: Connection, submissions: list[str], now: float) -> int:
     """Queue these for a further round, where a verdict stands or the machine failed.
 
-    Returns how many. Old verdicts stay on record.
+    They are measured with the lab as it is now, which may have been corrected since. Returns how
+    many. Old verdicts stay on record.
     """
     table = tables.submissions
-    query = select(table.c.id, table.c.round).where(
+    editions = {slug: lab.content_hash() for slug, lab in load_labs().items()}
+    query = select(table.c.id, table.c.lab, table.c.lab_hash, table.c.round).where(
         table.c.handle.in_(submissions), table.c.state.in_(("done", "failed"))
     )
     rows = connection.execute(query).all()
@@ -252,6 +257,7 @@ def regrade(connection: Connection, submissions: list[str], now: float) -> int:
             queued=now,
             note=None,
             counts=True,
+            lab_hash=editions.get(row.lab, row.lab_hash),
         )
     return len(rows)
 

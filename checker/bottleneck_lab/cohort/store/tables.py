@@ -174,6 +174,8 @@ leases = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("submission", ForeignKey("submissions.id"), nullable=False, index=True),
+    # The edition of the lab that this attempt measures; a regrade may be of a later one.
+    Column("lab_hash", String(64), nullable=False, default=""),
     Column("nonce", String(64), nullable=False, unique=True),
     Column("runner", Text, nullable=False),
     Column("slot", Text, nullable=False),

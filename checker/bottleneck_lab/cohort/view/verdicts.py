@@ -82,7 +82,7 @@ def _query() -> Select[Any]:
             submissions.c.handle,
             func.coalesce(people.c.merged_into, people.c.id).label("person"),
             submissions.c.lab,
-            submissions.c.lab_hash,
+            leases.c.lab_hash,
             submissions.c.received,
             submissions.c.receipt,
             submissions.c.blob,
