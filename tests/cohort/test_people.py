@@ -134,10 +134,10 @@ def test_the_room_sees_who_needs_help(room):
         assert instructor.post(f"/people/{ada.handle}/helped").status == 303
         assert "Need help" not in instructor.get("/room").text
         assert me.post("/me/help", text="").status == 303
-        assert [row.name for row in view(room).helpless] == ["Ada"]
+        assert [row.name for row in view(room).asking_for_help] == ["Ada"]
         assert "needs help: Ada" in status(room)
         Client(url, token).call_for_help(None)
-        assert view(room).helpless == []
+        assert view(room).asking_for_help == []
 
 
 def status(room) -> str:

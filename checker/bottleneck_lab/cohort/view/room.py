@@ -121,7 +121,7 @@ class Room(msgspec.Struct, frozen=True):
         )
 
     @property
-    def helpless(self) -> list[Row]:
+    def asking_for_help(self) -> list[Row]:
         """Return who asks for help, those who have waited longest first."""
         return sorted(
             (row for row in self.rows if row.needs_help is not None),

@@ -45,7 +45,7 @@ def _print_room(name: str, room: Room) -> None:
             f" {record.problem} `lab cohort regrade {record.submission}` measures it again.",
             style="red",
         )
-    for row in room.helpless:
+    for row in room.asking_for_help:
         say(f"needs help: {row.name}, since {iso(row.needs_help or 0.0)}. {row.help_text}".rstrip())
     if room.settings.paused:
         say("Paused: no checks are being started.", style="yellow")
