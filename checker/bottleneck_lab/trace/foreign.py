@@ -60,8 +60,10 @@ def _is_perfetto(start: bytes, name: str) -> bool:
         if not length:
             return False
         at, packets = behind + length, packets + 1
-    # The last packet may reach beyond the bytes that were read.
-    return packets > 1 and at >= len(start)
+    # The last packet may reach beyond the bytes that were read. Text that begins with an empty
+    # line looks alike, but holds no control characters.
+    control = re.search(rb"[\x00-\x08\x0e-\x1f\x80-\xff]", start)
+    return packets > 0 and at >= len(start) and control is not None
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -106,6 +108,11 @@ FORMATS = (
         "a ZIP archive",
         "Unpack it (`unzip FILE`) and pass the folder, with one trace per rank in it.",
         _begins(b"PK\x03\x04", b"PK\x05\x06"),
+    ),
+    ForeignFormat(
+        "a RAR archive",
+        "Unpack it (`unrar x FILE`) and pass the folder, with one trace per rank in it.",
+        _begins(b"Rar!\x1a\x07"),
     ),
     ForeignFormat(
         "a 7-Zip archive",
@@ -157,15 +164,17 @@ def refuse_foreign(path: Path, start: bytes) -> None:
             raise CaptureError(f"{path.name} is {known.what}.", known.remedy)
 
 
+_SNAPSHOT = (
+    "a memory snapshot of PyTorch in SQLite, which is not read",
+    "Write it with torch.cuda.memory._dump_snapshot (a pickle), or record with `lab profile"
+    " --tool memory`: `lab report` reads those.",
+)
 # An SQLite file that is no export of nsys, by how one of its tables is called.
 DATABASES = (
     ("rocpd_", "a rocpd database of rocprofv3", _ROCPROF),
-    (
-        "device_traces",
-        "a memory snapshot of PyTorch in SQLite, which is not read",
-        "Write it with torch.cuda.memory._dump_snapshot (a pickle), or record with `lab profile"
-        " --tool memory`: `lab report` reads those.",
-    ),
+    ("device_traces", *_SNAPSHOT),
+    ("segments", *_SNAPSHOT),
+    ("allocator_settings", *_SNAPSHOT),
     (
         "CUPTI_ACTIVITY_KIND_",
         "an SQLite export whose tables have unknown names",

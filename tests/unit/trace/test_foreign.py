@@ -48,6 +48,8 @@ def test_a_file_of_another_tool_is_refused_by_name(name, called, remedy):
         (b"\xfd7zXZ\x00" + bytes(40), "xz"),
         (b"BZh91AY&SY" + bytes(40), "bzip2"),
         (b"7z\xbc\xaf\x27\x1c" + bytes(40), "7-Zip"),
+        (b"Rar!\x1a\x07\x01\x00" + bytes(40), "RAR"),
+        (b"\x0a\xe8\x07\xc2\x03\x1b" + bytes(300), "Perfetto"),
         (b'"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n', "summary by rocprof"),
         (b"Index,KernelName,gpu-id,queue-id\n0,k,1,0\n", "rocprof (CSV)"),
         (b'"Agent_Id","Kernel_Id","Counter_Name"\n1,2,SQ_WAVES\n', "rocprofv3 (CSV)"),
@@ -67,6 +69,12 @@ def test_a_plain_tar_archive_is_one_too(tmp_path):
         archive.add(tmp_path / "trace.json", "trace.json")
     with pytest.raises(CaptureError, match="tar archive"):
         load(tmp_path / "ranks.tar")
+
+
+def test_text_is_no_protobuf(tmp_path):
+    (tmp_path / "notes").write_text("\nnothing of interest\n")
+    with pytest.raises(CaptureError, match="not a JSON trace"):
+        load(tmp_path / "notes")
 
 
 def test_a_rocpd_database_is_called_so(tmp_path):
@@ -134,6 +142,16 @@ def test_events_around_a_broken_one_are_read(frames, indented, after, chunk_byte
     assert names == [f"k{number}" for number in range(30)]
     assert stream.skipped == sum('"' in frame for frame in frames)
     assert isinstance(stream.metadata, dict)
+
+
+def test_events_may_begin_with_another_key(tmp_path):
+    path = tmp_path / "trace.json"
+    good = '{"name": "k", "ph": "X", "cat": "kernel", "ts": 5, "dur": 5, "pid": 0, "tid": 7}'
+    bad = '{"name": "say "hi", ph": "X", "cat": "python_function", "ts": 5, "dur": 5}'
+    path.write_text(f'{{"traceEvents": [{good}, {good}, {bad}, {good}]}}')
+    timeline = load(path)
+    assert len(timeline.device) == 3
+    assert timeline.notes[0].startswith("1 event left out")
 
 
 def test_a_file_in_which_hardly_an_event_is_whole_is_refused(tmp_path):

@@ -33,8 +33,7 @@ EVENT_LIMIT_BYTES = 64 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _COMMA = re.compile(rb"\s*,")
-# Behind one event and before the next, which begins with its phase.
-_EVENT_START = re.compile(rb"\}\s*,\s*(?=\{\s*\"ph\"\s*:)")
+_FIRST_KEY = re.compile(rb"\{\s*(\"\w+\")\s*:")
 # The end of the last event and of the array: then come other keys, or nothing.
 _ARRAY_END = re.compile(rb"\}\s*(?P<bracket>\])(?=\s*(?:,\s*\"|\}\s*$|$))")
 _BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
@@ -175,10 +174,13 @@ class EventStream:
         no telling where events begin, or hardly one is whole.
 
         PyTorch writes names of Python frames without escaping their quotes (pytorch#146900,
-        kineto#1459). Such an event cannot be read, but where the next one begins is plain: every
-        event of Kineto's begins with its phase.
+        kineto#1459). Such an event cannot be read, but where the next one begins is plain: all
+        events of a profiler begin with the same key, Kineto's with their phase.
         """
-        starts = [match.end() for match in _EVENT_START.finditer(buffer, first)]
+        own = _FIRST_KEY.match(buffer.lstrip(b" \t\r\n,"))
+        key = own[1] if own else b'"ph"'
+        begins = re.compile(rb"\}\s*,\s*(?=\{\s*" + key + rb"\s*:)")
+        starts = [match.end() for match in begins.finditer(buffer, first)]
         bounds = [first, *starts]
         used, ended = bounds[-1], False
         if final:
@@ -215,9 +217,9 @@ class EventStream:
             return []
         some = f"{self.skipped} event{'s' * (self.skipped != 1)}"
         return [
-            f"{some} left out, because PyTorch wrote the quotes in a Python frame's name unescaped"
-            " (pytorch#146900): record without with_stack, or upgrade PyTorch. The first:"
-            f" {self._skipped_example}"
+            f"{some} left out that are not valid JSON: most likely PyTorch did not escape the quotes"
+            " in a Python frame's name (pytorch#146900). Record without with_stack, or upgrade"
+            f" PyTorch. The first: {self._skipped_example}"
         ]
 
     def _decode_piece(self, piece: bytes | memoryview) -> list[Any]:
