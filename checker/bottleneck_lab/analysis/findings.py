@@ -13,12 +13,16 @@ from dataclasses import dataclass
 import msgspec
 
 from bottleneck_lab.analysis.detectors import idle, work
-from bottleneck_lab.analysis.evidence import Bound, Detection, Evidence
+from bottleneck_lab.analysis.evidence import IDLE_SHARE, Bound, Detection, Evidence
 from bottleneck_lab.analysis.quality import Ground, Quality
 
 OUTGROWN_SHARE = 0.25
 """Growth within the capture beyond this share of a device's peak: such a run ends before it is
 slow.
+"""
+LEAST_GAIN = 1.03
+"""What cannot make the program faster by this much is no finding, however long it takes: something
+else would take as long.
 """
 _ELEMENTWISE = re.compile(
     r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE
@@ -299,6 +303,9 @@ def find_findings(seen: Evidence) -> list[Finding]:
     for kind in FINDINGS:
         for detection in kind.detect(seen):
             share = min(max(detection.share, 0.0), 1.0)
+            gain = seen.gain(detection.removal, share)
+            if share >= IDLE_SHARE and gain < LEAST_GAIN:
+                continue
             findings.append(
                 Finding(
                     kind.id,
@@ -307,7 +314,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
                     kind.cause,
                     detection.advice or kind.advice,
                     share,
-                    seen.gain(detection.removal, share),
+                    gain,
                     kind.at_most,
                 )
             )

@@ -195,14 +195,34 @@ def _series(*kernels):
 @pytest.mark.parametrize(
     ("before", "after", "origins", "matches"),
     [
-        (["ampere_sgemm_128x64_tn"], ["ampere_sgemm_64x32_tn"], {}, [Match(("ampere_sgemm_128x64_tn",), "ampere_sgemm_64x32_tn")]),
-        (["void soft<float, 4>(int)"], ["void soft<__half, 8>(int)"], {}, [Match(("void soft<float, 4>(int)",), "void soft<__half, 8>(int)")]),
-        (["a", "b"], ["triton_poi_fused_add_mul_0"], {"a": "aten::add_", "b": "aten::mul"}, [Match(("a", "b"), "triton_poi_fused_add_mul_0")]),
-        (["sgemm"], ["tensorop"], {"sgemm": "aten::addmm", "tensorop": "aten::addmm"}, [Match(("sgemm",), "tensorop")]),
+        (
+            ["ampere_sgemm_128x64_tn"],
+            ["ampere_sgemm_64x32_tn"],
+            {},
+            [Match(("ampere_sgemm_128x64_tn",), "ampere_sgemm_64x32_tn")],
+        ),
+        (
+            ["void soft<float, 4>(int)"],
+            ["void soft<__half, 8>(int)"],
+            {},
+            [Match(("void soft<float, 4>(int)",), "void soft<__half, 8>(int)")],
+        ),
+        (
+            ["a", "b"],
+            ["triton_poi_fused_add_mul_0"],
+            {"a": "aten::add_", "b": "aten::mul"},
+            [Match(("a", "b"), "triton_poi_fused_add_mul_0")],
+        ),
+        (
+            ["sgemm"],
+            ["tensorop"],
+            {"sgemm": "aten::addmm", "tensorop": "aten::addmm"},
+            [Match(("sgemm",), "tensorop")],
+        ),
         (["p", "q"], ["r"], {"p": "aten::addmm", "q": "aten::addmm", "r": "aten::addmm"}, []),
         (["same", "gone"], ["same", "new"], {}, []),
     ],
-)  # fmt: skip
+)
 def test_renamed_and_fused_kernels_are_told(before, after, origins, matches):
     assert match_kernels(_series(*before), _series(*after), origins) == matches
 

@@ -15,6 +15,7 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.channel.messages import DeviceReady, Trained
 from bottleneck_lab.measure.channel.wire import Channel
+from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.kinds.input_pipeline import KIND, device_process, run
 
 MS = 1_000_000
@@ -115,6 +116,7 @@ def fed(tmp_path, monkeypatch):
             judge=lambda: judge,
             data=None,
             janitor=Mock(),
+            clock=PhaseClock(),
         )
         seen = []
         monkeypatch.setattr(

@@ -209,7 +209,9 @@ def test_the_page_draws_it(tmp_path):
 
 
 def test_a_convolution_that_no_library_took_over_counts_the_same():
-    """aten::_slow_conv2d_forward has its arguments in another order: kernel, bias, stride, padding."""
+    """aten::_slow_conv2d_forward has its arguments in another order: kernel, bias, stride,
+    padding.
+    """
     dims, types = (
         b"[[4, 64, 56, 56], [256, 64, 1, 1], [], [], [], []]",
         b'["float", "float", "", "", "", ""]',

@@ -1,4 +1,6 @@
-"""Small traces whose answer is known by construction, where other analysers are known to be wrong."""
+"""Small traces whose answer is known by construction, where other analysers are known to be
+wrong.
+"""
 
 import importlib
 import json
@@ -220,17 +222,55 @@ def _stalled(*between: dict, steps: bool = True) -> list[dict]:
     [
         ([], "python", "unsure"),
         ([event("python_function", "train.py(3): main", 0, 22_000)], "python", "likely"),
-        ([event("python_function", "<built-in function sleep>", 1_100, 10_000)], "sleep", "certain"),
-        ([event("python_function", "<built-in method write of _io.BufferedWriter object>", 1_100, 10_000)], "files", "certain"),
-        ([event("python_function", "torch/serialization.py(800): save", 1_100, 10_000)], "files", "certain"),
-        ([event("python_function", "<frozen importlib._bootstrap>(1165): _find_and_load", 1_100, 10_000)], "imports", "certain"),
-        ([event("cpu_op", "OutputGraph.call_user_compiler (dynamo_timed)", 1_100, 10_000)], "compilation", "certain"),
+        (
+            [event("python_function", "<built-in function sleep>", 1_100, 10_000)],
+            "sleep",
+            "certain",
+        ),
+        (
+            [
+                event(
+                    "python_function",
+                    "<built-in method write of _io.BufferedWriter object>",
+                    1_100,
+                    10_000,
+                )
+            ],
+            "files",
+            "certain",
+        ),
+        (
+            [event("python_function", "torch/serialization.py(800): save", 1_100, 10_000)],
+            "files",
+            "certain",
+        ),
+        (
+            [
+                event(
+                    "python_function",
+                    "<frozen importlib._bootstrap>(1165): _find_and_load",
+                    1_100,
+                    10_000,
+                )
+            ],
+            "imports",
+            "certain",
+        ),
+        (
+            [event("cpu_op", "OutputGraph.call_user_compiler (dynamo_timed)", 1_100, 10_000)],
+            "compilation",
+            "certain",
+        ),
         ([event("cuda_runtime", "cuModuleLoadData", 1_100, 10_000)], "compilation", "certain"),
         ([event("cpu_op", "aten::randperm", 1_100, 10_000)], "host", "likely"),
-        ([event("cpu_op", f"aten::op{i}", 1_100 + i * 20, 18) for i in range(500)], "host", "likely"),
+        (
+            [event("cpu_op", f"aten::op{i}", 1_100 + i * 20, 18) for i in range(500)],
+            "host",
+            "likely",
+        ),
         ([event("cuda_runtime", "cudaMalloc", 1_100, 10_000)], "synchronisation", "certain"),
     ],
-)  # fmt: skip
+)
 def test_a_host_that_launches_nothing_is_not_called_launch_bound(tmp_path, between, cause, sure):
     whole = event("user_annotation", "step 0", 0, 22_000)
     (use,) = summed_up(tmp_path, whole, *_stalled(*between, steps=False)).devices
@@ -256,14 +296,23 @@ def test_start_up_and_end_are_no_part_of_the_loop(tmp_path):
     summary = summed_up(
         tmp_path,
         event("cpu_op", "aten::empty", -30_000_000, 10),
-        event("python_function", "<frozen importlib._bootstrap>(1165): _find_and_load", -29_000_000, 9_000_000),
+        event(
+            "python_function",
+            "<frozen importlib._bootstrap>(1165): _find_and_load",
+            -29_000_000,
+            9_000_000,
+        ),
         event("cuda_runtime", "cudaMalloc", -200_000, 150_000),
-        *(e for i in range(100) for e in (
-            event("cuda_runtime", "cudaLaunchKernel", i * 100, 5, correlation=i + 1),
-            kernel(i * 100 + 6, 50, correlation=i + 1),
-        )),
+        *(
+            e
+            for i in range(100)
+            for e in (
+                event("cuda_runtime", "cudaLaunchKernel", i * 100, 5, correlation=i + 1),
+                kernel(i * 100 + 6, 50, correlation=i + 1),
+            )
+        ),
         event("cpu_op", "aten::cpu", 9_990, 2_000_000),
-    )  # fmt: skip
+    )
     (use,) = summary.devices
     assert causes(use)["startup"] == 30_000_006_000
     assert causes(use)["ending"] == 2_000_034_000

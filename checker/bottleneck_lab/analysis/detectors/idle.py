@@ -22,6 +22,8 @@ LONG_CALL_NS = 100_000
 SMALL_NS = 10_000
 """An operator call shorter than this on the CPU is mostly call overhead."""
 
+WAITS = Removal(causes=("synchronisation",), waits=True)
+
 LOAD_AHEAD = (
     "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers),"
     " make each sample cheaper (decode at reduced size, cheaper transforms, pre-processed data)"
@@ -203,7 +205,7 @@ def waits(seen: Evidence) -> list[Detection]:
     evidence = (
         f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
     )
-    return [Detection(evidence, share, removal=Removal(waits=True))]
+    return [Detection(evidence, share, removal=WAITS)]
 
 
 def driver_allocations(seen: Evidence) -> list[Detection]:
@@ -218,4 +220,4 @@ def driver_allocations(seen: Evidence) -> list[Detection]:
         " driver in the loop."
     )
     share = seen.idle_share("synchronisation")
-    return [Detection(evidence, share, removal=Removal(causes=("synchronisation",)))]
+    return [Detection(evidence, share, removal=WAITS)]
