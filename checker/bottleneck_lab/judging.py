@@ -66,7 +66,7 @@ def exact(got: Any, want: Any) -> str | None:
 
 
 def close(*, atol: float = 0.0, rtol: float = 0.0) -> Rule:
-    """Return numbers that differ by at most `atol` plus `rtol` of the reference's. What is not
+    """Require numbers to differ by at most `atol` plus `rtol` of the reference's. What is not
     finite must be the same in the reference.
     """
 

@@ -102,7 +102,7 @@ def _report(request: pytest.FixtureRequest, change: BenchmarkChange) -> None:
 
 
 def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
-    """Return both versions alternately, and the old one once more as a control, until the gate has
+    """Time both versions alternately, and the old one once more as a control, until the gate has
     decided or has seen enough.
     """
     # A pytest that gates nothing needs no NumPy.

@@ -96,6 +96,7 @@ def read_regular(path: Path, remedy: str) -> bytes:
     Raises UsageError, with `remedy`, for a file that cannot be read, or a pipe, which might never
     end.
     """
+    # Without waiting: opening a named pipe would block until somebody writes to it.
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
@@ -174,9 +175,11 @@ def _read_verdict(data: bytes) -> Verdict:
 
 
 def _whole(fields: Any) -> Verdict:
-    """Return the verdict that these fields are, to the last one: what is left out, or a number of
-    another kind, is not what was signed.
+    """Return the verdict of these fields. Raises ValueError unless all are there, and written as
+    they were signed.
     """
+    # Converting fills in what is missing and reads 1 as 1.0: both would then carry a signature over
+    # bytes that differ from the file.
     verdict = msgspec.convert(fields, Verdict)
     if json.dumps(fields, sort_keys=True) != json.dumps(
         msgspec.to_builtins(verdict), sort_keys=True

@@ -165,6 +165,8 @@ def _too_slow_anyway(result: CriterionResult, other_cores: float) -> bool:
     """
     if result.high is None or result.target is None:
         return False
+    # In the worst case the work stood still for that share of the time; had it not, the rate would
+    # have been higher by 1 / (1 - share).
     return result.high < result.target * (1 - other_cores)
 
 
@@ -191,6 +193,7 @@ def worst_case(results: Mapping[str, CriterionResult]) -> CriterionResult:
     The worst case speaks for all: one that fails before one that is undecided, then the one
     furthest on the wrong side.
     """
+    # An average over cases would let one that is easy to speed up pay for one that is not.
     case, worst = min(results.items(), key=lambda item: _goodness(item[1]))
     if len(results) == 1:
         return worst
@@ -324,6 +327,7 @@ def format_range(low: float, high: float, unit: str, against: float | None = Non
 def _number(value: float, unit: str, against: float | None) -> str:
     if not math.isfinite(value):
         return str(value)
+    # More digits until the figure reads differently from the target that it misses by a hair.
     for digits in range(8):
         text = _digits(value, unit, digits)
         if against is None or value == against or text != _digits(against, unit, digits):
@@ -402,9 +406,10 @@ def conclude(
 def _incomplete(
     results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
 ) -> LabError | None:
-    """Return a check that skipped a criterion, or judged one twice or as another kind, is broken
-    and must never pass.
+    """Return the error of a check that skipped a criterion, or judged one twice or as another kind;
+    such a check is broken and must never pass.
     """
+    # Counted with their kinds: a kind decides what a miss means, so a result must not change it.
     wanted = Counter((spec.id, spec.kind) for spec in specs)
     got = Counter((result.id, result.kind) for result in results)
     missing, extra = wanted - got, got - wanted
@@ -453,6 +458,8 @@ _ADVICE: dict[FailReason, list[str]] = {
 
 
 def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Conclusion | None:
+    # A wrong output that came before a crash explains it, and is what to mend first; what tampered
+    # with the check is worse than either.
     wrong = [result for result in results if result.holds is False]
     failed = sorted(wrong, key=lambda result: list(_REASONS).index(result.kind))
     if stopped is not None and (
@@ -484,8 +491,7 @@ def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Co
 
 
 def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[str, list[str]]:
-    """Return why a measurement could not decide, as one sentence, and what to do about it: the
-    surest cause that was seen.
+    """Return why a measurement could not decide, as one sentence, and what to do about it.
 
     `near_target` says that there was enough for bounds, and only their distance from the target was
     too small.
@@ -533,7 +539,7 @@ def _pass(results: Sequence[CriterionResult]) -> Conclusion:
 
 
 def _lower(sentence: str) -> str:
-    """Return a sentence to go on after a colon; names in capitals stay."""
+    """Return a sentence as it goes on after a colon; names in capitals stay."""
     if sentence[:2].isupper():
         return sentence
     return sentence[:1].lower() + sentence[1:]

@@ -196,6 +196,7 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
 
 def problems(questions: list[QuestionSpec], answers: Mapping[str, Any]) -> dict[str, str]:
     """Return what is wrong with the form of the answers, by question."""
+    # Only the form: whether an answer is right is told by a check, not while it is typed.
     faults = {question.id: problem(question, answers.get(question.id)) for question in questions}
     return {id_: fault for id_, fault in faults.items() if fault}
 
@@ -335,7 +336,9 @@ def _figure_problem(
 
 
 def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
-    """Return a prediction above what Amdahl's law allows for the share that the learner gave."""
+    """Return what is wrong with a prediction above what Amdahl's law allows for the share that the
+    learner gave; None if it is not above.
+    """
     share = answers.get(question.ceiling_of or "")
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         return None
@@ -348,8 +351,8 @@ def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str |
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
-    """Return a share may be off by `tolerance` itself, a ratio or a plain number by that part of
-    what is seen.
+    """Return True if an answer agrees with the capture: a share may be off by `tolerance` itself, a
+    ratio or a plain number by that part of the figure.
     """
     allowed = question.tolerance * (1.0 if question.type == "share" else abs(seen))
     return abs(answer - seen) <= allowed + 1e-9
@@ -369,8 +372,8 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
 def describe_reading(
     question: QuestionSpec, answers: Mapping[str, Any], seen: CaptureFigures | None
 ) -> str:
-    """Return what the tool read off the capture to a question, as one sentence; empty when it has
-    no figure of its own. Only for whoever has committed.
+    """Return the figure that the tool reads off the capture for a question, as one sentence; empty
+    when it has none. Only for learners who have committed.
     """
     if seen is None:
         return ""

@@ -162,7 +162,7 @@ def _who(row: Row, proof: Proof) -> str:
 def _unsafe(
     nearest: tuple[float, str] | None, fastest: tuple[float, str] | None, clear: float, short: float
 ) -> list[str]:
-    """Return both sides must have been tried, and be clear of the target."""
+    """Return why a target is not safe: both sides must have been tried, and be clear of it."""
     problems = []
     if nearest is None:
         problems.append("no correct solution was measured.")

@@ -61,9 +61,11 @@ def look_ranks(looks: tuple[int, ...], error: float) -> tuple[int, ...]:
     the cube of the last look: plans are small. Source: Pocock, Biometrika 64 (1977), with the exact
     distribution of the sign test in place of the normal one.
     """
+    # In fractions, so that nothing is rounded where a chance is compared with the one allowed.
     allowed = Fraction(str(error))
     safe, unsafe = allowed / len(looks), allowed
     best = _ranks_at(looks, safe)
+    # Twelve halvings: the ranks are whole numbers, and no longer change.
     for _ in range(12):
         level = (safe + unsafe) / 2
         ranks = _ranks_at(looks, level)
@@ -200,6 +202,8 @@ class SequentialTest(msgspec.Struct, frozen=True):
         INCONCLUSIVE. Samples beyond the last look that was reached are not used. Raises ValueError
         on samples that are not numbers.
         """
+        # Every look is taken again with each call. So a decision rests on the samples of its look
+        # alone, and those that were measured after it cannot turn it.
         interval, seen = Interval(-math.inf, math.nan, math.inf), 0
         for look, rank in zip(self.plan.looks, self.plan.ranks, strict=True):
             if look > len(samples):
@@ -211,6 +215,7 @@ class SequentialTest(msgspec.Struct, frozen=True):
         return _undecided(interval, seen, wanted=0)
 
     def _judge(self, interval: Interval) -> State:
+        # With a doubt the bar is a band, and both a PASS and a FAIL must be clear of all of it.
         above, below = self.bar * (1 + self.doubt), self.bar / (1 + self.doubt)
         reached, missed = interval.low >= above, interval.high < below
         if self.direction == "at_most":
@@ -244,7 +249,7 @@ class SelfTest(msgspec.Struct, frozen=True):
 
 
 def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> SelfTest:
-    """Return the A/A test: does the reference, measured against itself, come out equal to within
+    """Judge an A/A test: does the reference, measured against itself, come out equal to within
     `margin` (0.2 is 20%)?
 
     Where it does not, the machine is noisy, or favours one side, and it cannot be told which: the
@@ -271,8 +276,7 @@ def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> 
 
 
 def shuffled_order(rng: random.Random, n: int) -> list[tuple[Side, Side]]:
-    """Return which side goes first in each of `n` pairs: a fair coin a pair, independent of all
-    others.
+    """Draw which side goes first in each of `n` pairs: an independent fair coin each.
 
     Independence is what makes the interval exact on a drifting machine (docs/statistics.md), so the
     order is not balanced. Use a generator that the measured code cannot predict, such as

@@ -88,6 +88,7 @@ def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
     """Return what a case's capture shows otherwise than the lab says, as a sentence; "" where
     nothing.
     """
+    # The costliest finding: a case has one cause, and it must be the top one.
     first = summary.findings[0] if summary.findings else None
     shown = first and {
         first.cause,

@@ -91,8 +91,8 @@ def stored_ceilings(device: CeilingDevice) -> Machine | None:
 
 
 def _file(device: CeilingDevice) -> Path:
-    """Return one file a machine: another processor, number of cores, GPU or torch has other
-    ceilings.
+    """Return where ceilings are kept: one file for each processor, number of cores, GPU and
+    torch.
     """
     parts = [device, cpu_model(), _usable_cores(), installed_version("torch"), *cuda_devices()[:1]]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -107,8 +107,8 @@ def _usable_cores() -> int:
 
 
 def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
-    """Return bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the
-    first GPU; about ten seconds.
+    """Measure bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the
+    first GPU; takes about ten seconds.
 
     Raises MachineError if there is no torch, or no GPU.
     """
@@ -176,7 +176,7 @@ def working_set_in(cache: Cache, inner: Cache | None) -> int:
 
 
 def _memory_working_set(caches: list[Cache], threads: int) -> int:
-    """Return bytes a thread that no cache holds, as far as there is memory for them."""
+    """Return how many bytes of a thread no cache holds, as far as there is memory for them."""
     import psutil
 
     # Four times the outermost cache: what is copied has been evicted when it is copied again.

@@ -51,7 +51,7 @@ class Context(Generic[S_co]):
         )
 
     def required(self, id_: str) -> CriterionSpec:
-        """Return the same, where the kind of measurement cannot do without it. Raises LabError."""
+        """Return the criterion with that id. Raises LabError if the lab has none."""
         if (spec := self.criterion(id_)) is None:
             raise LabError(
                 f"{self.lab.slug} declares no criterion '{id_}'.",

@@ -31,7 +31,7 @@ class GpuState:
     busy: float | None
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what a verdict keeps of it."""
+        """Return the facts of this GPU that a verdict keeps."""
         return {
             "gpu": self.name,
             "driver": self.driver,

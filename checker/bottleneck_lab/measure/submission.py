@@ -34,9 +34,7 @@ def collect(lab: Lab, workspace: Path, folder: Path) -> str:
 
 
 def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> str:
-    """Return the same with the shipped files, or those of `overlay` (a solution or variant) where
-    it has them.
-    """
+    """Copy the shipped files, or those of `overlay` (a solution or variant) where it has them."""
     shutil.copytree(lab.path, folder, dirs_exist_ok=True)
     for name in lab.spec.editable:
         if overlay is not None and (overlay / name).is_file():

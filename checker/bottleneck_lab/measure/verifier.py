@@ -104,8 +104,8 @@ def check_lab(
 
 
 def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
-    """Return the verdict as learners get it: where the lab's own criteria judge the diagnosis, what
-    a check measured answers it, and is told only with a PASS.
+    """Return the verdict as learners get it: without figures that would answer the lab's
+    questions, unless it is a PASS.
     """
     judged = any(
         criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria
@@ -116,8 +116,8 @@ def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
 
 
 def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
-    """Return the answers' results, or that there are none: what crashed, broke a rule or was wrong
-    has not been measured.
+    """Return the results of the answers, all unmeasured if the work crashed, broke a rule or was
+    wrong.
     """
     wrong = any(
         result.kind == "correctness" and result.holds is False for result in ended.measured.results
@@ -148,6 +148,7 @@ def _measure_into(
     """Measure with the lab's kind, and note in `ended` how it ended; no exception but
     KeyboardInterrupt leaves it.
     """
+    # Noted before anything is written: afterwards nobody could say who filled the disk.
     room_bytes = shutil.disk_usage(janitor.folder).free
     try:
         kind = kind_of(lab)
@@ -207,8 +208,8 @@ def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
 
 
 def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
-    """Return whose fault it is that the verifier could not write: the learner's where the check's
-    files fill half of a disk that had room, otherwise nobody's.
+    """Return whose fault a full disk is: the learner's where the check's files fill half of a disk
+    that had room, otherwise nobody's.
     """
     litter = too_much_below(janitor.folder, room_bytes // 2) if room_bytes > ENOUGH_BYTES else None
     if litter:
@@ -220,7 +221,9 @@ def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, 
 
 
 def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | None, Measured]:
-    """Return a wrong output is a correctness result; every other fault stopped the code."""
+    """Return how a fault counts: a wrong output as a correctness result, every other one as what
+    stopped the code.
+    """
     if fault.reason in ("crashed", "timed out", "tampered", "forbidden call", "does not compile"):
         return Stopped(fault.reason, fault.detail), Measured([])
     spec = next(
@@ -233,8 +236,8 @@ def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | N
 def _complete(
     results: list[CriterionResult], specs: list[CriterionSpec], stopped: bool
 ) -> list[CriterionResult]:
-    """Return the results in the lab's order; a criterion that an earlier failure kept from being
-    reached says so.
+    """Return the results in the lab's order, with an unmeasured one for each criterion that an
+    earlier failure kept from being reached.
     """
     measured = {result.id: result for result in results}
     failed = stopped or any(result.holds is False for result in results)

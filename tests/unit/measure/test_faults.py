@@ -112,7 +112,7 @@ def bench(tmp_path, monkeypatch):
 WORDS = {
     "learner": ("/submission/", "/learner-ranks/"),
     "reference": ("/reference/", "/reference-ranks/"),
-    "device": ("feed.device",),
+    "device": ("input_pipeline.device",),
     "janitor": ("janitor.py",),
 }
 

@@ -166,9 +166,8 @@ class Session:
         return self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
-        """Return the exception that blames this worker's owner; a relay that does not run cannot
-        pass on an answer.
-        """
+        """Return the exception that blames the owner of this worker."""
+        # A relay that does not run cannot pass on an answer: nobody is to blame for the silence.
         if reason == "timed out" and self._relay and self._relay.stopped():
             return VerifierFault(f"{self._relay.name} was stopped. {detail}")
         if self.role == "learner":
@@ -372,9 +371,9 @@ def start_worker(
 
 
 def _reason(failed: Failed) -> str:
-    """Return a binding that refuses the learner's code says so with an exception's `reason`;
-    anything else that a worker reports is a crash.
-    """
+    """Return the reason of a FAIL for an exception that a worker reports."""
+    # A lab's binding may refuse the learner's code for these reasons, by an exception's `reason`;
+    # anything else is a crash. "tampered" is for the verifier alone to find.
     if failed.reason in ("forbidden call", "does not compile", "wrong output"):
         return failed.reason
     return "crashed"

@@ -72,6 +72,7 @@ class Arena:
         fd = os.memfd_create("bottleneck-lab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(fd, size)
         region = cls(fd, size)
+        # A worker that shrank the file would have the verifier die of SIGBUS while it reads.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | (0 if others_write else _F_SEAL_FUTURE_WRITE))
         return region
@@ -281,6 +282,7 @@ class Channel:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._fill(_HEADER.size, deadline)
+        # Refused before the body is read: a length of terabytes would fill the verifier's memory.
         magic, number, count, length = _HEADER.unpack_from(self._pending)
         if magic != MAGIC or length > MAX_BODY_BYTES or not is_known(number):
             self._pending.clear()
@@ -303,6 +305,7 @@ class Channel:
             self._pending += chunk
 
     def _wait(self, deadline: float | None) -> None:
+        # select(2) takes no descriptor above 1023, and a verifier of many ranks has those.
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         if not poll.poll(

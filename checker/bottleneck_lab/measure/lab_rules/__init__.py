@@ -52,7 +52,7 @@ def check_files(lab: Lab) -> list[str]:
 
 
 def check_course() -> list[str]:
-    """Yield folders of labs and solutions that the course does not name."""
+    """Return a sentence for each folder of labs or solutions that the course does not name."""
     known = load_labs()
     return [
         f"{root / parent / folder.name} is not in any stage of labs/course.toml."
@@ -97,7 +97,7 @@ def _of_its_kind(lab: Lab) -> Iterator[str]:
 
 
 def _trusted(lab: Lab) -> list[str]:
-    """Return the lab's trusted files; None for an unknown kind, which another rule reports."""
+    """Return the lab's trusted files; none of an unknown kind, which another rule reports."""
     try:
         return kind_of(lab).trusted_files(lab)
     except LabError:
@@ -157,6 +157,7 @@ def add_to_course(file: Path, stage: str, slug: str) -> None:
     Raises UsageError if the file is written in a way that a name cannot be put into; it is then as
     it was.
     """
+    # The text is changed, not written anew from its tables: an author's comments stay.
     before = file.read_text(encoding="utf-8") if file.is_file() else 'title = "Labs"\n'
     listed = re.compile(
         rf'(\[\[stages\]\]\s*\nname = "{re.escape(stage)}"\s*\nlabs = \[)([^\]]*?)(,?\s*\])'

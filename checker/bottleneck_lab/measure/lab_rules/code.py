@@ -64,6 +64,7 @@ def judge(lab: Lab) -> Iterator[str]:
     try:
         module = load_judge(lab)
     except Exception as error:  # whatever the author's code raises
+        # A lab may need an extra that is not installed here.
         if isinstance(error, ModuleNotFoundError) and missing_package(error):
             raise  # it says nothing of the lab, only of this installation
         yield f"{raised_at(error, lab.path)}: {type(error).__name__}: {error}."
@@ -110,7 +111,7 @@ def _takes(function: Callable[..., object], arguments: int) -> bool:
 
 
 def _unread_settings(lab: Lab) -> Iterator[str]:
-    """Yield a judge's setting that no file of the lab reads is probably a typo."""
+    """Yield settings of the judge that no file of the lab reads: probably typos."""
     text = "".join(path.read_text("utf-8", "replace") for path in lab.path.glob("*.py"))
     for device, spec in lab.spec.devices.items():
         given = spec.settings.get("judge", {})
@@ -137,6 +138,7 @@ def distinct(lab: Lab) -> Iterator[str]:
             for name in names
             if name not in lab.spec.editable
         )
+    # Two variants that differ in comments or spacing would prove nothing twice.
     seen = {
         _meaning(lab, lab.solution): "the solution",
         _meaning(lab, lab.path): "the shipped files",

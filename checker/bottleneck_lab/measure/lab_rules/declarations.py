@@ -27,7 +27,7 @@ def at(lab: Lab, *keys: str | int) -> str:
 
 
 def criteria(lab: Lab) -> Iterator[str]:
-    """Yield a target has a figure, and a text has no unknown placeholder."""
+    """Yield targets without a figure, and texts with an unknown placeholder."""
     for device, spec in lab.spec.devices.items():
         for number, criterion in enumerate(spec.criteria):
             keys: Keys = ("devices", device, "criteria", number)
@@ -119,7 +119,7 @@ def taught(lab: Lab) -> Iterator[str]:
 
 
 def asked_by_kind(lab: Lab) -> frozenset[str]:
-    """Return the questions that the lab's kind judges itself; none for a kind that there is not."""
+    """Return the questions that the lab's kind judges itself; none of an unknown kind."""
     try:
         return frozenset(kind_of(lab).answered_questions)
     except LabError:
@@ -138,8 +138,8 @@ def siblings(lab: Lab) -> Iterator[str]:
 
 
 def questions(lab: Lab) -> Iterator[str]:
-    """Yield every question can be graded, the solution answers it, and the shipped diagnosis does
-    not.
+    """Yield questions that cannot be graded, that the solution does not answer, or that the shipped
+    diagnosis does answer.
     """
     try:
         shipped, solved = load_answers(lab.path), load_answers(lab.solution)

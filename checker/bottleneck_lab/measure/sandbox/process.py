@@ -70,7 +70,7 @@ def _confinement(
 
 
 def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str, str]:
-    """Return what holds a worker, as a verdict says it."""
+    """Describe what holds a worker, for a verdict."""
     return {
         "sandbox": (
             "bubblewrap: no network, read-only system, private /tmp"

@@ -265,7 +265,7 @@ class Driver:
         return encode([name, released, collections, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Return an operator with a tensor of the device's, or one that makes one."""
+        """Run an operator that has a tensor of the device, or makes one; return its result."""
         packet = function.overloadpacket
         if packet is aten._local_scalar_dense:
             return self._download(args[0], None, blocking=True).item()

@@ -187,7 +187,7 @@ class Engine:
         self.memory.step()
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """Return what a program may ask, by name."""
+        """Return the functions that a program may call, by name."""
         clock, memory = self.clock, self.memory
         mine = (self.call, self.upload, self.overwrite, self.download, self.step, self.keep)
         theirs = (clock.pin, clock.wait, clock.report, memory.empty_cache)
@@ -197,7 +197,7 @@ class Engine:
         }
 
     def figures(self) -> Figures:
-        """Return what was seen until the program ended, or until now; the stream has run dry."""
+        """Return the figures until the program ended, or until now; the stream runs dry first."""
         if self._closed:
             return self._closed
         self.clock.finish()
@@ -239,7 +239,9 @@ class Engine:
         return tensor
 
     def _describe(self, value: Any, given: dict[int, int], line: str) -> Any:
-        """Return a tensor that was an argument keeps its handle; a new one gets the next."""
+        """Return what the program learns of a tensor: one that was an argument keeps its handle, a
+        new one gets the next.
+        """
         if not isinstance(value, torch.Tensor):
             return value
         # In-place operators return their argument: the same object, and so the same handle.

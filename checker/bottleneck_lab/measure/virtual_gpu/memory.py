@@ -53,8 +53,8 @@ class Memory:
         return self.capacity_bytes - self.allocated
 
     def hold(self, storage: int, nbytes: int) -> int:
-        """Return one more tensor lies in this storage. Returns the blocks that had to be asked for.
-        Raises OutOfMemory, and then holds nothing more.
+        """Put one more tensor into this storage, and return the blocks requested for it. Raises
+        OutOfMemory, and then holds nothing more.
         """
         size = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
         known, before = self._sizes.get(storage, 0), self.reserved

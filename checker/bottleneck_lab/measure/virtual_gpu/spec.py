@@ -47,7 +47,9 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(self.kernel_us, compute_us, move_us)
 
     def copy_time_us(self, nbytes: float, *, pinned: bool) -> float:
-        """Return a copy over the host link; its bytes are scaled as the device's are."""
+        """Return the time, µs, of a copy over the host link; its bytes are scaled as the
+        device's are.
+        """
         rate = self.link_bytes_per_s if pinned else self.pageable_bytes_per_s
         return self.kernel_us + nbytes / rate * self.scale * 1e6
 
