@@ -7,7 +7,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -20,6 +22,7 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import TrainingSettings, check
 from bottleneck_lab.measure.kinds.training.session import Training
 from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.mutants import load_mutants
@@ -142,13 +145,26 @@ def failed(
     context: Context[TrainingSettings], yours: Training, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """The criteria that a training fails, beside a shipped one that takes 500 µs a step."""
-    monkeypatch.setattr(
-        check,
-        "train_modelled",
-        lambda _context, role, *_: [SHIPPED if role == "reference" else yours],
-    )
+    worker = SimpleNamespace(train=lambda _seeds: [yours])
+    monkeypatch.setattr(check, "_is_shipped", lambda _context: False)
+    monkeypatch.setattr(check, "train_modelled", lambda *_: [SHIPPED])
+    monkeypatch.setattr(check, "modelled_worker", lambda *_: nullcontext(worker))
     monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
     return [result.id for result in check.measure(context).results if result.holds is False]
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_what_is_still_as_shipped_trains_once(lab, context_of, tmp_path, monkeypatch) -> None:
+    context, roles = context_of(lab, tmp_path / "submission"), list[str]()
+    collect_pristine(lab, context.submission)
+    monkeypatch.setattr(
+        check, "train_modelled", lambda _context, role, *_: roles.append(role) or [SHIPPED]
+    )
+    assert check.measure(context).speedup == 1.0
+    assert roles == ["reference"]
+    entry = context.submission / lab.spec.entry
+    entry.write_text(entry.read_text() + "\n# mine\n")
+    assert not check._is_shipped(context)
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)

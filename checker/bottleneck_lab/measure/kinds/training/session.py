@@ -56,14 +56,21 @@ class WorkerReport(msgspec.Struct, frozen=True):
 
 @contextmanager
 def training_session(
-    context: Context[TrainingSettings], role: Role, folder: Path, engine: EngineOwner | None = None
+    context: Context[TrainingSettings],
+    role: Role,
+    folder: Path,
+    engine: EngineOwner | None = None,
+    *,
+    wait: bool = True,
 ) -> Iterator[CallSession]:
-    """Start a worker that trains with the script in `folder`, on `engine` if one is given."""
+    """Start a worker that trains with the script in `folder`, on `engine` if one is given. Without
+    `wait` it may still be loading.
+    """
     fds = [engine.program.fileno()] if engine else []
     options = [part for fd in fds for part in ("--engine", str(fd))]
     limits, entry = limits_of(context.settings), context.lab.spec.entry
     with CallSession.start(
-        context, role, folder, entry, limits, program=PROGRAM, options=options, fds=fds
+        context, role, folder, entry, limits, program=PROGRAM, options=options, fds=fds, wait=wait
     ) as session:
         yield session
 
@@ -84,19 +91,44 @@ def train_modelled(
     context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]
 ) -> list[Training]:
     """Train on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
-    trainings = []
-    with engine_process() as engine, training_session(context, role, folder, engine) as session:
+    with modelled_worker(context, role, folder) as worker:
+        return worker.train(seeds)
+
+
+@dataclass(frozen=True)
+class ModelledWorker:
+    """A worker on a virtual GPU of its own."""
+
+    engine: EngineOwner
+    session: CallSession
+
+    def train(self, seeds: list[int]) -> list[Training]:
+        """Wait until the code is loaded, then train once for each seed."""
+        self.session.wait_ready()
+        trainings = []
         for seed in seeds:
-            engine.begin(T4)
-            engine.wait_started()
-            seconds, (text, *_) = session.call([seed, 0])
+            self.engine.begin(T4)
+            self.engine.wait_started()
+            seconds, (text, *_) = self.session.call([seed, 0])
             # The parameters come from the engine, not from the worker: no value of them passes
             # through the learner's process.
-            books = engine.end()
+            books = self.engine.end()
             parameters = {name: kept.array() for name, kept in books.kept.items()}
-            reports = _decode_report(session, text).reports
+            reports = _decode_report(self.session, text).reports
             trainings.append(Training(reports, parameters, books.figures, seconds))
-    return trainings
+        return trainings
+
+
+@contextmanager
+def modelled_worker(
+    context: Context[TrainingSettings], role: Role, folder: Path
+) -> Iterator[ModelledWorker]:
+    """Start a virtual GPU and a worker on it; both load their code while something else goes on."""
+    with (
+        engine_process() as engine,
+        training_session(context, role, folder, engine, wait=False) as session,
+    ):
+        yield ModelledWorker(engine, session)
 
 
 def _decode_report(session: CallSession, text: Any) -> WorkerReport:
