@@ -380,7 +380,9 @@ def probe_sizes() -> list[Requirement]:
     folder = next(folder for folder in (home(), *home().parents) if folder.exists())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = Path("/dev/shm")
-    shared_gib = shutil.disk_usage(shared).total / _GIB if shared.exists() else 0.0
+    shared_gib = 0.0
+    if shared.exists():
+        shared_gib = shutil.disk_usage(shared).total / _GIB
     cores = float(len(os.sched_getaffinity(0)))
     need_cores = "Allow this process at least two cores."
     need_memory = "Use a machine with at least 4 GiB."

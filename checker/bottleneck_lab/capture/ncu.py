@@ -111,7 +111,9 @@ def command(tool: str, can: NcuCapabilities, request: Request, launch: Launch) -
         words.append(("--section-folder", str(request.out)))
     known = [word for pair in words if pair[0] in can.options for word in pair]
     # The program gets its own HOME back: ncu writes its files into another.
-    home = ["env", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
+    home = []
+    if "HOME" in os.environ:
+        home = ["env", f"HOME={os.environ['HOME']}"]
     return launch.around(
         tool, *what, *known, "--force-overwrite", "--export", str(request.out / report), *home
     )

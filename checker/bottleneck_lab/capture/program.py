@@ -114,7 +114,9 @@ def explain(
     request: Request, ended: CommandEnd, outcomes: list[dict[str, Any]]
 ) -> CaptureError | MachineError:
     """Explain why there is no trace."""
-    outcome = outcomes[0] if outcomes else {}
+    outcome = {}
+    if outcomes:
+        outcome = outcomes[0]
     if outcome.get("problem") == NO_TORCH:
         return MachineError(
             "The Python that runs the program does not have torch.",

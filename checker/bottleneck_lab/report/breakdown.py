@@ -75,7 +75,9 @@ def step_parts(summary: Summary, times: Sequence[DeviceTime]) -> list[list[Part]
             if what == "compute" and summary.cpu_only:
                 kind = _COMPUTE_ON_CPU
         elif summary.blind:
-            kind = _PLAIN_IDLE_ON_CPU if summary.cpu_only else _PLAIN_IDLE
+            kind = _PLAIN_IDLE
+            if summary.cpu_only:
+                kind = _PLAIN_IDLE_ON_CPU
         else:
             kind = _idle(what, on_cpu=summary.cpu_only)
         values[kind] = values.get(kind, 0) + ns
@@ -176,7 +178,9 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
         size = ""
         if row.bytes:
             size = f" of {words.format_bytes(row.bytes)}"
-        often = f", {row.calls_per_step:.3g} per step" if summary.steps else f", {row.calls} times"
+        often = f", {row.calls} times"
+        if summary.steps:
+            often = f", {row.calls_per_step:.3g} per step"
         if row.collective == "broadcast" and row.calls_per_step >= 1:
             buffers = " (DDP's buffers: broadcast_buffers)"
         else:

@@ -127,7 +127,9 @@ def label_change(change: FigureChange, kernels: Mapping[str, str]) -> str:
     name = _LABELS.get((change.group, change.what)) or kernels.get(change.what, change.what)
     if not change.was:
         return name
-    was = short_name(change.was[0]) if len(change.was) == 1 else f"{len(change.was)} kernels"
+    was = f"{len(change.was)} kernels"
+    if len(change.was) == 1:
+        was = short_name(change.was[0])
     return f"{name} (was {was})"
 
 

@@ -59,7 +59,9 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             continue
         used: set[str] = set()
         for number, (name, told) in enumerate(zip(alike, _told_apart(alike), strict=True), 1):
-            apart = told if told not in used else f"{told} #{number}"
+            apart = f"{told} #{number}"
+            if told not in used:
+                apart = told
             used.add(apart)
             shortened[name] = apart
     return shortened

@@ -15,7 +15,9 @@ def render_verdict(verdict: Verdict) -> str:
     """Return the verdict as GitHub-flavoured Markdown. No text of a lab or a learner becomes
     markup.
     """
-    lines = [words.EMULATED] if verdict.device == "virtual" else []
+    lines = []
+    if verdict.device == "virtual":
+        lines = [words.EMULATED]
     lines += words.join_facts(verdict.isolation) + words.join_facts(verdict.environment)
     parts = [
         f"## {verdict.outcome}: {_plain(words.headline(verdict))}",

@@ -76,7 +76,9 @@ def format_duration(ns: float) -> str:
 def format_serving(use: ServingUse) -> str:
     """Return a server's batches as one line."""
     least, most = use.sizes[0][0], use.sizes[-1][0]
-    sizes = f"{least}" if least == most else f"{use.mean_images:.1f} ({least} to {most})"
+    sizes = f"{use.mean_images:.1f} ({least} to {most})"
+    if least == most:
+        sizes = f"{least}"
     return (
         f"{use.batches} batches of {sizes} images, {use.images_per_s:.0f} images/s; the device"
         f" takes {format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)}"
@@ -218,7 +220,9 @@ def describe_prediction(verdict: Verdict) -> str:
         return f"You predicted {predicted:.2f}x; the gain was not measured."
     if verdict.outcome is not Outcome.PASS:
         return f"You predicted {predicted:.2f}x; this attempt ran {measured:.2f}x as fast."
-    off = predicted / measured - 1 if measured > 0 else math.inf
+    off = math.inf
+    if measured > 0:
+        off = predicted / measured - 1
     if abs(off) < 0.1:
         near = "right on the mark"
     else:

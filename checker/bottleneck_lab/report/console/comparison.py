@@ -7,7 +7,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.analysis.compare import Comparison, FigureChange
+from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
@@ -47,7 +47,18 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         if changes:
             sheet.heading(title)
         for change in changes:
-            _print_change(sheet, change, label_change(change, kernels))
+            # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
+            before, after = format_change_time(change.before), format_change_time(change.after)
+            interval = format_interval(change.low, change.high)
+            between = f"({interval})" if interval else ""
+            figures = sheet.safe(
+                f"{format_ratio(change):>7} {between:13} {before:>8} → {after:<8} "
+            )
+            room = sheet.width - len(figures) - 13
+            outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
+            sheet.write(
+                Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room))
+            )
     for title, titles in (
         ("No longer found", comparison.findings_gone),
         ("Newly found", comparison.findings_new),
@@ -56,15 +67,3 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             sheet.heading(title)
             for name in titles.values():
                 sheet.line(f"{name}.", indent=1)
-
-
-def _print_change(sheet: Sheet, change: FigureChange, label: str) -> None:
-    """Print `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width."""
-    before, after = format_change_time(change.before), format_change_time(change.after)
-    interval = format_interval(change.low, change.high)
-    figures = sheet.safe(
-        f"{format_ratio(change):>7} {interval and f'({interval})':13} {before:>8} → {after:<8} "
-    )
-    room = sheet.width - len(figures) - 13
-    outcome = (f" {change.outcome:12}", _STYLES[change.outcome])
-    sheet.write(Text.assemble(outcome, figures, sheet.fit(label, room)))

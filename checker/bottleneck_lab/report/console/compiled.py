@@ -109,7 +109,9 @@ def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> Non
     if not blind:
         table.add_column("needs at least", justify="right")
     for access in accesses:
-        style = "red" if access.wasteful else "green"
+        style = "green"
+        if access.wasteful:
+            style = "red"
         if blind:
             style = ""
         each, least = access.cost / access.requests, access.least / access.requests

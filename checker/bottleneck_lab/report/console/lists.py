@@ -75,7 +75,9 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
     if summary.memory:
         sheet.heading("Memory held over time")
     for use in summary.memory[:TOP]:
-        where = "host" if use.device < 0 else f"device {use.device}"
+        where = f"device {use.device}"
+        if use.device < 0:
+            where = "host"
         if len(summary.ranks) > 1:
             where = f"rank {use.rank}, {where}"
         levels = sheet.strip(
@@ -136,7 +138,9 @@ def print_operators(sheet: Sheet, summary: Summary) -> None:
     if rows:
         sheet.heading(f"Top operators, by share of {'device' if on_device else 'CPU'} self time")
     for row in rows[:TOP]:
-        own = row.device_self_ns if on_device else row.self_ns
+        own = row.self_ns
+        if on_device:
+            own = row.device_self_ns
         sheet.ranked(row.name, row.share, words.format_duration(own))
 
 

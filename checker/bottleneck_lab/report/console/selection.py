@@ -24,7 +24,9 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         f" {_moment(selection.end_ns)}"
     )
     for device in selection.devices:
-        name = "CPU" if device.device == CPU else f"device {device.device}"
+        name = f"device {device.device}"
+        if device.device == CPU:
+            name = "CPU"
         parts = {
             "computing": device.compute_ns,
             "communicating only": device.exposed_communication_ns,
@@ -34,7 +36,9 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         shares = ", ".join(
             f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
         )
-        lead = f"rank {device.rank}, {name}" if len(timeline.ranks) > 1 else name
+        lead = name
+        if len(timeline.ranks) > 1:
+            lead = f"rank {device.rank}, {name}"
         if device.longest_idle_ns:
             longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
         else:

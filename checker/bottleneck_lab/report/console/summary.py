@@ -148,7 +148,9 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
         if len(summary.ranks) > 1:
             label = f"rank {use.rank}"
         else:
-            label = "CPU" if use.is_cpu else f"device {use.device}"
+            label = f"device {use.device}"
+            if use.is_cpu:
+                label = "CPU"
         sheet.path(f"{label:10} {sheet.strip(use.busy_strip, width)}", indent=2)
     marks = [" "] * width
     for step in summary.steps:

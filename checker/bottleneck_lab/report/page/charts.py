@@ -85,7 +85,9 @@ def gain_bars(predicted: float, measured: float | None) -> Markup:
     for row, (name, gain) in enumerate((("predicted", predicted), ("measured", measured))):
         y = row * 30
         rows.append(tag("text", name, x=0, y=y + 16, class_="soft"))
-        figure = "not measured" if gain is None else f"{gain:.2f}x"
+        figure = "not measured"
+        if gain is not None:
+            figure = f"{gain:.2f}x"
         width = 0.6 * (gain or 0.0) / end
         rows.append(
             tag("rect", x="24%", y=y + 3, width=_percent(width), height=18, class_="fill-value")
@@ -116,7 +118,9 @@ def steps_chart(steps: Sequence[Step], parts: Sequence[Sequence[Part]] = ()) -> 
     for tick in ticks:
         y = STEPS_TOP + STEPS_HEIGHT * (1 - tick / end)
         drawn.append(tag("line", x1=_percent(STEPS_LEFT), x2="100%", y1=y, y2=y, class_="axis"))
-        label = words.format_duration(tick) if tick else "0"
+        label = "0"
+        if tick:
+            label = words.format_duration(tick)
         drawn.append(
             tag(
                 "text",
@@ -186,8 +190,15 @@ def memory_chart(use: MemoryUse) -> Markup | None:
     if use.peak_bytes <= 0:
         return None
     columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
-    return _columns(
-        columns, f"Memory held over time, at most {words.format_bytes(use.peak_bytes)}", filled=1.02
+    # Draw columns side by side on one scale from zero. `filled` is each column's width as a
+    # share of its slot.
+    top = max((height for _, height in columns), default=0) or 1
+    return tag(
+        "svg",
+        tag("title", f"Memory held over time, at most {words.format_bytes(use.peak_bytes)}"),
+        _rects(columns, top, 1.02, "cat-range"),
+        role="img",
+        height=COLUMN_HEIGHT,
     )
 
 
@@ -212,20 +223,6 @@ def levels_chart(memory: DeviceMemory) -> Markup | None:
         f" {words.format_bytes(top)}"
     )
     return tag("svg", tag("title", spoken), *drawn, role="img", height=COLUMN_HEIGHT)
-
-
-def _columns(columns: Sequence[tuple[str, int]], spoken: str, *, filled: float) -> Markup:
-    """Draw columns side by side on one scale from zero. `filled` is each column's width as a share
-    of its slot.
-    """
-    top = max((height for _, height in columns), default=0) or 1
-    return tag(
-        "svg",
-        tag("title", spoken),
-        _rects(columns, top, filled, "cat-range"),
-        role="img",
-        height=COLUMN_HEIGHT,
-    )
 
 
 def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: str) -> list[Markup]:

@@ -60,7 +60,9 @@ class PageContent:
     @property
     def verdict(self) -> Verdict | None:
         """The newest check."""
-        return self.attempts[-1] if self.attempts else None
+        if self.attempts:
+            return self.attempts[-1]
+        return None
 
     @property
     def curves(self) -> Sequence[Sweep]:

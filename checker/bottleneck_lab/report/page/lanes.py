@@ -107,7 +107,9 @@ def find_lanes(
     `blind`: gaps without their causes.
     """
     names: tuple[str, ...] = ("idle",) if blind else CAUSES
-    find = plain_gap_lanes if blind else gap_lanes
+    find = gap_lanes
+    if blind:
+        find = plain_gap_lanes
     gaps = find(timeline, times, first_name=len(timeline.strings))
     # Lanes of one group together, groups and lanes in the order they come.
     drawn = [*gaps, *device_lanes(timeline), *host_lanes(timeline)]
@@ -165,7 +167,9 @@ def gap_lanes(
 def device_group(timeline: Timeline, rank: int, device: int) -> str:
     """Return the heading above a device's lanes."""
     names = {(info.rank, info.index): info.name for info in timeline.devices}
-    called = "CPU" if device == CPU else f"Device {device}"
+    called = f"Device {device}"
+    if device == CPU:
+        called = "CPU"
     parts = [
         f"Rank {rank}" if len(timeline.ranks) > 1 else "",
         called,
@@ -224,7 +228,9 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
                 info = None
                 if thread < len(timeline.threads):
                     info = timeline.threads[thread]
-                name = (info.name or f"thread {info.tid}") if info else f"thread {thread}"
+                name = f"thread {thread}"
+                if info:
+                    name = info.name or f"thread {info.tid}"
                 if info and len({each.pid for each in timeline.threads}) > 1:
                     process = f"process {info.pid}"
                 else:

@@ -110,10 +110,12 @@ def _packed(
         row_heads.append(
             {"lane": index, "count": len(row), "gaps": row_lane.gaps, "overview": row_lane.overview}
         )
+    # What is drawn of a name, where it has a shorter form; pointing at it shows all of it.
+    short = short_names(names)
     head = {
         "span_ns": max(1, end - origin),
         "names": names,
-        "labels": _labels(names),
+        "labels": {at: short[name] for at, name in enumerate(names) if short[name] != name},
         "categories": categories,
         "lanes": lane_heads,
         "rows": row_heads,
@@ -121,12 +123,6 @@ def _packed(
         "columns": columns,
     }
     return PackedTimeline(head, base64.b64encode(igzip.compress(packed, compresslevel=1)).decode())
-
-
-def _labels(names: list[str]) -> dict[int, str]:
-    """Return by index what is drawn of a name that has a shorter form; pointing at it shows all."""
-    short = short_names(names)
-    return {at: short[name] for at, name in enumerate(names) if short[name] != name}
 
 
 def split_rows(events: Events) -> list[Events]:

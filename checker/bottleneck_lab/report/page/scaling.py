@@ -213,7 +213,9 @@ def _draw(line: _Line) -> list[Markup]:
     if line.colour not in ("ring", "tree"):
         return pieces
     for (x, y), title, ran in zip(line.places, line.titles, line.ran, strict=True):
-        look = f"dot {line.colour}" if ran else f"dot {line.colour} replayed"
+        look = f"dot {line.colour} replayed"
+        if ran:
+            look = f"dot {line.colour}"
         pieces.append(tag("circle", tag("title", title), cx=_x(x), cy=_y(y), r=5, class_=look))
     return pieces
 

@@ -198,7 +198,9 @@ def findings_section(summary: Summary) -> Section:
         gain = "–"
         if finding.share_of_wall:
             gain = words.describe_gain(finding)
-        doubted = [("In doubt", f"{finding.doubt}.")] if finding.doubt else []
+        doubted = []
+        if finding.doubt:
+            doubted = [("In doubt", f"{finding.doubt}.")]
         facts = [
             ("Evidence", finding.evidence),
             *doubted,

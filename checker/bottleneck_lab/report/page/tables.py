@@ -185,7 +185,9 @@ def waits_table(summary: Summary) -> Markup | None:
         ]
         for row in summary.syncs[:TOP]
     ]
-    often = "per step" if summary.steps else "calls"
+    often = "calls"
+    if summary.steps:
+        often = "per step"
     head = ["line or call that waited", "caused by", often, "total", "mostly for"]
     return _table(head, cells, "Where the host waited", numeric=(2, 3))
 
@@ -285,7 +287,9 @@ def ranks_table(summary: Summary) -> Markup | None:
         ]
         for row in summary.stragglers
     ]
-    work = "own work per step" if summary.steps else "own work"
+    work = "own work"
+    if summary.steps:
+        work = "own work per step"
     head = ["rank", work, "longer than the median", "share of it"]
     return _table(head, cells, "Ranks side by side", numeric=range(1, 4))
 
@@ -301,7 +305,9 @@ def late_ranks_table(summary: Summary) -> Markup | None:
 
 
 def _device(summary: Summary, rank: int, device: int) -> str:
-    where = "host" if device < 0 else f"device {device}"
+    where = f"device {device}"
+    if device < 0:
+        where = "host"
     if len(summary.ranks) > 1:
         return f"rank {rank}, {where}"
     return where

@@ -201,14 +201,11 @@ class EventStream:
         if not used or self.skipped + len(broken) > self._whole + len(events):
             return None
         for text in broken:
-            self._skip(text)
+            # Count an event that is not JSON; the first one is quoted in the notes.
+            if not self.skipped:
+                self._skipped_example = text[:160].decode("utf-8", "replace")
+            self.skipped += 1
         return events, used, ended
-
-    def _skip(self, event: bytes) -> None:
-        """Count an event that is not JSON; the first one is quoted in the notes."""
-        if not self.skipped:
-            self._skipped_example = event[:160].decode("utf-8", "replace")
-        self.skipped += 1
 
     @property
     def notes(self) -> list[str]:
@@ -217,8 +214,8 @@ class EventStream:
             return []
         some = f"{self.skipped} event{'s' * (self.skipped != 1)}"
         return [
-            f"{some} left out that are not valid JSON: most likely PyTorch did not escape the quotes"
-            " in a Python frame's name (pytorch#146900). Record without with_stack, or upgrade"
+            f"{some} left out that are not valid JSON: most likely PyTorch did not escape the"
+            " quotes in a Python frame's name (pytorch#146900). Record without with_stack, or upgrade"
             f" PyTorch. The first: {self._skipped_example}"
         ]
 

@@ -359,7 +359,16 @@ class SnapshotReader:
 
     def _understood(self, made: _Dict) -> Any:
         if "action" in made:
-            return self._event(made)
+            if made.begin >= 0 and made.slot is not None:
+                self._batches.learn(self._buffer[made.begin : self._at], self._memo_of)
+            self._batches.add(
+                ACTIONS.get(made["action"], Action.OTHER),
+                int(made.get("time_us", 0)),
+                int(made.get("addr", made.get("device_free", 0))),
+                int(made.get("size", 0)),
+                self._stack_of(made.get("frames")),
+            )
+            return _EVENT
         if "filename" in made:
             frame = Frame(
                 str(made["filename"]), int(made.get("line") or 0), str(made.get("name", ""))
@@ -388,18 +397,6 @@ class SnapshotReader:
                 int(made.get("device", 0)), int(made["time_us"]), str(made.get("name", "")), begins
             )
         return made
-
-    def _event(self, made: _Dict) -> Any:
-        if made.begin >= 0 and made.slot is not None:
-            self._batches.learn(self._buffer[made.begin : self._at], self._memo_of)
-        self._batches.add(
-            ACTIONS.get(made["action"], Action.OTHER),
-            int(made.get("time_us", 0)),
-            int(made.get("addr", made.get("device_free", 0))),
-            int(made.get("size", 0)),
-            self._stack_of(made.get("frames")),
-        )
-        return _EVENT
 
     def _stack_of(self, frames: Any) -> int:
         """Return the number of a list of lines; NO_STACK where none were recorded."""
