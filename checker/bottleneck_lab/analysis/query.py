@@ -33,6 +33,13 @@ STEP_LIMIT = 20_000
 about a minute.
 """
 
+ALLOWED = (
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+)
+
 AnyTable = DeviceTable | HostTable | MemoryTable
 
 
@@ -60,7 +67,12 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
         nodes = find_graph_nodes(timeline) if wanted else []
         _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
         connection.execute("PRAGMA query_only = 1")
-        _limit_time(connection)
+        # An end to a query that never ends, and no ATTACH: that would open other files.
+        left = iter(range(STEP_LIMIT))
+        connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
+        connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY
+        )
         cursor = connection.execute(sql)
         rows = cursor.fetchmany(limit + 1)
         columns = [column[0] for column in cursor.description or ()]
@@ -69,21 +81,6 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     finally:
         connection.close()
     return QueryResult(columns, [list(row) for row in rows[:limit]], len(rows) > limit)
-
-
-def _limit_time(connection: sqlite3.Connection) -> None:
-    """Forbid ATTACH, and put an end to a query that never ends."""
-    left = iter(range(STEP_LIMIT))
-    connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
-    allowed = {
-        sqlite3.SQLITE_SELECT,
-        sqlite3.SQLITE_READ,
-        sqlite3.SQLITE_FUNCTION,
-        sqlite3.SQLITE_RECURSIVE,
-    }
-    connection.set_authorizer(
-        lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
-    )
 
 
 def _fill(

@@ -85,7 +85,20 @@ def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> 
     """
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
-    devices = [_device(time, inside) for time in times]
+    devices = []
+    for time in times:
+        parts, gaps = _parts(time, inside), iv.clip(time.idle, *inside)
+        devices.append(
+            DeviceStretch(
+                rank=time.rank,
+                device=time.device,
+                compute_ns=parts["compute_share"],
+                exposed_communication_ns=parts["exposed_communication_share"],
+                exposed_copy_ns=parts["exposed_copy_share"],
+                idle_ns=parts["idle_share"],
+                longest_idle_ns=int((gaps.end - gaps.start).max(initial=0)),
+            )
+        )
     return Selection(stretch.start, stretch.end, devices, _threads(timeline, inside))
 
 
@@ -106,6 +119,7 @@ def figures_within(
 
 
 def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
+    """Return a device's time inside the stretch by what it did, ns."""
     busy = iv.join(time.compute, time.communication)
     parts = {
         "busy_share": time.busy,
@@ -134,20 +148,6 @@ def _range_shares(timeline: Timeline, inside: Window) -> dict[str, float]:
         f"{name}_share": total / inside.length / len(threads) for name, total in totals.items()
     }
     return shares | ({"data_wait_share": shares["data_share"]} if "data_share" in shares else {})
-
-
-def _device(time: DeviceTime, inside: Window) -> DeviceStretch:
-    parts = _parts(time, inside)
-    gaps = iv.clip(time.idle, *inside)
-    return DeviceStretch(
-        rank=time.rank,
-        device=time.device,
-        compute_ns=parts["compute_share"],
-        exposed_communication_ns=parts["exposed_communication_share"],
-        exposed_copy_ns=parts["exposed_copy_share"],
-        idle_ns=parts["idle_share"],
-        longest_idle_ns=int((gaps.end - gaps.start).max(initial=0)),
-    )
 
 
 def _threads(timeline: Timeline, inside: Window) -> list[ThreadUse]:

@@ -30,6 +30,7 @@ class Interval(NamedTuple):
     high: float
 
 
+@lru_cache(maxsize=4096)
 def tail_rank(n: int, level: Fraction) -> int:
     """Return the largest k with P(Bin(n, ½) < k) ≤ `level` (below ½): the k-th smallest sample tops
     the median at most that often.
@@ -68,14 +69,9 @@ def median_interval(samples: Sequence[float], confidence: float) -> Interval:
 
     Raises ValueError on a confidence outside (0, 1) and on samples that are missing or not numbers.
     """
-    return bounds_at(samples, _two_sided_rank(len(samples), confidence))
-
-
-@lru_cache(maxsize=4096)
-def _two_sided_rank(n: int, confidence: float) -> int:
     _require_share(confidence)
     # The decimal that was written, not the binary float nearest to it: 0.95 must mean 19/20.
-    return tail_rank(n, (1 - Fraction(str(confidence))) / 2)
+    return bounds_at(samples, tail_rank(len(samples), (1 - Fraction(str(confidence))) / 2))
 
 
 def signed_rank_interval(samples: Sequence[float], confidence: float) -> Interval:

@@ -242,18 +242,17 @@ def _roofline_row(
     share = -1.0
     if machine is not None and precision in machine.flops:
         share = rate / min(machine.flops[precision], intensity * machine.bytes_per_s)
-        bound = _bound(share, ns / calls, compute_side=intensity >= machine.balance(precision))
+        if share < LATENCY_SHARE and ns / calls < SHORT_CALL_NS:
+            bound = "overhead-bound"
+        elif intensity >= machine.balance(precision):
+            bound = "compute-bound"
+        elif share > ABOVE_MEMORY:
+            bound = "cache-bound"
+        else:
+            bound = "memory-bound"
     return RooflineRow(
         operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share
     )
-
-
-def _bound(share: float, call_ns: float, *, compute_side: bool) -> RowBound:
-    if share < LATENCY_SHARE and call_ns < SHORT_CALL_NS:
-        return "overhead-bound"
-    if compute_side:
-        return "compute-bound"
-    return "cache-bound" if share > ABOVE_MEMORY else "memory-bound"
 
 
 def _times_of_calls(timeline: Timeline) -> Ints:

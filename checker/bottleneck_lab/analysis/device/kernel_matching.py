@@ -13,7 +13,8 @@ from bottleneck_lab.analysis.steps.figures import Series
 
 _FUSED = re.compile(r"^triton_(?:poi|red|per|tem|for)_fused_(.+?)_?\d*$")
 _VARIANT = re.compile(
-    r"(?:sm|cutlass_)?_?\d+(?:x\d+)*|ampere|volta|turing|hopper|maxwell|f16|bf16|f32|tf32|fp16|fp32|half|float|double",
+    r"(?:sm|cutlass_)?_?\d+(?:x\d+)*|ampere|volta|turing|hopper|maxwell"
+    r"|f16|bf16|f32|tf32|fp16|fp32|half|float|double",
     re.IGNORECASE,
 )
 
@@ -35,76 +36,58 @@ def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> 
     """
     kernels = [{name for group, name in side if group == "kernel"} for side in (before, after)]
     gone, come = kernels[0] - kernels[1], kernels[1] - kernels[0]
+
+    def origin(name: str) -> str:
+        return origins.get(name, "")
+
+    by_name = _one_against_one(gone, come, _plain)
+    by_operators = _fused(gone, come, origins)
+    by_origin = _one_against_one(gone, come, origin)
     matches: list[Match] = []
-    for pairs in (
-        _by_name(gone, come),
-        _fused(gone, come, origins),
-        _by_origin(gone, come, origins),
-    ):
-        for match in pairs:
-            if match.new in come and gone.issuperset(match.old):
-                matches.append(match)
-                come.discard(match.new)
-                gone.difference_update(match.old)
+    for match in (*by_name, *by_operators, *by_origin):
+        if match.new in come and gone.issuperset(match.old):
+            matches.append(match)
+            come.discard(match.new)
+            gone.difference_update(match.old)
     return matches
 
 
 def _plain(name: str) -> str:
-    """Return A kernel's name without template arguments, parameters, sizes, architectures and data
+    """Return a kernel's name without template arguments, parameters, sizes, architectures and data
     types.
     """
     return _VARIANT.sub("", re.sub(r"[<(].*", "", name.removeprefix("void "))).strip("_: ")
 
 
-def _by_name(gone: set[str], come: set[str]) -> list[Match]:
-    return _alone(_grouped(gone, _plain), _grouped(come, _plain))
-
-
-def _by_origin(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[Match]:
-    return _alone(
-        _grouped(gone, lambda name: origins.get(name, "")),
-        _grouped(come, lambda name: origins.get(name, "")),
-    )
-
-
-def _grouped(names: set[str], key: Callable[[str], str]) -> dict[str, list[str]]:
-    groups = defaultdict(list)
-    for name in sorted(names):
-        groups[key(name)].append(name)
-    return groups
-
-
-def _alone(old: dict[str, list[str]], new: dict[str, list[str]]) -> list[Match]:
-    """Match one against one: of several it cannot be told which is which."""
+def _one_against_one(gone: set[str], come: set[str], key: Callable[[str], str]) -> list[Match]:
+    """Match kernels whose keys are equal. Of several with one key it cannot be told which is
+    which.
+    """
+    old: dict[str, list[str]] = defaultdict(list)
+    new: dict[str, list[str]] = defaultdict(list)
+    for groups, names in ((old, gone), (new, come)):
+        for name in sorted(names):
+            groups[key(name)].append(name)
     return [
-        Match((old[key][0],), names[0])
-        for key, names in new.items()
-        if key and len(names) == 1 and len(old.get(key, ())) == 1
+        Match((old[group][0],), names[0])
+        for group, names in new.items()
+        if group and len(names) == 1 and len(old.get(group, ())) == 1
     ]
 
 
 def _fused(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[Match]:
-    """Match fused kernels: Inductor names a fused kernel after its operators:
-    triton_poi_fused_add_mul_0.
-    """
+    """Match fused kernels by their names: Inductor puts the operators into them."""
     matches = []
     for name in sorted(come):
         fused = _FUSED.match(name)
         if fused is None:
             continue
-        inside = f"_{fused[1]}_"
-        replaced = tuple(
-            sorted(
-                old
-                for old in gone
-                if (op := _operator(origins.get(old, ""))) and f"_{op}_" in inside
-            )
-        )
+        inside = f"_{fused[1]}_"  # of triton_poi_fused_add_mul_0: _add_mul_
+        replaced = []
+        for old in sorted(gone):
+            operator = origins.get(old, "").rpartition("::")[2].strip("_")  # aten::add_ is add
+            if operator and f"_{operator}_" in inside:
+                replaced.append(old)
         if replaced:
-            matches.append(Match(replaced, name))
+            matches.append(Match(tuple(replaced), name))
     return matches
-
-
-def _operator(origin: str) -> str:
-    """aten::add_ → add."""
-    return origin.rpartition("::")[2].strip("_")

@@ -85,7 +85,7 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
             max_ns=int(high[i]),
             share=int(total[i]) / whole,
             communication=bool(device.kind[first[i]] == ActivityKind.COMMUNICATION),
-            occupancy=_occupancy(float(device.occupancy[first[i]])),
+            occupancy=float(np.nan_to_num(device.occupancy[first[i]], nan=-1.0)),
         )
         for i in np.argsort(-total, kind="stable")[:top].tolist()
     ]
@@ -100,10 +100,6 @@ def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
     )
 
 
-def _occupancy(value: float) -> float:
-    return -1.0 if np.isnan(value) else value
-
-
 def find_launches(timeline: Timeline) -> list[LaunchUse]:
     """Return one entry per device that ran kernels."""
     uses = []
@@ -116,7 +112,11 @@ def find_launches(timeline: Timeline) -> list[LaunchUse]:
 
 def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: int) -> LaunchUse:
     duration = timeline.device.end[rows] - timeline.device.start[rows]
-    called, call_length, started = _launch_times(timeline, rows)
+    # Only kernels whose call was recorded tell how they were launched.
+    known = rows[timeline.launched_by[rows] >= 0]
+    call = timeline.launched_by[known]
+    called, started = timeline.runtime.start[call], timeline.device.start[known]
+    call_length = timeline.runtime.end[call] - called
     steps = max(int((step_rows(timeline).rank == rank).sum()), 1)
     depth = queue_depth(called, started)
     return LaunchUse(
@@ -131,16 +131,6 @@ def _launch_use(timeline: Timeline, rows: NDArray[np.intp], rank: int, device: i
         median_queue_depth=float(np.median(depth)) if len(depth) else 0.0,
         max_queue_depth=int(depth.max(initial=0)),
     )
-
-
-def _launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[Ints, Ints, Ints]:
-    """(start of the call, its length, start of the kernel) of every kernel whose call was recorded,
-    ns.
-    """
-    runtime = timeline.runtime
-    rows = rows[timeline.launched_by[rows] >= 0]
-    call = timeline.launched_by[rows]
-    return runtime.start[call], runtime.end[call] - runtime.start[call], timeline.device.start[rows]
 
 
 def queue_depth(called: Ints, started: Ints) -> Ints:

@@ -48,6 +48,7 @@ def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
     device = timeline.device
     rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
     steps = max(len(step_rows(timeline)), 1)
+    # The kernel's name tells the collective and its algorithm, the size which bucket it is.
     keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
     groups, number = np.unique(keys, axis=1, return_inverse=True)
     calls = np.bincount(number.reshape(-1), minlength=groups.shape[1])

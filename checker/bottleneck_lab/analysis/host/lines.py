@@ -86,33 +86,29 @@ def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str
     texts = [
         _FOLDERS.sub("", timeline.strings[name]) if name >= 0 else "" for name in lines.tolist()
     ]
-    for table, called in (_own_functions(timeline), _outermost_operators(timeline)):
-        rest = np.array([i for i, text in enumerate(texts) if not text], dtype=np.int64)
-        rows = (
-            innermost_at(table, moments[rest], threads[rest])
-            if len(rest) and len(table)
-            else rest * 0 - 1
-        )
-        for i, row in zip(rest[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True):
-            texts[i] = called[row]
-    return texts
-
-
-def _own_functions(timeline: Timeline) -> tuple[HostTable, list[str]]:
-    """The frames of the user's own functions, with what they are called."""
+    # Where no line was recorded: the frames of the user's own functions, then the operators that
+    # no other encloses.
     own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[
         timeline.python.name
     ]
-    table, along = take(timeline.python, own), _all_along(timeline)[own].tolist()
-    names = zip(timeline.names(table), along, strict=True)
-    return table, [_called(_FOLDERS.sub("", name), whole) for name, whole in names]
-
-
-def _outermost_operators(timeline: Timeline) -> tuple[HostTable, list[str]]:
-    """The operators that no other encloses, with their names."""
+    functions, along = take(timeline.python, own), _all_along(timeline)[own].tolist()
+    function_names = [
+        _called(_FOLDERS.sub("", name), whole)
+        for name, whole in zip(timeline.names(functions), along, strict=True)
+    ]
     operators = timeline.operators
-    table = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
-    return table, timeline.names(table)
+    outermost = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
+    for table, names in (
+        (functions, function_names),
+        (outermost, timeline.names(outermost)),
+    ):
+        rest = np.array([i for i, text in enumerate(texts) if not text], dtype=np.int64)
+        if not len(rest) or not len(table):
+            continue
+        rows = innermost_at(table, moments[rest], threads[rest])
+        for i, row in zip(rest[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True):
+            texts[i] = names[row]
+    return texts
 
 
 def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
@@ -138,9 +134,15 @@ def _thread_of(timeline: Timeline, track: int, tid: str) -> int:
 
 def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iterator[LineRow]:
     """Yield the lines that ran one after another on a thread, each with what began in it."""
-    lines = _inside(timeline, take(timeline.python, timeline.python.thread == track))
+    lines = take(timeline.python, timeline.python.thread == track)
     thread = _thread_of(timeline, track, tid)
     if not len(lines) or thread < 0:
+        return
+    # Only the part inside the steps counts.
+    window = host_window(timeline, int(lines.rank[0]))
+    start, end = np.maximum(lines.start, window.start), np.minimum(lines.end, window.end)
+    lines = take(replace(lines, start=start, end=end), end > start)
+    if not len(lines):
         return
     operators = timeline.operators
     top = (nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0) & (operators.thread == thread)
@@ -168,13 +170,6 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iter
             operator_ns=int(sums[1][i]),
             backward_ns=int(backward[i]),
         )
-
-
-def _inside(timeline: Timeline, rows: HostTable) -> HostTable:
-    """The rows' part in the window of the steps."""
-    window = host_window(timeline, int(rows.rank[0])) if len(rows) else (0, 0)
-    start, end = np.maximum(rows.start, window[0]), np.minimum(rows.end, window[1])
-    return take(replace(rows, start=start, end=end), end > start)
 
 
 def _line_of(lines: HostTable, operators: HostTable, mine: NDArray[np.bool_]) -> SmallInts:

@@ -40,7 +40,7 @@ def nest(start: Ints, end: Ints, thread: NDArray[Any]) -> Tree:
         rows = np.flatnonzero(thread == number).astype(np.int32)
         begin = start[rows]
         stop = end[rows]
-        np.maximum(stop, begin + 1, out=stop)
+        np.maximum(stop, begin + 1, out=stop)  # a row of no length still ends after it began
         stop.sort()
         ended = np.searchsorted(stop, begin, side="right")
         del begin, stop
@@ -65,6 +65,8 @@ def _parents(depth: SmallInts) -> SmallInts:
     parent = np.full(len(depth), -1, dtype=np.int32)
     order = np.argsort(narrow(depth), kind="stable").astype(np.int32)
     levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
+    # Within a level rows are in order, so the parent is the last row of the level above that began
+    # before.
     for above, rows in itertools.pairwise(levels):
         parent[rows] = above[np.searchsorted(above, rows) - 1]
     return parent

@@ -68,6 +68,7 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     start, end = (
         np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end")
     )
+    # A parent stands before its children: by start, then longer first.
     order = order_of(start, end)
     start = start[order]
     end = end[order]
@@ -107,6 +108,7 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
         return []
     nearest = nearest_above(calls, OPERATOR)
     parent = _operator_above(calls, nearest)
+    # A recursive operator's total counts once.
     outermost = ~_inside_same_name(operators.name, parent)
     count = len(timeline.strings)
 
@@ -170,7 +172,7 @@ def _own_times(operators: HostTable, parent: SmallInts) -> Ints:
     duration = operators.end - operators.start
     own, child = duration.copy(), np.flatnonzero(parent >= 0)
     np.subtract.at(own, parent[child], duration[child])
-    own[own < 0] = 0
+    own[own < 0] = 0  # clocks of microseconds let a child end after its parent
     return own
 
 
@@ -194,6 +196,8 @@ def nearest_above(calls: CallTree, layer: int) -> NDArray[np.int32]:
     """Return, for every row, the nearest row above it of the given layer, -1 where there is
     none.
     """
+    # All rows climb at once, a level at a time: as many rounds as the tree is deep, not as many as
+    # it has rows.
     parent, result = calls.tree.parent, calls.tree.parent.copy()
     rows = np.flatnonzero((calls.layer[result] != layer) & (result >= 0))
     while len(rows):

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
@@ -45,7 +44,13 @@ def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
         return []
     waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
     causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
-    inside, lines = _within(waiting, steps), lines_at(timeline, waiting)
+    lines = lines_at(timeline, waiting)
+    # Inside a step; everything is where there are no steps.
+    inside = np.ones(len(waiting), dtype=bool)
+    if len(steps):
+        order = np.argsort(steps.start, kind="stable")
+        index = np.searchsorted(steps.start[order], waiting.start, side="right") - 1
+        inside = (index >= 0) & (waiting.start < steps.end[order][np.maximum(index, 0)])
     groups: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for row, (name, cause, line) in enumerate(
         zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)
@@ -145,12 +150,3 @@ def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:
     numbers = np.full(len(outermost), -1)
     numbers[outermost >= 0] = names
     return [timeline.strings[name] if name >= 0 else "" for name in numbers.tolist()]
-
-
-def _within(rows: HostTable, steps: HostTable) -> NDArray[np.bool_]:
-    """Return a mask of the rows that start inside a step; of all rows where there are no steps."""
-    if not len(steps):
-        return np.ones(len(rows), dtype=bool)
-    order = np.argsort(steps.start, kind="stable")
-    index = np.searchsorted(steps.start[order], rows.start, side="right") - 1
-    return (index >= 0) & (rows.start < steps.end[order][np.maximum(index, 0)])

@@ -9,7 +9,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import HostTable, Timeline
+from bottleneck_lab.trace.timeline import Timeline
 
 LINES = 12
 """So many lines are listed of a worker."""
@@ -63,26 +63,15 @@ def _lines(timeline: Timeline, thread: int, busy: iv.Intervals) -> list[WorkerLi
     """Return the outermost sampled lines by time; what lies in another counts to that."""
     table = timeline.python
     rows = np.flatnonzero(table.thread == thread)
-    outer = _outermost(table, rows)
-    times = {
-        timeline.strings[name]: (
-            iv.intersect(
-                iv.union(
-                    table.start[outer[table.name[outer] == name]],
-                    table.end[outer[table.name[outer] == name]],
-                ),
-                busy,
-            ).total
-        )
-        for name in np.unique(table.name[outer]).tolist()
-    }
-    longest = sorted(times.items(), key=lambda item: -item[1])[:LINES]
-    return [WorkerLine(name, time, time / busy.total) for name, time in longest]
-
-
-def _outermost(table: HostTable, rows: np.ndarray) -> np.ndarray:
     if not len(rows):
-        return rows
+        return []
     rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
     reached = np.maximum.accumulate(table.end[rows])
-    return rows[np.concatenate(([True], table.start[rows][1:] >= reached[:-1]))]
+    outer = rows[np.concatenate(([True], table.start[rows][1:] >= reached[:-1]))]
+    times = {}
+    for name in np.unique(table.name[outer]).tolist():
+        mine = outer[table.name[outer] == name]
+        ran = iv.union(table.start[mine], table.end[mine])
+        times[timeline.strings[name]] = iv.intersect(ran, busy).total
+    longest = sorted(times.items(), key=lambda item: -item[1])[:LINES]
+    return [WorkerLine(name, time, time / busy.total) for name, time in longest]

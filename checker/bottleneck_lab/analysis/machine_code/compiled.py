@@ -90,9 +90,15 @@ def sum_up(
         and all(followed.whole for _, followed in launched)
         and set(kernels) <= set(launches)
     )
-    return CompiledSource(
-        source, _groups(rows), _properties(judged, len(rows)), _worst(launched), whole
-    )
+    # Each sentence once, what is wrong first; of all kernels, or of those that it names.
+    holds_for: dict[Expectation, list[str]] = {}
+    for of, one in judged:
+        holds_for.setdefault(one, []).append(of)
+    properties = [
+        Property(one, [] if len(of) == len(rows) else of) for one, of in holds_for.items()
+    ]
+    properties.sort(key=lambda one: one.judged.good)
+    return CompiledSource(source, _groups(rows), properties, _worst(launched), whole)
 
 
 def _figures(report: KernelReport, launch: Launch | None) -> KernelResources:
@@ -130,16 +136,8 @@ def _groups(rows: list[tuple[str, str, KernelResources]]) -> list[KernelGroup]:
     ]
 
 
-def _properties(judged: list[tuple[str, Expectation]], kernels: int) -> list[Property]:
-    """Return each sentence once, what is wrong first."""
-    holds_for: dict[Expectation, list[str]] = {}
-    for of, one in judged:
-        holds_for.setdefault(one, []).append(of)
-    properties = [Property(one, [] if len(of) == kernels else of) for one, of in holds_for.items()]
-    return sorted(properties, key=lambda one: one.judged.good)
-
-
 def _worst(launched: Sequence[tuple[Launch, WarpAccesses]]) -> list[Access]:
+    """Return each access at its worst among the kernels: the cost of a request, not their sum."""
     worst: dict[tuple[int, int, str, str, int], Access] = {}
     for _, followed in launched:
         for access in followed.accesses:

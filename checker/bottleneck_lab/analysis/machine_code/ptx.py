@@ -15,7 +15,8 @@ _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+(?:\.ptr[^,]*?)?([\w$]+)(?:\[(\d+)\])?"
 )
 _SHARED = re.compile(
-    r"^\s*(\.extern\s+)?(?:\.\w+\s+)*?\.shared\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d*)\])?",
+    r"^\s*(\.extern\s+)?(?:\.\w+\s+)*?\.shared\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+([\w$]+)"
+    r"(?:\[(\d*)\])?",
     re.MULTILINE,
 )
 _LINE = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
@@ -74,23 +75,25 @@ def read_ptx(text: str) -> dict[str, Kernel]:
     """Read every kernel of a PTX text, by its mangled name."""
     text = re.sub(r"//[^\n]*", "", text)
     module = [_shared(match) for match in _SHARED.finditer(_ENTRY.sub("", text))]
-    return {match[1]: _kernel(match, module) for match in _ENTRY.finditer(text)}
+    kernels = {}
+    for match in _ENTRY.finditer(text):
+        name, parameters, body = match.groups()
+        own = [_shared(each) for each in _SHARED.finditer(body)]
+        code, labels = _instructions(body)
+        sizes = [
+            Parameter(parameter, int(bits) // 8 * int(count or 1))
+            for _, bits, parameter, count in _PARAMETER.findall(parameters)
+        ]
+        kernels[name] = Kernel(name, sizes, code, labels, [*own, *module])
+    return kernels
 
 
 def _shared(match: re.Match[str]) -> Shared:
     _, align, bits, name, count = match.groups()
-    return Shared(name, int(align or 4), int(bits) // 8 * (1 if count is None else int(count or 0)))
-
-
-def _kernel(match: re.Match[str], module: list[Shared]) -> Kernel:
-    name, parameters, body = match.groups()
-    own = [_shared(name_) for name_ in _SHARED.finditer(body)]
-    code, labels = _instructions(body)
-    sizes = [
-        Parameter(name_, int(bits) // 8 * int(count or 1))
-        for _, bits, name_, count in _PARAMETER.findall(parameters)
-    ]
-    return Kernel(name, sizes, code, labels, [*own, *module])
+    elements = 1
+    if count is not None:
+        elements = int(count or 0)  # `name[]` is sized at launch
+    return Shared(name, int(align or 4), int(bits) // 8 * elements)
 
 
 def _instructions(body: str) -> tuple[list[Instruction], dict[str, int]]:
@@ -103,7 +106,12 @@ def _instructions(body: str) -> tuple[list[Instruction], dict[str, int]]:
         elif match := _LABEL.match(statement):
             labels[match[1]] = len(code)
         elif not statement.startswith((".", "{", "}")):
-            code.append(_instruction(statement, origin))
+            guard = _GUARDED.match(statement)
+            plain, predicate, negated = statement, "", False
+            if guard:
+                plain, predicate, negated = guard[3], guard[2], bool(guard[1])
+            name, _, operands = plain.partition(" ")
+            code.append(Instruction(name, _operands(operands), *origin, predicate, negated))
     return code, labels
 
 
@@ -113,9 +121,8 @@ def _statements(body: str) -> list[str]:
     """
     body = re.sub(r"^(\s*\.loc[^\n]*)$", r"\1;", body, flags=re.MULTILINE)
     body = re.sub(r"^(\s*\$?[\w$]+:)", r"\1;", body, flags=re.MULTILINE)
-    body = re.sub(
-        r"^(\s*)([{}])\s*", r"\1\2;", body, flags=re.MULTILINE
-    )  # of a block: an operand's stand within a line
+    # Braces of a block stand at the beginning of a line, those of an operand within one.
+    body = re.sub(r"^(\s*)([{}])\s*", r"\1\2;", body, flags=re.MULTILINE)
     return [
         statement.strip()
         for part in body.split(";")
@@ -132,15 +139,9 @@ def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
         for file, line in [(match[1], match[2]), *_INLINED.findall(statement)]
         if file == "1" and line != "0"
     ]
-    return (lines[0], lines[-1] if len(lines) > 1 else 0) if lines else None
-
-
-def _instruction(statement: str, origin: tuple[int, int]) -> Instruction:
-    guard = _GUARDED.match(statement)
-    name, _, operands = (guard[3] if guard else statement).partition(" ")
-    return Instruction(
-        name, _operands(operands), *origin, guard[2] if guard else "", bool(guard and guard[1])
-    )
+    if not lines:
+        return None
+    return lines[0], lines[-1] if len(lines) > 1 else 0
 
 
 def _operands(text: str) -> tuple[str, ...]:

@@ -172,7 +172,16 @@ def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]
             "There is no kernel in this machine code.",
             "Does the source define a __global__ function that is used?",
         )
-    code, bounds = _functions(sass), _launch_bounds(elf)
+    # Opcodes with their modifiers (LDG.E.128) of every function in the disassembly.
+    parts = re.split(r"Function : (\S+)", sass)
+    code = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        code[name] = _INSTRUCTION.findall(body)
+    # The largest block of each kernel that states one (__launch_bounds__).
+    bounds = {}
+    for name, body in _BOUND.findall(elf):
+        if match := _MAX_THREADS.search(body):
+            bounds[name] = int(match[1], 16) * int(match[2], 16) * int(match[3], 16)
     return [
         _report(
             name,
@@ -183,24 +192,6 @@ def read_reports(resources: str, sass: str, elf: str = "") -> list[KernelReport]
         )
         for name, registers, stack, shared in kernels
     ]
-
-
-def _functions(sass: str) -> dict[str, list[str]]:
-    """Return opcodes with their modifiers (`LDG.E.128`) of every function in a disassembly."""
-    parts = re.split(r"Function : (\S+)", sass)
-    return {
-        name: _INSTRUCTION.findall(body)
-        for name, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
-
-
-def _launch_bounds(elf: str) -> dict[str, int]:
-    """Return the largest block of each kernel that states one (`__launch_bounds__`)."""
-    bounds = {}
-    for name, body in _BOUND.findall(elf):
-        if match := _MAX_THREADS.search(body):
-            bounds[name] = int(match[1], 16) * int(match[2], 16) * int(match[3], 16)
-    return bounds
 
 
 def _report(

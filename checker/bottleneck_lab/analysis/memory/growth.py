@@ -59,11 +59,19 @@ def find_memory(timeline: Timeline) -> list[MemoryUse]:
 def _use(
     timeline: Timeline, rows: MemoryTable, rank: int, device: int, driver_calls: int
 ) -> MemoryUse:
+    # Old captures record changes only: the level is their sum, from an unknown beginning.
     level = rows.allocated if (rows.allocated >= 0).any() else np.cumsum(rows.bytes)
     steps = step_rows(timeline)
     ends = np.sort(steps.end[steps.rank == rank])
     at = np.searchsorted(rows.start, ends, side="right") - 1
     levels = level[at[at >= 0]]
+    # The highest level in each stretch; one without records keeps the level before it.
+    edges = np.linspace(int(rows.start[0]), int(rows.start[-1]) + 1, STRETCHES + 1)
+    positions = np.searchsorted(rows.start, edges)
+    highest = [
+        int(level[max(low - 1, 0) : max(high, 1)].max())
+        for low, high in itertools.pairwise(positions)
+    ]
     return MemoryUse(
         rank=rank,
         device=device,
@@ -74,7 +82,7 @@ def _use(
         steps=len(levels),
         allocations=int((rows.bytes > 0).sum()),
         driver_calls=driver_calls,
-        levels_bytes=_highest(rows.start, level),
+        levels_bytes=highest,
         holders=_holders(timeline, rows, int(level.argmax()), np.unique(at[at >= 0])),
     )
 
@@ -100,12 +108,3 @@ def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> l
     )
     lives = Lifetimes(events, [], np.arange(len(numbers), dtype=np.int32))
     return find_holders(lives, min(peak, end - 1), steps, end, list(numbers))
-
-
-def _highest(start: Ints, level: Ints) -> list[int]:
-    """Return the highest level in each stretch; one without records keeps the level before it."""
-    edges = np.linspace(int(start[0]), int(start[-1]) + 1, STRETCHES + 1)
-    at = np.searchsorted(start, edges)
-    return [
-        int(level[max(low - 1, 0) : max(high, 1)].max()) for low, high in itertools.pairwise(at)
-    ]

@@ -98,17 +98,13 @@ class DeviceMemory(msgspec.Struct, frozen=True):
 
 def find_device_memory(snapshot: Snapshot) -> list[DeviceMemory]:
     """Return one entry per device that holds or has allocated anything."""
-    lines, of_stack = _lines(snapshot)
-    memories = [_device(snapshot, device, lines, of_stack) for device in snapshot.devices]
-    return [memory for memory in memories if memory.reserved_bytes or memory.events]
-
-
-def _lines(snapshot: Snapshot) -> tuple[list[str], SmallInts]:
-    """The program's own lines, and for each stack (and last for none) the number of its line."""
+    # The program's own lines, and for each stack (and last for none) the number of its line.
     numbers: dict[str, int] = {}
     texts = [own_line(snapshot.frames, stack) for stack in snapshot.stacks] + ["not recorded"]
     of_stack = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int32)
-    return list(numbers), of_stack
+    lines = list(numbers)
+    memories = [_device(snapshot, device, lines, of_stack) for device in snapshot.devices]
+    return [memory for memory in memories if memory.reserved_bytes or memory.events]
 
 
 def own_line(frames: tuple[Frame, ...], stack: tuple[int, ...]) -> str:
@@ -135,6 +131,7 @@ class Lifetimes:
         rows = np.flatnonzero((events.action == Action.ALLOC) | (events.action == _release(events)))
         rows = rows[np.argsort(events.address[rows], kind="stable")]
         allocs = events.action[rows] == Action.ALLOC
+        # Sorted by address and then in time, an allocation is followed by its own release.
         same = np.zeros(len(rows), dtype=bool)
         same[:-1] = events.address[rows[1:]] == events.address[rows[:-1]]
         freed = np.zeros(len(rows), dtype=bool)
@@ -207,7 +204,15 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         steps=max(0, len(steps) - 1),
         growth_bytes_per_step=int(np.median(growth)) if len(growth) else 0,
         holders=find_holders(lives, int(level.argmax()), steps, len(events), lines),
-        refusals=_refusals(events, level, reserved, lines, of_stack),
+        refusals=[
+            FailedAllocation(
+                line=lines[of_stack[events.stack[row]]],
+                bytes=int(events.bytes[row]),
+                device_free_bytes=int(events.address[row]),
+                unused_bytes=int(reserved[row] - level[row]),
+            )
+            for row in np.flatnonzero(events.action == Action.OOM)[-3:].tolist()
+        ],
     )
 
 
@@ -273,6 +278,8 @@ def find_holders(
         np.unique(np.linspace(len(moments) // 4, len(moments) - 1, MOMENTS).astype(np.int64))
     ]
     passed = len(steps) - 1 - len(steps) // 4 if by_step else 0
+    # Start-up is over after the first quarter of the time: what grows from there on goes on
+    # growing.
     over_time = np.array([lives.by_line(row, width) for row in chosen.tolist()])
     held, at_peak = lives.by_line(last, width), lives.by_line(peak if count else last, width)
     blocks = np.bincount(lives.line[lives.end >= count], minlength=width)
@@ -302,17 +309,3 @@ def find_holders(
 
 def _most(numbers: NDArray[np.int64], lines: list[str]) -> str:
     return lines[int(np.bincount(numbers).argmax())] if len(numbers) else ""
-
-
-def _refusals(
-    events: AllocatorEvents, level: Ints, reserved: Ints, lines: list[str], of_stack: SmallInts
-) -> list[FailedAllocation]:
-    return [
-        FailedAllocation(
-            line=lines[of_stack[events.stack[row]]],
-            bytes=int(events.bytes[row]),
-            device_free_bytes=int(events.address[row]),
-            unused_bytes=int(reserved[row] - level[row]),
-        )
-        for row in np.flatnonzero(events.action == Action.OOM)[-3:].tolist()
-    ]

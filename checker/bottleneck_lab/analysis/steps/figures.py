@@ -70,10 +70,15 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
         _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
         _operator_series(timeline, calls, edges, count),
-        _sync_series(timeline, edges, count),
         _range_series(steps, count),
     ):
         series |= part
+    runtime = timeline.runtime
+    waits = named(timeline, runtime, SYNC_CALL)
+    step = np.where(waits, _step_of(runtime.start, runtime.rank, edges, count), -1)
+    lengths = runtime.end - runtime.start
+    for name, values in _sums(runtime.name, step, lengths, count, max(len(edges), 1)):
+        series["sync", timeline.strings[name]] = values
     return StepFigures(count, series, _origins(timeline, calls))
 
 
@@ -135,6 +140,7 @@ def _sums(
     names: NDArray[np.int32], step: Ints, value: Ints, count: int, share: int
 ) -> Iterator[tuple[int, Floats64]]:
     """Yield (name, its nanoseconds by step) for every name."""
+    # One histogram over (name, step) instead of a mask for each name: there are thousands.
     inside = np.flatnonzero((step >= 0) & (value > 0))
     used, number = np.unique(names[inside], return_inverse=True)
     at = number.reshape(-1) * count + step[inside]
@@ -154,6 +160,7 @@ def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Se
     kernels[kernel_rows(device)] = True
     for name, values in _sums(device.name, np.where(kernels, step, -1), length, count, share):
         series["kernel", timeline.strings[name]] = values
+    # Direction and memory in one number, since sums are by one: four bits hold any memory.
     ways = (device.direction.astype(np.int32) << 4) + device.host_memory
     for way, values in _sums(
         ways, np.where(device.kind == ActivityKind.COPY, step, -1), length, count, share
@@ -178,14 +185,6 @@ def _operator_series(
     }
 
 
-def _sync_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
-    runtime = timeline.runtime
-    waits = named(timeline, runtime, SYNC_CALL)
-    step = np.where(waits, _step_of(runtime.start, runtime.rank, edges, count), -1)
-    sums = _sums(runtime.name, step, runtime.end - runtime.start, count, max(len(edges), 1))
-    return {("sync", timeline.strings[name]): values for name, values in sums}
-
-
 def _range_series(steps: list[Step], count: int) -> Series:
     """Return the outermost ranges of each step on its own thread; of several ranks, the mean."""
     series: Series = {}
@@ -206,7 +205,9 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
     """
     series: Series = {}
     for time in times:
-        edges = _device_edges(steps, time, count)
+        # The work of each step is done at these moments, after the window's start.
+        costs = [step.cost_ns for step in steps if step.rank == time.rank][:count]
+        edges = np.cumsum([time.window.start, *(costs or [time.window.length])], dtype=np.int64)
         parts: dict[Key, iv.Intervals] = {
             ("device", "compute"): time.compute,
             ("device", "exposed_communication"): iv.subtract(time.communication, time.compute),
@@ -220,14 +221,6 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
             inside = np.diff(iv.covered_before(part, edges)) / len(times)
             series[key] = series.get(key, np.zeros(count)) + inside
     return series
-
-
-def _device_edges(steps: list[Step], time: DeviceTime, count: int) -> Ints:
-    """Return when the work of each step was done, after the window's start."""
-    costs = [step.cost_ns for step in steps if step.rank == time.rank][:count]
-    if not costs:
-        return np.array([time.window.start, time.window.end], dtype=np.int64)
-    return np.cumsum([time.window.start, *costs], dtype=np.int64)
 
 
 def _origins(timeline: Timeline, calls: CallTree) -> dict[str, str]:

@@ -113,6 +113,7 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     host, device = host_window(timeline, rank), timeline.device
     if not len(step_rows(timeline)):
         return host
+    # Only work that ends after the host's last step can move the end: the rest is not looked at.
     late = np.flatnonzero((device.end > host.end) & (device.kind != ActivityKind.SYNC))
     launched = launch_times(timeline, late)
     mine = (launched >= host.start) & (launched < host.end)
@@ -214,6 +215,8 @@ def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
         at = np.searchsorted(steps.start[mine], launched, side="right") - 1
         inside = (at >= 0) & (launched < steps.end[mine].max())
         rows, at = rows[inside], at[inside]
+        # A step is done when the host is and all work that it launched: overlapping steps end in
+        # order.
         np.maximum.at(done, mine[at], device.end[rows])
         ends = np.maximum.accumulate(done[mine])
         costs[mine] = np.diff(ends, prepend=steps.start[mine[0]])
