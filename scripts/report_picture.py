@@ -1,9 +1,9 @@
-"""Draws docs/images/report.png: the page of a real capture, recorded on an H200.
+"""Draw docs/images/report.png and report-top.png: the page of a real capture, recorded on an H200.
 
     python scripts/report_picture.py
 
-The capture is that of docs/learners.md, which gives this lab's answer away: the code that
-`stuttering-tagger` ships with. docs/images/report.json keeps a digest of what the picture shows, by
+The capture is that of `lab report --example`. It is also that of docs/learners.md, which gives its
+lab's answer away: the code that `stuttering-tagger` ships with. docs/images/report.json keeps a digest of what the picture shows, by
 which a test notices that the page has changed since (tests/unit/project/test_report_picture.py).
 """
 
@@ -22,11 +22,13 @@ from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.trace import load
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-CAPTURE = IMAGES / "report-capture.json.gz"
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+CAPTURE = ROOT / "datasets" / "captures" / "h200" / "training.json.gz"
 PICTURE, RECORD = IMAGES / "report.png", IMAGES / "report.json"
+TOP = IMAGES / "report-top.png"  # of the README and the site's front page
 SHOWN = ("time", "steps")  # sections of the page, by their ids
-WIDTH, HEIGHT = 1100, 900
+WIDTH, HEIGHT, TOP_HEIGHT = 1100, 900, 540
 
 
 def page() -> str:
@@ -71,6 +73,7 @@ def main() -> int:
         top, bottom = first["y"] - 12, lanes["y"] + lanes["height"] + 12
         clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
         shown.screenshot(path=PICTURE, full_page=True, clip=clip)
+        shown.screenshot(path=TOP, full_page=True, clip=clip | {"height": TOP_HEIGHT})
         browser.close()
     record = {"capture": CAPTURE.name, "device": "NVIDIA H200", "shown": digest(html)}
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

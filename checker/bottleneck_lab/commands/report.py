@@ -21,6 +21,7 @@ from bottleneck_lab.analysis.questions import QUESTIONS, find_question
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import Analysis, Summary
+from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
@@ -134,6 +135,12 @@ def command(
         typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew."),
     ] = False,
     recorded: Recorded = None,
+    example: Annotated[
+        bool,
+        typer.Option(
+            "--example", help="Report on a capture that ships with lab: training on an H200."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the
@@ -142,7 +149,9 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
-    if recorded:
+    if example:
+        subject = example_subject()
+    elif recorded:
         subject = recorded_subject(recorded)
     elif sibling:
         subject = sibling_subject()
@@ -225,6 +234,11 @@ def find_subject(name: str | None) -> Subject:
     latest = readable(workspace)[-1:] if name is None else []
     folder = latest[0] if latest else find_capture(workspace, name)
     return Subject(trace_files(folder), folder, workspace, is_blind_at(workspace.root))
+
+
+def example_subject() -> Subject:
+    """Return the real GPU capture that ships with the package, so that everybody has one."""
+    return Subject([content_root() / "datasets" / "captures" / "h200" / "training.json.gz"])
 
 
 def recorded_subject(tool: str) -> Subject:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.cli import app
 from bottleneck_lab.commands import report
 from bottleneck_lab.course import captures
 from bottleneck_lab.trace import load
@@ -61,3 +65,20 @@ def test_a_diagnosis_does_not_go_by_a_capture_that_cannot_show_the_device(
     (later / "capture.json").write_text(json.dumps(described))
     assert captures.evidence_capture(workspace).name == taken
     assert captures.readable(workspace)[-1] == later, "it can be reported on all the same"
+
+
+def test_the_example_is_a_real_gpu_capture_and_needs_no_workspace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(app, ["report", "--example"])
+    assert shown.exit_code == 0, shown.output
+    assert "NVIDIA H200" in shown.output
+    figures = CliRunner().invoke(app, ["report", "--example", "--json"])
+    summary = json.loads(figures.output)["summary"]
+    assert summary["findings"][0]["id"] == "launch-bound"
+    assert len(list(tmp_path.iterdir())) == 0
+
+
+def test_the_example_is_small_and_names_no_folder_of_the_machine():
+    capture = CAPTURES / "h200" / "training.json.gz"
+    assert capture.stat().st_size < 150_000
+    assert not re.search(rb'"/(?:home|root|tmp|work)/', gzip.decompress(capture.read_bytes()))
