@@ -1,6 +1,7 @@
 # The main targets are `make demo`, `make quick`, `make test` and `make lint`. Each does its own set-up.
 
 VENV ?= .venv
+EXTRAS ?= dev
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -28,7 +29,7 @@ $(BIN)/python:
 
 # The package itself is installed in place, so only a changed pyproject.toml requires a new installation.
 $(STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@ $(DEMO_STAMP)
 
 # What a demonstration needs: the labs, without DALI, the tests, the checkers, the documentation and the cohort.
@@ -51,6 +52,8 @@ lint: $(STAMP) ## Check style, types and layers.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/vermin --quiet --no-tips --eval-annotations --violations --target=3.11- checker labs solutions scripts
 
 demo: $(DEMO_STAMP) ## Play one lab from start to verdict, in about a minute.

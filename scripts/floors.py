@@ -27,7 +27,7 @@ EXTRAS = ("labs", "cohort")
 GPU to show anything.
 """
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "scipy", "grimp", "pyyaml")
-"""What of the extra `dev` the quick tests cannot do without."""
+"""What of the extra `test` the quick tests cannot do without."""
 CHECK_S = 900.0
 """Longest a check may take: the slowest kind, on a machine that does something else as well."""
 TESTS_S = 180.0
@@ -53,7 +53,7 @@ def requirements(project: dict[str, Any]) -> list[str]:
     """
     extras = project["optional-dependencies"]
     required = [*project["dependencies"], *(each for name in EXTRAS for each in extras[name])]
-    required += [each for each in extras["dev"] if _name(each) in TEST_TOOLS]
+    required += [each for each in extras["test"] if _name(each) in TEST_TOOLS]
     for requirement in required:
         if ">=" not in requirement:
             raise ValueError(f"pyproject.toml: '{requirement}' has no lowest version")

@@ -117,10 +117,19 @@ def test_without_the_extras_doctor_names_them(tmp_path):
     assert "lacks what every lab needs: torch, torchvision, Pillow" in done.stdout
 
 
+def test_without_the_extras_no_lab_is_begun(tmp_path):
+    workspace = tmp_path / "here"
+    done = lab("bare", "start", "ddp-scaling", workspace, "--no-data", at=tmp_path)
+    assert done.returncode == 4
+    assert "bottleneck-lab[labs]" in done.stderr
+    assert not workspace.exists()
+
+
 @pytest.mark.parametrize("command", ["check", "run", "profile"])
 def test_without_the_extras_a_lab_says_which_it_needs(command, tmp_path):
     workspace = tmp_path / "here"
-    assert lab("bare", "start", "ddp-scaling", workspace, "--no-data", at=tmp_path).returncode == 0
+    # Begun where everything was there.
+    assert lab("macos", "start", "ddp-scaling", workspace, "--no-data", at=tmp_path).returncode == 0
     done = lab("bare", command, at=workspace)
     assert done.returncode == 4
     assert "Not installed for this Python: PyTorch, torchvision, Pillow." in done.stderr

@@ -25,8 +25,32 @@ def test_a_workflow_has_least_permissions_and_an_end(path):
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
+        if "uses" in job:  # another workflow, which is looked at by itself
+            assert (ROOT / job["uses"]).is_file()
+            continue
         assert job["timeout-minutes"] <= 60, name
         assert all("uses" in step or "run" in step for step in job["steps"])
+
+
+def test_a_release_is_what_was_tested():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert jobs["test"]["uses"] == "./.github/workflows/ci.yml"
+    assert jobs["publish"]["needs"] == "test"
+    assert jobs["release"]["permissions"] == {"contents": "write"}
+    # Nothing is built after the tests: the wheel that they installed is the one that is published.
+    assert not re.search(r"-m build", (ROOT / ".github" / "workflows" / "release.yml").read_text())
+
+
+def test_ci_tries_the_newest_python_and_the_lowest_versions():
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    jobs = yaml.safe_load(text)["jobs"]
+    newest = max(
+        (name.rpartition(" ")[2] for name in PROJECT["classifiers"] if ":: 3." in name),
+        key=lambda version: int(version.partition(".")[2]),
+    )
+    assert newest in jobs["tests"]["strategy"]["matrix"]["python"]
+    assert any("make floors" in step.get("run", "") for step in jobs["floors"]["steps"])
+    assert "dali" not in "".join(PROJECT["optional-dependencies"]["test"])
 
 
 def test_workflows_type_what_the_makefile_knows():
@@ -79,14 +103,14 @@ def test_all_is_every_extra_of_a_user():
     (everything,) = extras["all"]
     own = set(everything.partition("[")[2].rstrip("]").split(","))
     alternatives = {"dali-cuda12", "ray"}  # another build of DALI, another engine below a cohort
-    assert own == set(extras) - {"all", "dev", "docs"} - alternatives
+    assert own == set(extras) - {"all", "dev", "test", "docs"} - alternatives
     for extra, distribution in DALI_BUILDS.items():
         assert extras[extra][0].startswith(distribution)
 
 
 def test_the_install_page_names_every_extra():
     page = (ROOT / "docs" / "install.md").read_text()
-    for extra in set(PROJECT["optional-dependencies"]) - {"dev", "docs"}:
+    for extra in set(PROJECT["optional-dependencies"]) - {"dev", "test", "docs"}:
         assert f"| `{extra}` |" in page
 
 
