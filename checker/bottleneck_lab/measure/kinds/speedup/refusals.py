@@ -13,7 +13,7 @@ from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.speedup.figures import SAMPLES, Case
 
 MAX_OVERHEAD_SHARE = 0.02
-"""Largest share of a timed call that the protocol itself may take (VERDICT.md)."""
+"""Largest share of a timed call that the protocol itself may take (docs/trust.md)."""
 MAX_SLOWED, SURELY_SLOWED = 1.3, 2.0
 """How much longer the reference's calls on a GPU may take beside the learner's stopped processes
 than alone, and from where on no other cause is left.
