@@ -273,6 +273,11 @@ class Lab(msgspec.Struct, frozen=True):
         """Return the editable files that are used on `device`."""
         return list(self.spec.devices[device].settings.get("sources", self.spec.editable))
 
+    def predicts_memory(self, device: Device) -> bool:
+        """Return True if the predicted gain is a factor in peak memory, not in time."""
+        spec = self.spec.devices.get(device)
+        return spec is not None and spec.settings.get("gain") == "memory"
+
     def code_hash(self, folder: Path) -> str:
         """Return the SHA-256 over the editable files in `folder`; missing ones are skipped."""
         return hash_files(

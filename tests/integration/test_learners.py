@@ -28,8 +28,8 @@ from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
 from bottleneck_lab.cli import app
-from bottleneck_lab.commands import check as check_command
-from bottleneck_lab.commands import sibling
+from bottleneck_lab.commands import diagnose
+from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import conclude, grade_check
 from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
@@ -63,9 +63,9 @@ class Learner:
         assert self.lab("start", lab.slug, "work", "--no-data", "--device", device).exit_code == 0
         self.place = folder / "work"
         monkeypatch.chdir(self.place)
-        monkeypatch.setattr(check_command, "check_lab", self._measure)
-        monkeypatch.setattr(check_command, "data_folder", lambda _lab: folder)
-        monkeypatch.setattr(check_command, "require_torch", lambda _command: None)
+        monkeypatch.setattr(checking, "check_lab", self._measure)
+        monkeypatch.setattr(checking, "data_folder", lambda _lab: folder)
+        monkeypatch.setattr(checking, "require_torch", lambda _command: None)
         self.capture()
 
     def lab(self, *arguments: str, typed: str | None = None) -> SimpleNamespace:
@@ -253,7 +253,7 @@ def test_who_measures_names_the_cause(learner):
     assert verdict is not None, done.output
     assert verdict.outcome == "PASS", done.output
     assert (verdict.diagnosis.named, verdict.diagnosis.corrections) == (True, 0)
-    assert "cause named on the first try" in " ".join(done.output.split()).lower()
+    assert "diagnosis right on the first try" in " ".join(done.output.split()).lower()
     assert learner.passed
 
 
@@ -408,10 +408,12 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     assert learner.lab("diagnose", "--sibling").exit_code == 0
     assert not WORDS.search(learner.lab("report", "--sibling").output)
     done = learner.lab("diagnose", "--sibling", "-a", "cause=straggler", "-a", "gain=1.5")
-    assert re.search(r"It was [a-z-]+; without it", done.output), done.output
+    assert re.search(r"The cause is [a-z-]+; without it", done.output), done.output
     assert "unseen case" in learner.lab("history").output
     assert "Case 2." in learner.lab("diagnose", "--sibling").output
-    monkeypatch.setattr(sibling, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(
+        diagnose, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    )
     asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
     assert "Case 2." in asked
     assert "It was " in asked
@@ -465,7 +467,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     shutil.copy(ROOT / "tests" / "variants" / lab.slug / "weighs_positions" / "train.py", place)
     verdict = run("check")
     assert "PASS" in verdict
-    assert "cause named on the first try with 1 hint" in verdict.lower()
+    assert "diagnosis right on the first try with 1 hint" in verdict.lower()
     assert f"You predicted {float(answers['predicted_gain']):.2f}x and measured" in verdict
     history = json.loads(run("history", "--json"))
     assert [row["outcome"] for row in history["checks"]] == ["PASS"]
@@ -474,7 +476,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     case = run("report", "--sibling")
     assert not WORDS.search(case), WORDS.search(case)
     assert re.search(
-        r"It was [a-z-]+; without it",
+        r"The cause is [a-z-]+; without it",
         run("diagnose", "--sibling", "-a", "cause=1", "-a", "gain=1.5"),
     )
     assert "unseen case" in run("history")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bottleneck_lab.commands.screen import console, progress
+from bottleneck_lab.commands.screen import console, notes, progress
 from bottleneck_lab.commands.ui import (
     DeviceName,
     Json,
@@ -91,7 +91,7 @@ def command(
         with progress() as show:
             wait_until_quiet(
                 60 * when_quiet,
-                lambda cores: show(f"waiting: other programs keep {cores:.1f} cores busy", 0.0),
+                lambda cores: show(_waiting_for(cores), 0.0),
             )
     checked = check_workspace(
         workspace,
@@ -120,6 +120,13 @@ def command(
         )
         tell_next(workspace, checked.attempts, checked.record)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def _waiting_for(cores: float) -> str:
+    """Return the wait in one line: with its changing figure only where the line is rewritten."""
+    if notes().is_terminal:
+        return f"waiting: other programs keep {cores:.1f} cores busy"
+    return "waiting for other programs to finish"
 
 
 def _show_kernels(workspace: Workspace, *, as_json: bool) -> None:

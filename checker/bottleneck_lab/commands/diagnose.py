@@ -27,7 +27,7 @@ from bottleneck_lab.workspace.commitments import (
     note_revealed,
 )
 from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answers, save_answers
-from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.hints import take_hint
 from bottleneck_lab.workspace.progress import note_hint
 from bottleneck_lab.workspace.siblings import open_case
@@ -131,7 +131,7 @@ def _commit_if_whole(
 def _reveal(workspace: Workspace) -> None:
     """Record that the causes were shown, and every hint with them."""
     if not is_blind(workspace):
-        say("Nothing is hidden any more: `lab report` shows causes, findings and the ceiling.")
+        say("Nothing is hidden any more in this lab.")
         return
     opened = unlocked_hints(workspace.lab.slug)
     if opened is not None and opened < len(workspace.lab.spec.hints):
@@ -146,11 +146,11 @@ def _reveal(workspace: Workspace) -> None:
     while take_hint(workspace) is not None:
         note_hint(workspace.lab.slug, str(workspace.root))
     note_revealed(workspace)
-    say(
-        "`lab report` now shows causes, findings and the ceiling; `lab hint --again` shows all"
-        " hints."
-    )
-    say("\nNext: lab report", style="bold")
+    say("Reports now show causes, findings and the ceiling; `lab hint --again` shows all hints.")
+    if numbered(workspace.captures):
+        say("\nNext: lab report", style="bold")
+    else:
+        say(f"\nNext: lab {workspace.lab.spec.evidence}", style="bold")
 
 
 def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
@@ -204,10 +204,13 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         say("\nSaved in diagnosis.toml; not committed yet.")
         say("\nNext: lab diagnose", style="bold")
     elif len(record.commitments) == 1:
-        say(
-            "\nCommitted. Causes, findings and the ceiling are now in the report, with your figures"
-            " next to the tool's."
-        )
+        if numbered(workspace.captures):
+            say(
+                "\nCommitted. Causes, findings and the ceiling are now in the report, with your"
+                " answers next to what the tool measured."
+            )
+        else:
+            say("\nCommitted.")
         # The brief withholds these limits, because they give the cause away.
         device = workspace.lab.spec.devices.get(workspace.info.device)
         criteria = device.criteria if device else []
@@ -216,7 +219,10 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
             say("\nBesides the brief's targets, a check makes sure that the cause is gone:")
         for limit in limits:
             say(f"  {describe_criterion(limit)}", hang=2)
-        say("\nNext: lab report --html report.html", style="bold")
+        if numbered(workspace.captures):
+            say("\nNext: lab report --html report.html", style="bold")
+        else:
+            say("\nNext: lab check", style="bold")
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
@@ -227,6 +233,8 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
 
 def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
     """Draw a case if none is open, tell its story, and take the answers: once, and finally."""
+    if not workspace.lab.spec.siblings:
+        raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
     if is_blind(workspace):
         raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
     fresh = open_case(workspace) is None

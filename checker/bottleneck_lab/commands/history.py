@@ -73,7 +73,7 @@ def command(
     if rows:
         _show(rows)
     else:
-        say("No checks yet. `lab check` runs one.")
+        say("No checks yet. `lab` shows what to do next.")
     _show_diagnoses(workspace, record)
     for case in cases:
         state = "not answered yet"

@@ -53,9 +53,9 @@ from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
-from bottleneck_lab.workspace.commitments import is_blind_at, load_record
+from bottleneck_lab.workspace.commitments import is_blind, is_blind_at, load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
-from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.siblings import open_case, traces_of
 
 EXAMPLE = "lab report --html report.html"
@@ -149,15 +149,15 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
-    if example:
-        subject = example_subject()
-    elif recorded:
-        subject = recorded_subject(recorded)
-    elif sibling:
-        subject = sibling_subject()
-    else:
-        subject = find_subject(capture)
-    if is_snapshot(subject.traces[0]) and not (query or ask or export or at or gap):
+    subject = _choose_subject(capture, example=example, recorded=recorded, sibling=sibling)
+    if not subject.traces:
+        if open_ or query or ask or export or at or gap:
+            raise UsageError(
+                "There is no capture in this workspace yet, only checks.",
+                "`lab report` shows the last one, `lab report --html` plots them all.",
+            )
+        _show_checks(subject, html, json=json)
+    elif is_snapshot(subject.traces[0]) and not (query or ask or export or at or gap):
         _show_snapshot(subject.traces[0], html, json=json)
     elif html:
         say(f"The report is in {write_html(subject, html.expanduser().absolute())}")
@@ -231,6 +231,9 @@ def find_subject(name: str | None) -> Subject:
         if not captures:
             raise
         return Subject(trace_files(captures[-1]), captures[-1])
+    if name is None and not numbered(workspace.captures) and load_attempts(workspace):
+        # Some labs are not captured at all: their report is about the checks alone.
+        return Subject([], None, workspace, is_blind_at(workspace.root))
     latest = readable(workspace)[-1:] if name is None else []
     folder = latest[0] if latest else find_capture(workspace, name)
     return Subject(trace_files(folder), folder, workspace, is_blind_at(workspace.root))
@@ -268,10 +271,29 @@ def sibling_subject() -> Subject:
     workspace = here()
     traces = traces_of(workspace)
     if not traces:
+        if not workspace.lab.spec.siblings:
+            raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
+        if is_blind(workspace):
+            raise UsageError(
+                "No other case has been drawn here.",
+                "Commit this lab's own diagnosis first: `lab diagnose`.",
+            )
         raise UsageError(
             "No other case has been drawn here.", "`lab diagnose --sibling` draws one."
         )
     return Subject(traces, blind=open_case(workspace) is not None)
+
+
+def _choose_subject(
+    capture: str | None, *, example: bool, recorded: str | None, sibling: bool
+) -> Subject:
+    if example:
+        return example_subject()
+    if recorded:
+        return recorded_subject(recorded)
+    if sibling:
+        return sibling_subject()
+    return find_subject(capture)
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
@@ -289,6 +311,29 @@ def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
         print_json({"capture": str(path), "memory": memory})
     else:
         render_memory(memory, console())
+
+
+def _show_checks(subject: Subject, html: Path | None, *, json: bool) -> None:
+    """Show the last check of a lab without captures, or all of them on a page."""
+    assert subject.workspace is not None
+    attempts = subject.attempts()
+    if html:
+        page = render_html(title=subject.workspace.lab.spec.title, attempts=attempts)
+        target = html.expanduser().absolute()
+        write_file(page.encode(), target)
+        say(f"The report is in {target}")
+    elif json:
+        print_json(
+            {
+                "capture": None,
+                "summary": None,
+                "counters": [],
+                "verdict": attempts[-1],
+                "warning": None,
+            }
+        )
+    else:
+        render_verdict(attempts[-1], console())
 
 
 def _show(subject: Subject, *, json: bool) -> None:
@@ -439,7 +484,12 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
         AnsweredQuestion(
             question.ask,
             format_answer(question, answers[question.id]),
-            describe_reading(question, answers, capture),
+            describe_reading(
+                question,
+                answers,
+                capture,
+                of_memory=workspace.lab.predicts_memory(workspace.info.device),
+            ),
         )
         for question in workspace.lab.spec.questions
         if is_given(answers.get(question.id))

@@ -44,11 +44,7 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
         say(f"Check {last.number}: {last.verdict.outcome}. {last.verdict.summary}")
     change = workspace.changed_lab()
     if change:
-        say(
-            f"{change} `lab reset --update` brings in the new files and leaves your edits as they"
-            " are.",
-            style="yellow",
-        )
+        say(change, style="yellow")
 
 
 def tell_next(workspace: Workspace, attempts: list[Attempt], record: Record) -> None:

@@ -187,5 +187,5 @@ def _to_reference(
             continue
         for criterion in checked.criteria:
             if criterion.kind == "target" and criterion.unit == "x" and criterion.value:
-                return msgspec.structs.replace(prediction, measured=1 / criterion.value)
-    return msgspec.structs.replace(prediction, measured=None)
+                return Prediction(prediction.predicted, 1 / criterion.value, "reference")
+    return Prediction(prediction.predicted, None, "reference")

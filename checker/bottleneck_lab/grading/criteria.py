@@ -444,7 +444,10 @@ _ADVICE: dict[FailReason, list[str]] = {
     "wrong diagnosis": [
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
     ],
-    "crashed": ["`lab run` shows the full error."],
+    "crashed": [
+        "If the shipped workload meets the same error, `lab run` shows all of it. A check also"
+        " tries other inputs."
+    ],
     "timed out": [
         "`lab run` shows where it hangs; a check allows several times what the shipped code takes."
     ],

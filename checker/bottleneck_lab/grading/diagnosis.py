@@ -370,7 +370,11 @@ def format_answer(question: QuestionSpec, answer: Any) -> str:
 
 
 def describe_reading(
-    question: QuestionSpec, answers: Mapping[str, Any], seen: CaptureFigures | None
+    question: QuestionSpec,
+    answers: Mapping[str, Any],
+    seen: CaptureFigures | None,
+    *,
+    of_memory: bool = False,
 ) -> str:
     """Return the figure that the tool reads off the capture for a question, as one sentence; empty
     when it has none. Only for learners who have committed.
@@ -385,7 +389,9 @@ def describe_reading(
             f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch"
             " does."
         )
-    if question.predicts_gain and "largest_gain_ratio" in seen.figures:
+    # A finding's gain is one in time, over the shipped code: no other prediction compares with it.
+    in_time = question.predicts_gain and not of_memory and not question.to_reference
+    if in_time and "largest_gain_ratio" in seen.figures:
         return (
             "The tool: without the costliest finding it would be about"
             f" {seen.figures['largest_gain_ratio']:.2f} times as fast."

@@ -56,13 +56,22 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: int = 0
 
 
-class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The gain that a learner predicted, and the measured one. Both are speed-ups over the shipped
-    workload.
+Quantity = Literal["time", "memory", "reference"]
+"""What a predicted factor is about: the time of the work, its peak memory, or the factor by which
+the reference is faster than the shipped code.
+"""
+
+
+class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The gain that a learner predicted, and the measured one: factors over the shipped workload.
+
+    The default `quantity` is left out of the JSON, so that verdicts signed before it existed still
+    verify.
     """
 
     predicted: float
     measured: float | None
+    quantity: Quantity = "time"
 
 
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

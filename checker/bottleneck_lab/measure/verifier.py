@@ -16,7 +16,14 @@ import msgspec
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.criteria import Stopped, conclude, grade_check, not_measured
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict, finite
+from bottleneck_lab.grading.verdict import (
+    CriterionResult,
+    Outcome,
+    Prediction,
+    Quantity,
+    Verdict,
+    finite,
+)
 from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.context import Context, Measured, Progress
 from bottleneck_lab.measure.faults import LearnerFault
@@ -82,6 +89,10 @@ def check_lab(
     conclusion = conclude(
         results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions
     )
+    predicted = None
+    if prediction is not None:
+        quantity: Quantity = "memory" if lab.predicts_memory(device) else "time"
+        predicted = Prediction(prediction, measured.speedup, quantity)
     return Verdict(
         outcome=conclusion.outcome,
         reason=conclusion.reason,
@@ -98,7 +109,7 @@ def check_lab(
         duration_s=round(ended.clock.total_s(), 3),
         seconds={phase: round(seconds, 3) for phase, seconds in ended.clock.seconds().items()},
         notes=measured.notes,
-        prediction=None if prediction is None else Prediction(prediction, measured.speedup),
+        prediction=predicted,
         measurement=finite(measured.details),
     )
 

@@ -210,24 +210,36 @@ def format_moment(moment: str) -> str:
 
 
 def describe_prediction(verdict: Verdict) -> str:
-    """Compare predicted and measured gain: how far apart they are once the check passes, the
-    progress before that; empty without a prediction.
+    """Compare predicted and measured gain; empty without a prediction.
+
+    Before the check passes it states the progress, afterwards how far apart the two are.
     """
     if verdict.prediction is None:
         return ""
     predicted, measured = verdict.prediction.predicted, verdict.prediction.measured
-    if measured is None:
-        return f"You predicted {predicted:.2f}x; the gain was not measured."
-    if verdict.outcome is not Outcome.PASS:
-        return f"You predicted {predicted:.2f}x; this attempt ran {measured:.2f}x as fast."
-    off = math.inf
-    if measured > 0:
-        off = predicted / measured - 1
-    if abs(off) < 0.1:
-        near = "right on the mark"
+    quantity = verdict.prediction.quantity
+    passed = verdict.outcome is Outcome.PASS
+    if quantity == "memory":
+        prediction = f"You predicted {predicted:.2f}x less memory at the peak"
+    elif quantity == "reference":
+        prediction = f"You predicted that the shipped code must become {predicted:.2f}x as fast"
     else:
+        prediction = f"You predicted {predicted:.2f}x"
+    if measured is None:
+        # Work that passed was measured; the factor that it needed is known from other checks only.
+        return f"{prediction}." if passed else f"{prediction}; the gain was not measured."
+    off = predicted / measured - 1 if measured > 0 else math.inf
+    near = "right on the mark"
+    if abs(off) >= 0.1:
         near = f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
-    return f"You predicted {predicted:.2f}x and measured {measured:.2f}x: {near}."
+    if quantity == "reference":
+        return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
+    if passed:
+        less = " less" if quantity == "memory" else ""
+        return f"{prediction} and measured {measured:.2f}x{less}: {near}."
+    if quantity == "memory":
+        return f"{prediction}; this attempt needed {measured:.2f}x less."
+    return f"{prediction}; this attempt ran {measured:.2f}x as fast."
 
 
 def describe_gain(finding: Finding) -> str:
@@ -282,7 +294,7 @@ def describe_standing(standing: Standing | None) -> str:
         "solution": "solution seen",
     }.get(standing.told)
     if how:
-        return f"cause not named by you ({how})"
+        return f"the diagnosis does not count as yours ({how})"
     hints = ""
     if standing.hints:
         hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}"
@@ -293,8 +305,8 @@ def describe_standing(standing: Standing | None) -> str:
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
     if standing.named:
-        return f"cause named on the first try{hints}"
-    return f"cause not named on the first try{hints}{corrected}"
+        return f"diagnosis right on the first try{hints}"
+    return f"diagnosis wrong on the first try{hints}{corrected}"
 
 
 def headline(verdict: Verdict) -> str:

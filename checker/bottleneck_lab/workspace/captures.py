@@ -115,7 +115,10 @@ def find_capture(workspace: Workspace, which: str | None = None) -> Path:
     """
     captures = numbered(workspace.captures)
     if not captures:
-        raise UsageError("There is no capture in this workspace yet.", "`lab profile` makes one.")
+        remedy = "`lab profile` makes one."
+        if workspace.lab.spec.evidence == "run":
+            remedy = "This lab's evidence is what `lab run` prints."
+        raise UsageError("There is no capture in this workspace yet.", remedy)
     if which is None:
         return captures[-1][1]
     for number, path in captures:

@@ -10,6 +10,7 @@ import msgspec
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.commitments import Record, hides_causes
+from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered
 from bottleneck_lab.workspace.progress import LabProgress, Progress
 from bottleneck_lab.workspace.siblings import load_drawn
@@ -73,6 +74,10 @@ def next_here(
     passed stays passed, whatever later checks say.
     """
     lab = workspace.lab
+    if workspace.changed_lab():
+        return NextStep(
+            "lab reset --update", "It brings in the new files and leaves your edits as they are."
+        )
     if any(attempt.verdict.outcome == "PASS" for attempt in attempts):
         return _after_pass(workspace, record, labs, progress)
     captures = numbered(workspace.captures)
@@ -83,10 +88,18 @@ def next_here(
             why += " Then run `lab diagnose`."
         return NextStep(f"lab {lab.spec.evidence}", why)
     if lab.spec.questions and (hides_causes(lab, record) or not record.commitments):
-        why = "Name the cause, the evidence for it and the gain that a fix would bring."
+        why = "Answer the lab's questions before you change anything."
+        if any(question.id == "cause" for question in lab.spec.questions):
+            why = "Name the cause, the evidence for it and the gain that a fix would bring."
         if captures:
             why += " `lab report --html` draws the timeline."
         return NextStep("lab diagnose", why)
+    answers = load_answers(workspace.root)
+    open_ = [
+        question.id for question in lab.spec.questions if not is_given(answers.get(question.id))
+    ]
+    if open_ and record.help.solution is None:  # `lab reset` empties diagnosis.toml, too
+        return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
     return _after_diagnosis(lab, attempts, captured=bool(captures))
 
 

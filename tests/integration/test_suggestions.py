@@ -1,0 +1,298 @@
+"""Every command that a message suggests works as it is printed, in that lab, at that moment.
+
+A lab is brought into each state that it can be in. There every message is read, and the commands
+that it suggests are typed, in the order in which it names them. The measurement and the profiler
+are stood in for; everything between them and the messages is real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cli import app
+from bottleneck_lab.commands import check as check_command
+from bottleneck_lab.commands import profile, run
+from bottleneck_lab.course import checking
+from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.criteria import _ADVICE as ADVICE
+from bottleneck_lab.grading.criteria import WHEN_QUIET
+from bottleneck_lab.grading.verdict import Outcome, Prediction, Verdict
+
+ROOT = Path(__file__).parents[2]
+MINI = Path(__file__).parent / "mini"
+TRACE = ROOT / "datasets" / "captures" / "synthetic-input.json.gz"
+SIBLING = """
+[[siblings]]
+program = "tagger"
+story = "A small tagger trains on one GPU that barely gets warm."
+cause = "launch-bound"
+gain_from = "idle_launch_share"
+"""
+
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]+\b|…")
+"""What a learner has to fill in: LAB, FILE, START-END, `-a cause=…`."""
+ELSEWHERE = re.compile(
+    r"lab (data|join|watch|doctor --measure|profile --tool (nsys|ncu|sanitizer|memory)"
+    r"|profile --|status|submit|list|solution$)"
+)
+"""Needs a network, a data set, a GPU's tools or a terminal; each has tests of its own."""
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory) -> Path:
+    """The miniature course, with unseen cases, and with a lab that is not captured."""
+    content = tmp_path_factory.mktemp("course") / "content"
+    shutil.copytree(MINI, content)
+    (content / "datasets").symlink_to(ROOT / "datasets")
+    slow = content / "labs" / "slow" / "lab.toml"
+    printed = slow.read_text().replace(
+        'starter_fails = "correct but slow"',
+        'starter_fails = "correct but slow"\nevidence = "run"',
+    )
+    slow.write_text(slow.read_text() + SIBLING)
+    for part in ("labs", "solutions"):
+        shutil.copytree(content / part / "slow", content / part / "printed")
+    (content / "labs" / "printed" / "lab.toml").write_text(printed)
+    course = content / "labs" / "course.toml"
+    course.write_text(course.read_text().replace('"slow"', '"slow", "printed"'))
+    return content
+
+
+class Learner:
+    """A learner in a folder of their own; `outcome` and `reason` are what a check finds."""
+
+    def __init__(self, folder: Path, content: Path, monkeypatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.outcome, self.reason = Outcome.FAIL, "correct but slow"
+        monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(content))
+        monkeypatch.setattr(checking, "check_lab", self._measure)
+        monkeypatch.setattr(check_command, "wait_until_quiet", lambda *_: None)
+        monkeypatch.setattr(profile.workload, "profile", _capture)
+        monkeypatch.setattr(run, "run_workload", lambda *_, on_line, **__: on_line("285.0") or 0)
+        load_labs.cache_clear()
+        self.at(folder)
+
+    def at(self, folder: Path) -> None:
+        """Go to a copy of the learner's folder: home and work move with it."""
+        self.monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(folder / "home"))
+        work = folder / "work"
+        os.chdir(work if work.exists() else folder)
+
+    def type(self, *words: str) -> SimpleNamespace:
+        """Exit code and everything printed, with an error as `main` prints it."""
+        done = CliRunner().invoke(app, list(words), prog_name="lab")
+        error = done.exception
+        if isinstance(error, LabError):
+            shown = f"{done.output}{error.message}\n→ {error.remedy}"
+            return SimpleNamespace(status=int(error.exit_code), shown=shown)
+        assert error is None or isinstance(error, SystemExit), (words, done.exc_info)
+        return SimpleNamespace(status=done.exit_code, shown=done.output)
+
+    def _measure(self, lab, folder, device, *, prediction, diagnosis, **_):
+        advice = list(ADVICE.get(self.reason, []))
+        if self.outcome == "INCONCLUSIVE":
+            advice = [WHEN_QUIET, "Then run `lab check` again."]
+        return Verdict(
+            outcome=self.outcome,
+            reason=self.reason,
+            summary="A summary.",
+            advice=advice,
+            lab=lab.slug,
+            lab_hash=lab.content_hash(),
+            submission_hash=lab.code_hash(folder),
+            device=device,
+            criteria=list(diagnosis or []),
+            environment={},
+            isolation={},
+            started_at="2026-01-02T00:00:00+00:00",
+            duration_s=1.0,
+            prediction=Prediction(prediction, 2.0) if prediction else None,
+        )
+
+
+def _capture(lab, root, device, tool, *, out, **_):
+    """Stands for the profiler: a made-up capture of the code as it is now."""
+    shutil.copy(TRACE, out / "trace.json.gz")
+    described = {"files": ["trace.json.gz"], "tool": tool, "code": lab.code_hash(root)}
+    (out / "capture.json").write_text(json.dumps({**described, "made_at": "2026-01-01"}))
+
+
+ANSWER = ["diagnose", "-a", "cause=1", "-a", "gain=3"]
+DIAGNOSED = [["profile"], ANSWER]
+FAIL = ("FAIL", "correct but slow")
+PASS = ("PASS", None)
+ERROR, INCONCLUSIVE = ("ERROR", None), ("INCONCLUSIVE", None)
+STATES = {
+    "just started": [],
+    "looked at by running": [["run"]],
+    "captured": [["profile"]],
+    "half answered": [["profile"], ["diagnose", "-a", "cause=1"]],
+    "answered wrongly": [["profile"], ["diagnose", "-a", "cause=riddle"]],
+    "answered, not committed": [["profile"], [*ANSWER, "--draft"]],
+    "diagnosed": DIAGNOSED,
+    "diagnosed without a capture": [ANSWER],
+    "corrected": [*DIAGNOSED, ["diagnose", "-a", "gain=4"]],
+    "revealed": [["profile"], ["diagnose", "--reveal"]],
+    "revealed without a capture": [["diagnose", "--reveal"]],
+    "all hints taken": [["profile"], ["hint"], ["hint"], ["hint"]],
+    **{f"failed: {reason}": [*DIAGNOSED, ("FAIL", reason)] for reason in ADVICE},
+    "failed without a capture": [ANSWER, FAIL],
+    "failed, captured again": [*DIAGNOSED, FAIL, ["profile"]],
+    "undecided": [*DIAGNOSED, INCONCLUSIVE],
+    "the machine failed": [*DIAGNOSED, ERROR],
+    "passed": [*DIAGNOSED, PASS],
+    "passed without a capture": [ANSWER, PASS],
+    "passed, then failed": [*DIAGNOSED, PASS, FAIL],
+    "passed, another case drawn": [*DIAGNOSED, PASS, ["diagnose", "--sibling"]],
+    "passed, another case answered": [
+        *DIAGNOSED,
+        PASS,
+        ["diagnose", "--sibling"],
+        ["diagnose", "--sibling", "-a", "cause=2", "-a", "gain=2"],
+    ],
+    "passed, solution read": [*DIAGNOSED, PASS, ["solution", "--show"]],
+    "solution taken": [["solution", "--yes"]],
+    "solution taken and checked": [["solution", "--yes"], PASS],
+    "reset": [*DIAGNOSED, FAIL, ["reset"]],
+    "of another version": [["older"]],
+}
+"""The way to each state: commands, or the outcome of a check."""
+
+READING = [
+    [],
+    ["list"],
+    ["hint", "--again"],
+    ["report"],
+    ["report", "--sibling"],
+    ["report", "--recorded", "ncu"],
+    ["report", "9"],
+    ["report", "--gap", "99"],
+    ["report", "--at", "never"],
+    ["compare"],
+    ["history"],
+    ["history", "--course"],
+]
+CHANGING = [
+    ["hint"],
+    ["diagnose"],
+    ["diagnose", "--sibling"],
+    ["diagnose", "--reveal"],
+    ["run"],
+    ["profile"],
+    ["check"],
+    ["reset"],
+    ["solution", "--show"],
+]
+"""Commands whose messages are read in every state. What changes the state is typed in a copy."""
+
+
+def suggested(shown: str) -> list[str]:
+    """The commands that a message suggests, in its order, without those to be filled in."""
+    quoted = re.finditer(r"`(lab|(?:lab|cd) [^`]*)`", shown)
+    steps = re.finditer(r"^ *(?:Next|Then): ((?:lab|cd)\b.*)$", shown, re.MULTILINE)
+    found = sorted((match.start(), match[1]) for match in (*quoted, *steps))
+    commands = [" ".join(command.split()).rstrip(".") for _, command in found]
+    return [command for command in commands if not PLACEHOLDER.search(command)]
+
+
+EVERY_DAY = ("just started", "captured", "diagnosed", "failed: correct but slow", "passed")
+"""The states that `make test` walks; `make slow` walks them all, which takes minutes."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lab", ["slow", "printed"])
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param(state, marks=() if state in EVERY_DAY else pytest.mark.slow) for state in STATES],
+)
+def test_suggested_commands_work(state, lab, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "me").mkdir()
+    learner = Learner(tmp_path / "me", content, monkeypatch)
+    messages = [learner.type("start", lab, "work")]
+    assert messages[0].status == 0, messages[0].shown
+    learner.at(learner.folder)
+    for step in STATES[state]:
+        if isinstance(step, tuple):
+            learner.outcome, learner.reason = Outcome(step[0]), step[1]
+            messages.append(learner.type("check"))
+        elif step == ["older"]:
+            file = Path(".lab/workspace.json")
+            file.write_text(file.read_text().replace('"lab_version": 1', '"lab_version": 0'))
+            messages.append(learner.type())
+        else:
+            messages.append(learner.type(*step))
+    looks = [*READING, *CHANGING]
+    if state.startswith("failed: "):
+        looks = [[], ["report"], ["check"]]  # only the check's own message differs
+    elif state == "of another version":
+        looks = [[]]  # whatever else it suggests ends in the remedy that `lab` names
+    wrong = _problems(
+        learner, "the last step", messages[-1].shown, learner.folder, at_start=len(messages) == 1
+    )
+    tried = set()
+    for number, look in enumerate(looks):
+        folder = learner.folder
+        if look in CHANGING:
+            folder = shutil.copytree(learner.folder, tmp_path / f"look-{number}")
+        learner.at(folder)
+        message = learner.type(*look)
+        commands = suggested(message.shown)
+        if look == []:
+            assert commands or "been through every lab" in message.shown, message.shown
+        if look in READING:
+            # The same suggestion in the same state works or not, whoever makes it.
+            if tuple(commands) in tried:
+                continue
+            tried.add(tuple(commands))
+        wrong += _problems(learner, f"`lab {' '.join(look)}`", message.shown, folder)
+    load_labs.cache_clear()
+    assert not wrong, "\n".join(wrong)
+
+
+def _problems(
+    learner: Learner, source: str, shown: str, folder: Path, *, at_start=False
+) -> list[str]:
+    """What is wrong with the commands that a message suggests, typed in a copy of the folder."""
+    commands = suggested(shown)
+    if not commands:
+        return []
+    copies = len(list(folder.parent.glob("try-*")))
+    copy = shutil.copytree(folder, folder.parent / f"try-{copies}")
+    learner.at(copy)
+    if at_start:
+        os.chdir(copy)  # where `lab start` was typed, above the workspace
+    learner.outcome, learner.reason = Outcome.FAIL, "correct but slow"
+    wrong = []
+    for command in commands:
+        problem = try_command(learner, command)
+        if problem:
+            wrong.append(f"after {source}: `{command}`: {problem}")
+    return wrong
+
+
+def try_command(learner: Learner, command: str) -> str | None:
+    """What is wrong with a command that was suggested; None if it works."""
+    for part in command.split(" && "):
+        program, *words = shlex.split(part)
+        if program == "cd":
+            if not Path(words[0]).is_dir():
+                return "there is no such folder"
+            os.chdir(words[0])
+            continue
+        if ELSEWHERE.match(part):
+            continue
+        done = learner.type(*words)
+        if done.status not in (0, 1, 3):
+            return " ".join(done.shown.split())[-200:]
+    return None
