@@ -79,7 +79,8 @@ def test_a_stretch_is_relative_to_the_time_a_piece_should_take():
 
 @pytest.mark.parametrize("took_s", [1.5, 0.5])
 @pytest.mark.parametrize(
-    ("off", "seen"), [(10, ""), (11, "10% of the work was at least 50% slower or faster than it should be")]
+    ("off", "seen"),
+    [(10, ""), (11, "10% of the work was at least 50% slower or faster than it should be")],
 )
 def test_a_machine_kept_still_where_few_pieces_missed_their_time(off, seen, took_s):
     report = np.array([[1.0, 0.0, took_s if piece < off else 1.01] for piece in range(100)])

@@ -70,12 +70,49 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
         (2.0, 2.1, "right on the mark."),
         (3.0, 1.5, "100% too high."),
         (1.0, 2.0, "50% too low."),
-        (2.0, None, "not measured."),
+        (2.0, None, "You predicted 2.00x."),
     ],
 )
 def test_predictions(predicted, measured, end):
     verdict = msgspec.structs.replace(made_up.passed(), prediction=Prediction(predicted, measured))
     assert words.describe_prediction(verdict).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "prediction", "sentence"),
+    [
+        ("slow", Prediction(2.0, None), "You predicted 2.00x; the gain was not measured."),
+        (
+            "slow",
+            Prediction(20.0, 10.34, "memory"),
+            "You predicted 20.00x less memory at the peak; this attempt needed 10.34x less.",
+        ),
+        (
+            "passed",
+            Prediction(20.0, 20.0, "memory"),
+            "You predicted 20.00x less memory at the peak and measured 20.00x less: right on the"
+            " mark.",
+        ),
+        (
+            "slow",
+            Prediction(2.0, 3.2, "reference"),
+            "You predicted that the shipped code must become 2.00x as fast; a check of it measured"
+            " 3.20x: 38% too low.",
+        ),
+        (
+            "passed",
+            Prediction(2.0, None, "reference"),
+            "You predicted that the shipped code must become 2.00x as fast.",
+        ),
+    ],
+)
+def test_a_prediction_is_worded_as_what_it_is_about(outcome, prediction, sentence):
+    verdict = msgspec.structs.replace(getattr(made_up, outcome)(), prediction=prediction)
+    assert words.describe_prediction(verdict) == sentence
+
+
+def test_a_verdict_signed_before_predictions_named_their_quantity_still_has_the_same_bytes():
+    assert msgspec.json.encode(Prediction(2.0, 1.5)) == b'{"predicted":2.0,"measured":1.5}'
 
 
 def test_an_attempt_that_falls_short_is_no_wrong_prediction():
