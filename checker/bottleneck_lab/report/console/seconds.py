@@ -12,7 +12,7 @@ WIDTH = 20
 
 
 def render_seconds(verdict: Verdict, console: Console) -> None:
-    """Print one line for each phase of a check: its seconds, a bar of their share, and its meaning."""
+    """Print a line for each phase of a check: its seconds, a bar of their share, its meaning."""
     sheet = Sheet(console)
     sheet.heading(f"Where the {verdict.duration_s:.1f} s went")
     total = sum(verdict.seconds.values()) or 1.0

@@ -215,8 +215,8 @@ class EventStream:
         some = f"{self.skipped} event{'s' * (self.skipped != 1)}"
         return [
             f"{some} left out that are not valid JSON: most likely PyTorch did not escape the"
-            " quotes in a Python frame's name (pytorch#146900). Record without with_stack, or upgrade"
-            f" PyTorch. The first: {self._skipped_example}"
+            " quotes in a Python frame's name (pytorch#146900). Record without with_stack, or"
+            f" upgrade PyTorch. The first: {self._skipped_example}"
         ]
 
     def _decode_piece(self, piece: bytes | memoryview) -> list[Any]:
