@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,9 +113,12 @@ def check_one(slug: str, work: str) -> dict[str, Any] | None:
 
 def in_checkout(checkout: Path, slug: str, work: str) -> dict[str, Any] | None:
     """Check a work in a process of its own, with the package of `checkout`."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "checker")}
-    environment["BOTTLENECK_LAB_CONTENT"] = str(checkout)
-    program = [sys.executable, __file__, "--one", slug, work]
+    # Its own environment: a check's workers are isolated from PYTHONPATH.
+    python = checkout / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"{checkout} has no .venv. `make setup` there makes one.")
+    environment = {**os.environ, "BOTTLENECK_LAB_CONTENT": str(checkout)}
+    program = [str(python), __file__, "--one", slug, work]
     done = subprocess.run(program, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] | None = json.loads(done.stdout.splitlines()[-1])
     return result
