@@ -27,6 +27,7 @@ else would take as long.
 _ELEMENTWISE = re.compile(
     r"elementwise_kernel|vectorized_elementwise|unrolled_elementwise|pointwise", re.IGNORECASE
 )
+_ELSEWHERE = "Move that work out of the loop, to another thread or process, or do it every N steps."
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|NCHWToNHWC|transpose_readWrite", re.IGNORECASE)
 
 
@@ -92,10 +93,9 @@ FINDINGS: tuple[FindingKind, ...] = (
         "host-stalls",
         "The program does something else for long stretches",
         "host-bound",
-        "Record with --stack to see the line. Move that work out of the loop, to another thread or"
-        " process, or do it every N steps.",
+        f"Record with --stack to see the line. {_ELSEWHERE}",
         "idle for `python` ≥ 10%",
-        idle.idle_for("python"),
+        idle.idle_for("python", _ELSEWHERE),
     ),
     FindingKind(
         "host-operators",
@@ -147,7 +147,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Mark what happens there (loading, logging, validation) with record_function, or record"
         " with --stack, to see what it is.",
         "idle for `between_steps` ≥ 10%",
-        idle.idle_for("between_steps"),
+        idle.idle_for("between_steps", _ELSEWHERE),
     ),
     FindingKind(
         "sync-stalls",
@@ -339,7 +339,10 @@ def doubt(findings: list[Finding], quality: Quality) -> tuple[list[Finding], lis
     for finding in findings:
         grounds = set(RESTS_ON[finding.id])
         lacking = [each for each in quality.missing if grounds & set(each.grounds)]
-        marked = msgspec.structs.replace(finding, doubt="; ".join(each.what for each in lacking))
+        reasons = [each.what for each in lacking]
+        if quality.slowed and "host" in grounds:
+            reasons.append(quality.slowed)
+        marked = msgspec.structs.replace(finding, doubt="; ".join(reasons))
         if any(each.share_of_wall >= finding.share_of_wall > 0 for each in lacking):
             withheld.append(marked)
         else:

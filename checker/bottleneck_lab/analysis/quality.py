@@ -52,6 +52,8 @@ class Quality(msgspec.Struct, frozen=True):
     reasons: list[str]
     notes: list[str]
     missing: list[Missing] = []
+    slowed: str = ""
+    """Why the host took longer than it does without recording, one clause; "" if not known."""
 
 
 def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
@@ -78,7 +80,17 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
     for each in missing:
         share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
         reasons.append(each.what + share)
-    return Quality(not missing, reasons, notes, missing)
+    slowed = ""
+    # A loader's workers are sampled from outside, which costs them nothing.
+    sampled = [thread.name.startswith("DataLoader worker") for thread in timeline.threads]
+    threads = different(timeline.python.thread).tolist()
+    if any(thread >= len(sampled) or not sampled[thread] for thread in threads):
+        slowed = (
+            "Python's frames were recorded, which makes Python slower: the host's share is too"
+            " high here, and a capture without --stack has the right one"
+        )
+        notes.append(slowed)
+    return Quality(not missing, reasons, notes, missing, slowed)
 
 
 def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:

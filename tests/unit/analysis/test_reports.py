@@ -175,3 +175,22 @@ def test_tensor_cores_that_take_only_fp16_are_advised_with_fp16_and_gain_what_th
     assert "GradScaler" in only.advice
     assert "set_float32_matmul_precision" not in only.advice
     assert 7 < only.expected_gain_ratio <= 65 / 8.1
+
+
+def test_a_capture_with_frames_is_not_told_to_record_them_and_names_the_line(tmp_path, make):
+    import json
+
+    run = make.Program()
+    for number in range(6):
+        begin = run.host
+        run.launch("kernel", 500.0)
+        called = run.host
+        run.python(4_000)
+        run.add("python_function", "decode.py(23): legal", called, run.host - called)
+        run.range(f"ProfilerStep#{number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    summary = summarise(load(tmp_path / "x.json"))
+    stalls = finding(summary, "host-stalls")
+    assert "--stack" not in stalls.advice
+    assert "decode.py" in stalls.evidence
+    assert "Python's frames were recorded, which makes Python slower" in stalls.doubt

@@ -39,8 +39,11 @@ FASTER_OPERATORS = (
 )
 
 
-def idle_for(cause: Cause) -> Callable[[Evidence], list[Detection]]:
-    """Return a detector of idle time of one cause, worded as the cause's row words it."""
+def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[Detection]]:
+    """Return a detector of idle time of one cause, worded as the cause's row words it.
+
+    `known_lines`: the advice where the capture holds lines of Python, if it differs.
+    """
 
     def detect(seen: Evidence) -> list[Detection]:
         share = seen.idle_share(cause)
@@ -50,8 +53,14 @@ def idle_for(cause: Cause) -> Callable[[Evidence], list[Detection]]:
         if seen.on_cpu:
             state = "no operator ran"
         evidence = f"For {share:.0%} of the time {state} while {sentence}."
+        advice = ""
+        if seen.lines and not seen.on_cpu:
+            # Nobody is told to record what the capture has.
+            line = max(seen.lines, key=lambda row: row.host_ns)
+            evidence += f" Of the program's own lines, {line.line} takes longest."
+            advice = known_lines
         evidence += _in_other_ranks(seen, cause)
-        return [Detection(evidence, share, removal=Removal(causes=(cause,)))]
+        return [Detection(evidence, share, advice=advice, removal=Removal(causes=(cause,)))]
 
     return detect
 
@@ -136,7 +145,9 @@ def python_overhead(seen: Evidence) -> list[Detection]:
         f" Another {calling:.0%} went to {calls} calls of operators that take under"
         f" {SMALL_NS / 1e3:.0f} µs each, mostly call overhead."
     )
-    advice = "" if where else f"{FASTER_OPERATORS} Record with --stack to see the line."
+    advice = ""
+    if not seen.lines:
+        advice = f"{FASTER_OPERATORS} Record with --stack to see the line."
     evidence = f"{evidence} {where}".rstrip()
     return [Detection(evidence, max(between + calling, site), advice=advice)]
 
