@@ -57,14 +57,14 @@ def training_rows(lab: Lab) -> Iterator[list[str]]:
         "launches per step",
         "waits per interval",
         "peak MiB",
-        "growth MiB",
+        "growth KiB per step",
     ]
     interval = kind_of(lab).settings(lab, "virtual").interval
     shipped: Figures | None = None
     for name, folder in works(lab):
         seen = _train(lab, folder)
         shipped = shipped or seen
-        growth = round(figures.growth_mib(seen.step_bytes), 2) + 0.0  # Never -0.00.
+        growth = round(figures.growth_kib_per_step(seen.step_bytes), 2) + 0.0  # Never -0.00.
         yield [
             name,
             f"{figures.step_time_us(seen) / 1000:.3f}",

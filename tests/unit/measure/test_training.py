@@ -1,10 +1,15 @@
 """The `training` kind: its figures and its comparison of two trainings."""
 
+import math
+import random
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from bottleneck_lab.measure.kinds.training import figures
+from bottleneck_lab.measure.kinds.training import check, figures
 from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
+from bottleneck_lab.measure.kinds.training.session import OwnFigures, Training
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 
 
@@ -56,8 +61,13 @@ def test_a_report_may_come_an_interval_late_and_no_later() -> None:
 def test_memory_that_comes_and_goes_does_not_grow() -> None:
     saw = [(1 + step % 5) << 20 for step in range(40)]
     late = [1 << 20 if step % 4 == 0 or step < 20 else 3 << 20 for step in range(40)]
-    assert figures.growth_mib(saw) == figures.growth_mib(late) == 0
-    assert figures.growth_mib([step << 20 for step in range(40)]) == pytest.approx(20, abs=1)
+    assert figures.growth_kib_per_step(saw) == figures.growth_kib_per_step(late) == 0
+
+
+def test_one_kept_number_a_step_is_growth() -> None:
+    levels = [(1 << 20) + 512 * step for step in range(60)]
+    assert figures.growth_kib_per_step(levels) == 0.5
+    assert math.isnan(figures.growth_kib_per_step(levels[:3]))
 
 
 REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
@@ -95,3 +105,22 @@ def test_wrong_parameters_are_named(wrong: dict, says: str) -> None:
 
 def test_the_same_parameters_are_right() -> None:
     assert wrong_parameters({"w": np.array([1.0, 1.0001])}, {"w": np.ones(2)}, 1e-3) is None
+
+
+def test_the_start_of_a_loader_is_not_timed_up_to_what_the_reference_needs(monkeypatch) -> None:
+    def train(start_s: float, _seed: int) -> Training:
+        return Training([], {}, None, 1.0, OwnFigures(start_s=start_s))
+
+    monkeypatch.setattr(check, "train_on_device", train)
+    context = SimpleNamespace(rng=random.Random(1))
+    rounds = check.Rounds(context, reference=0.05, learner=5.0, start_s=0.1)
+    rounds.play()
+    assert rounds.times == {"reference": [pytest.approx(0.95)], "learner": [pytest.approx(0.9)]}
+
+
+def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
+    own = OwnFigures(waits=8, step_bytes=[2e6] * 40, peak_bytes=66.6 * (1 << 20))
+    values = check._own_values(own, 10, workspace_bytes=64 * (1 << 20))
+    assert values["peak-mib"] == pytest.approx(2.6)
+    assert (values["growth-kib-per-step"], values["waits-per-interval"]) == (0, 2)
+    assert math.isnan(check._own_values(OwnFigures(), 10, 0.0)["peak-mib"])

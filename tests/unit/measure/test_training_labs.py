@@ -135,7 +135,7 @@ BREAKS = {
     "waits-per-interval": {"step_waits": [int(step % 10 in (4, 9)) for step in range(STEPS)]},
     "launches-per-step": {"launches": 300 * STEPS},
     "peak-mib": {"peak_bytes": 5 << 20},
-    "growth-mib": {"step_bytes": [(1 << 20) + (step << 15) for step in range(STEPS)]},
+    "growth-kib-per-step": {"step_bytes": [(1 << 20) + (step << 10) for step in range(STEPS)]},
 }
 """What breaks a criterion, and no other."""
 SHIPPED = trained(step_us=[500.0] * STEPS)

@@ -24,14 +24,19 @@ from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.owner import engine_process
-from bottleneck_lab.measure.virtual_gpu.spec import T4
+from bottleneck_lab.measure.virtual_gpu.spec import H200
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
 
 PLAIN = msgspec.structs.replace(
-    T4,
+    H200,
     scale=1.0,
     kernel_us=2.0,
+    reduction_us=3.0,
+    start_us=0.0,
+    sample_us=1.0,
+    batch_us=30.0,
+    loop_us=7.0,
     launch_us=5.0,
     wait_us=10.0,
     malloc_us=0.0,
@@ -45,9 +50,9 @@ class TestClock:
         clock = Clock(PLAIN)
         clock.kernel("slow", flops=100e6, nbytes=0)  # 100 us
         clock.kernel("quick", flops=0, nbytes=0)
-        assert (clock.host_us, clock.device_us) == (10.0, 107.0)
+        assert (clock.host_us, clock.device_us) == (10.0, 109.0)
         clock.wait("train.py:3")
-        assert (clock.host_us, clock.waits) == (117.0, 1)
+        assert (clock.host_us, clock.waits) == (119.0, 1)
 
     def test_short_kernels_leave_the_device_waiting_for_the_host(self) -> None:
         clock = Clock(PLAIN)
@@ -55,8 +60,22 @@ class TestClock:
             clock.kernel("tiny", flops=0, nbytes=0)
         assert clock.device_us == 10 * 5.0 + 2.0
 
+    def test_a_batch_costs_the_thread_that_loads_it(self) -> None:
+        clock = Clock(PLAIN)
+        clock.step(64)
+        assert clock.host_us == 64.0 + 7.0
+        clock.step()
+        assert clock.host_us == 71.0 + 30.0 + 7.0
+
+    def test_a_kernel_starts_a_while_after_its_launch_and_reductions_take_longer(self) -> None:
+        clock = Clock(msgspec.structs.replace(PLAIN, start_us=1.5))
+        clock.kernel("sum", flops=0, nbytes=0, reduces=True)
+        assert clock.device_us == 5.0 + 1.5 + 3.0
+
     def test_no_program_turns_the_clock_back(self) -> None:
         clock = Clock(PLAIN)
+        with pytest.raises(ValueError, match="-1 samples"):
+            clock.step(-1)
         for backwards in (lambda: clock.pin(-1, ""), lambda: clock.collect(-1)):
             with pytest.raises(ValueError, match="cannot"):
                 backwards()
@@ -446,7 +465,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict:
     script = tmp_path_factory.mktemp("program") / "program.py"
     script.write_text(PROGRAM, encoding="utf-8")
     with engine_process() as engine:
-        engine.begin(msgspec.structs.replace(T4, capacity_bytes=64 << 20), recording=True)
+        engine.begin(msgspec.structs.replace(H200, capacity_bytes=64 << 20), recording=True)
         fd = engine.program.fileno()
         done = subprocess.run(
             [sys.executable, str(script), str(fd)],
@@ -517,7 +536,7 @@ class TestProgram:
 
 
 def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Path) -> None:
-    engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0), recording=True)
+    engine = Engine(msgspec.structs.replace(PLAIN, reduction_us=50.0), recording=True)
     a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")
     engine.step()
     for _ in range(5):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, Cause, Sureness
@@ -218,7 +219,23 @@ def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv
     quick = own < worked
     held = iv.Intervals(start[quick], end[quick])
     keep |= iv.covered_before(held, begin + 1) > iv.covered_before(held, begin)
-    slow = 2 * (own - worked) > idled
+    slow = (2 * (own - worked) > idled) & _not_made_up_for(own, worked)
     blamed = iv.Intervals(start[slow], done[slow])
     keep &= iv.covered_before(blamed, stop) <= iv.covered_before(blamed, stop - 1)
     return iv.Intervals(left.start[keep], left.end[keep])
+
+
+def _not_made_up_for(own: Ints, worked: Ints) -> NDArray[np.bool_]:
+    """Return the stretches between waits in which a host that never waited would keep the device
+    idle, given its own time and the device's work in each.
+
+    Without waits, work that the device has left from one stretch covers the next ones. So over all
+    of them it is idle only for as long as the host's own time exceeds its work altogether: the
+    stretches with the largest excess, as many as come to that.
+    """
+    excess = own - worked
+    order = np.argsort(-excess, kind="stable")
+    before = np.concatenate([[0], np.cumsum(excess[order])[:-1]])
+    slow = np.zeros(len(excess), dtype=bool)
+    slow[order] = before < excess.sum()
+    return slow

@@ -12,7 +12,7 @@ import msgspec
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 Where = Literal["host", "device"]
-Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step"]
+Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "batch"]
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -51,12 +51,15 @@ class Clock:
     """The timeline, where one is recorded."""
     _correlation: int = 0
 
-    def kernel(self, name: str, flops: float, nbytes: float, line: str = "") -> None:
+    def kernel(
+        self, name: str, flops: float, nbytes: float, line: str = "", *, reduces: bool = False
+    ) -> None:
         """Launch one kernel: the host goes on as soon as it is queued."""
         self.launches += 1
         self.flops += flops
         self._launch(name, line)
-        self._queue("kernel", name, self.spec.kernel_time_us(flops, nbytes), line, int(nbytes))
+        length_us = self.spec.kernel_time_us(flops, nbytes, reduces=reduces)
+        self._queue("kernel", name, length_us, line, int(nbytes))
 
     def copy(
         self,
@@ -110,13 +113,21 @@ class Clock:
             raise ValueError(f"the garbage collector cannot have run {times} times")
         self.host_us += times * self.spec.collect_us
 
-    def step(self) -> None:
-        """Begin a new step."""
+    def step(self, samples: int = 0) -> None:
+        """Begin a step with a batch: of `samples` samples that the launching thread loads, or, of
+        none, from a loader's worker. Raises ValueError for a negative number.
+        """
+        if samples < 0:
+            raise ValueError(f"a batch cannot have {samples} samples")
         if self.spans is not None and self.step_starts_us:
             self._close_step()
         self.step_starts_us.append(self.host_us)
         self.step_waits.append(self.waits)
         self.step_flops.append(self.flops)
+        start = self.host_us
+        self.host_us += samples * self.spec.sample_us if samples else self.spec.batch_us
+        self._record("batch", "enumerate(DataLoader)#__next__", start, self.host_us, "")
+        self.host_us += self.spec.loop_us
 
     def report(self) -> None:
         """Note that the program makes a report."""
@@ -149,7 +160,7 @@ class Clock:
         *,
         pinned: bool = False,
     ) -> None:
-        start = max(self.host_us, self.device_us)
+        start = max(self.host_us + self.spec.start_us, self.device_us)
         self.device_us = start + length_us
         self._record(kind, name, start, self.device_us, line, nbytes, pinned=pinned)
 

@@ -36,7 +36,7 @@ from bottleneck_lab.measure.virtual_gpu.codec import (
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.operators import is_composite
-from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
+from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 
 aten = torch.ops.aten
 REFUSED = {"from_file", "set_", "resize_", "resize", "_resize_output_", "resize_as_", "as_strided_"}
@@ -48,7 +48,7 @@ _MASKS = (torch.bool, torch.uint8)
 class Engine:
     """One run's tensors and books. `changes` of memory are kept where a timeline is recorded."""
 
-    spec: GpuSpec = T4
+    spec: GpuSpec = H200
     recording: bool = False
     clock: Clock = field(init=False)
     memory: Memory = field(init=False)
@@ -181,9 +181,9 @@ class Engine:
         if changed and self.recording:
             self.changes.append(MemoryChange(at_us, storage, changed, self.memory.allocated, line))
 
-    def step(self) -> None:
-        """Begin a step of the program."""
-        self.clock.step()
+    def step(self, samples: int = 0) -> None:
+        """Begin a step of the program, whose launching thread has loaded so many samples itself."""
+        self.clock.step(samples)
         self.memory.step()
 
     def calls(self) -> dict[str, Callable[..., Any]]:
@@ -286,8 +286,12 @@ class Engine:
         if is_composite(function) and _is_view_of(result, inputs):
             return
         # Every tensor is read or written once: what a kernel with perfect caches would move.
-        tensors = [value for value in leaves((inputs, result)) if isinstance(value, torch.Tensor)]
-        self.clock.kernel(name, flops, sum(tensor.nbytes for tensor in tensors), line)
+        read, made = (
+            [value.nbytes for value in leaves(side) if isinstance(value, torch.Tensor)]
+            for side in (inputs, result)
+        )
+        reduces = flops > 0 or min(made, default=0) < max(read, default=0)
+        self.clock.kernel(name, flops, sum(read) + sum(made), line, reduces=reduces)
         if waits:
             self.clock.wait(line, f"wait for {name}")
 

@@ -19,7 +19,7 @@ from bottleneck_lab.trace.names import LINES_OF
 HOST, DEVICE, STREAM = 1000, 0, 7
 LINES = f"{LINES_OF}{HOST}"
 """The track of the program's lines."""
-DISPATCH_SHARE = 0.6
+DISPATCH_SHARE = 0.65
 """Of the host's time for an operator, what passes before the driver's own call: Python and
 PyTorch's dispatcher.
 """
@@ -39,9 +39,9 @@ def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0
     spans = [span for span in books.spans if span.start_us >= begin]
     content = {
         "schemaVersion": 1,
-        "emulated": f"Modelled times of {spec.stands_for}; not a capture of a GPU.",
+        "emulated": f"Modelled times of {spec.name}; not a capture of a GPU.",
         "assumptions": [spec.source],
-        "deviceProperties": [{"id": DEVICE, "name": f"emulated: {spec.stands_for}"}],
+        "deviceProperties": [{"id": DEVICE, "name": f"emulated: {spec.name}"}],
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "with_stack": 1,
@@ -82,6 +82,8 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
                 HOST,
                 HOST,
             )
+        elif span.kind == "batch":
+            yield emulated_row("user_annotation", span.name, span.start_us, span.end_us, HOST, HOST)
         elif span.kind in _HOST_ROWS:
             category, name = _HOST_ROWS[span.kind]
             if span.name.startswith("copy"):

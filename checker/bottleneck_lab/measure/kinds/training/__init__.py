@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
+TRAIN, COUNT_WAITS, START_LOADER = range(3)
+"""Tasks of a call: a training, one under a profiler that counts its waits, no more than a start."""
+
+
 class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """interval: steps between two reports. tolerance: relative difference of parameters and reports
     that counts as rounding.
@@ -26,7 +30,9 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     virtual GPU, each on data of its own. least_work: share of the shipped script's arithmetic that
     a script must have the virtual GPU do, since what the host computes is not measured there; lower
     where some of the shipped arithmetic is needless. max_s: longest time for the timed pairs on a
-    real GPU, warm_up_rounds: pairs before them that are not timed.
+    real GPU, warm_up_rounds: pairs before them that are not timed. scale: by how much the virtual GPU is
+    slower than the one it stands for, so that a model small enough for a CPU takes the time of a
+    larger one.
     """
 
     call_s: float = 120.0
@@ -39,6 +45,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     gain: Literal["time", "memory"] = "time"
     max_s: float = 60.0
     warm_up_rounds: int = 2
+    scale: float = 1.0
 
 
 class TrainingKind(Kind[TrainingSettings]):
@@ -53,7 +60,7 @@ class TrainingKind(Kind[TrainingSettings]):
         "waits-per-interval": "mechanism",
         "launches-per-step": "mechanism",
         "peak-mib": "mechanism",
-        "growth-mib": "mechanism",
+        "growth-kib-per-step": "mechanism",
     }
     required = ("right-reports", "right-parameters")
 

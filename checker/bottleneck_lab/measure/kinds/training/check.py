@@ -4,11 +4,11 @@ data; then results and figures are compared.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from statistics import median
-from typing import Any
+
+import msgspec
 
 from bottleneck_lab.grading.criteria import (
     Conditions,
@@ -22,9 +22,15 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import CallSession, Role
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.training import TrainingSettings, figures
+from bottleneck_lab.measure.kinds.training import (
+    COUNT_WAITS,
+    START_LOADER,
+    TrainingSettings,
+    figures,
+)
 from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
 from bottleneck_lab.measure.kinds.training.session import (
+    OwnFigures,
     Training,
     modelled_worker,
     train_modelled,
@@ -33,7 +39,7 @@ from bottleneck_lab.measure.kinds.training.session import (
 )
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.virtual_gpu.books import Figures
-from bottleneck_lab.measure.virtual_gpu.spec import T4
+from bottleneck_lab.measure.virtual_gpu.spec import H200
 
 
 def measure(context: Context[TrainingSettings]) -> Measured:
@@ -60,6 +66,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
     for mine, theirs in zip(yours, shipped, strict=True):
         refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings.least_work)
 
+    device = H200.at_scale(settings.scale)
     first, reference = yours[0].engine_figures(), shipped[0].engine_figures()
     speedup = figures.step_time_us(reference) / figures.step_time_us(first)
     values = {
@@ -67,7 +74,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         "waits-per-interval": float(figures.waits_per_interval(first, settings.interval)),
         "launches-per-step": figures.launches_per_step(first),
         "peak-mib": figures.peak_mib(first),
-        "growth-mib": figures.growth_mib(first.step_bytes),
+        "growth-kib-per-step": figures.growth_kib_per_step(first.step_bytes),
     }
     results = _compare_results(context, yours, shipped)
     for spec in context.lab.spec.devices[context.device].criteria:
@@ -85,7 +92,9 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
             "waits_by_step": first.step_waits,
             "bytes_by_step": first.step_bytes,
         },
-        notes=[f"Times and memory are those of an emulated device: {T4.stands_for}. {T4.source}."],
+        notes=[
+            f"Times and memory are those of an emulated device: {device.name}. {device.source}."
+        ],
         # A prediction is compared with this: it is about memory in some labs.
         speedup=reference.peak_bytes / first.peak_bytes if settings.gain == "memory" else speedup,
     )
@@ -173,13 +182,16 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
         training_session(context, "learner", context.submission) as learner,
     ):
         meter = LoadMeter(lambda: own_cpu_s() + reference.worker.cpu_s() + learner.worker.cpu_s())
-        rounds = Rounds(context, reference, learner)
+        start = train_on_device(reference, context.rng.getrandbits(31), START_LOADER)
+        rounds = Rounds(context, reference, learner, start.own_figures.start_s)
         for _ in range(context.settings.warm_up_rounds):
             rounds.play(timed=False)
         decision = rounds.decide(sequential_test(context.required("step-speedup")))
-        counted = train_on_device(learner, context.rng.getrandbits(31), counting=True)
+        counted = train_on_device(learner, context.rng.getrandbits(31), COUNT_WAITS)
         other_cores = meter.cores()
-    values = _own_values(counted.own_figures, context.settings.interval)
+    # The reference is trusted: memory that it keeps after a training is the libraries' workspaces.
+    workspace_bytes = rounds.shipped[-1].own_figures.kept_bytes
+    values = _own_values(counted.own_figures, context.settings.interval, workspace_bytes)
     criteria = context.lab.spec.devices[context.device].criteria
     return Measured(
         [
@@ -190,34 +202,46 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
         details={
             "reference_s": rounds.times["reference"],
             "learner_s": rounds.times["learner"],
-            "told": counted.own_figures,
+            "told": msgspec.to_builtins(counted.own_figures),
         },
         speedup=median(rounds.ratios()) if context.settings.gain == "time" else None,
         conditions=Conditions(other_cores=other_cores, cores=os.cpu_count()),
     )
 
 
-def _own_values(own_figures: dict[str, Any], interval: int) -> dict[str, float]:
+def _own_values(own_figures: OwnFigures, interval: int, workspace_bytes: float) -> dict[str, float]:
     """Return the criteria's values from a worker's own figures; NaN, which meets no target, for a
     figure that it does not send.
+
+    A program does not allocate the workspaces of cuBLAS and cuBLASLt, 32 MiB each on an H200: of
+    its peak they are subtracted.
     """
-    levels = [float(level) for level in own_figures.get("step_bytes", [])]
+    levels = own_figures.step_bytes
     intervals = max(1, len(levels) // interval)
     return {
-        "waits-per-interval": float(own_figures.get("waits", math.nan)) / intervals,
-        "peak-mib": float(own_figures.get("peak_bytes", math.nan)) / figures.MIB,
-        "growth-mib": figures.growth_mib(levels),
+        "waits-per-interval": own_figures.waits / intervals,
+        "peak-mib": (own_figures.peak_bytes - workspace_bytes) / figures.MIB,
+        "growth-kib-per-step": figures.growth_kib_per_step(levels),
     }
 
 
 class Rounds:
     """Trainings of both sides alternately, in an order drawn at random: seconds of each, and all
     that came out.
+
+    The start of a loader's worker is no step: what passes before the first batch is not timed, up
+    to `start_s` seconds, which the trusted reference needs for such a start. When the first batch
+    came is the worker's own word; a script can hide that much work before it, and no more.
     """
 
     def __init__(
-        self, context: Context[TrainingSettings], reference: CallSession, learner: CallSession
+        self,
+        context: Context[TrainingSettings],
+        reference: CallSession,
+        learner: CallSession,
+        start_s: float,
     ) -> None:
+        self._start_s = start_s
         self._context = context
         self._sessions: dict[Role, CallSession] = {"reference": reference, "learner": learner}
         self.times: dict[str, list[float]] = {"reference": [], "learner": []}
@@ -231,7 +255,9 @@ class Rounds:
             training = train_on_device(self._sessions[role], seed)
             (self.yours if role == "learner" else self.shipped).append(training)
             if timed:
-                self.times[role].append(training.seconds)
+                before_s = max(training.own_figures.start_s, 0.0)
+                untimed_s = min(before_s, self._start_s, training.seconds / 2)
+                self.times[role].append(training.seconds - untimed_s)
 
     def ratios(self) -> list[float]:
         """Return reference over learner, pair by pair."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import itertools
 import json
+import os
 import socket
 import sys
 import time
@@ -25,6 +27,7 @@ import torch
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
+from bottleneck_lab.measure.kinds.training import COUNT_WAITS, START_LOADER
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
@@ -44,6 +47,7 @@ class Program:
         self._recipe = sys.modules.get("recipe") or load_module(entry.with_name("recipe.py"))
         self._device, self._driver, self._steps = torch.device(device), driver, steps
         self._step_bytes: list[int] = []
+        self._start_s = 0.0
 
     def train(
         self,
@@ -68,15 +72,16 @@ class Program:
                 self._driver.ask("report")
             on_report(step, reports[-1][1])
 
-        def begin_step() -> None:
+        def begin_step(samples: int) -> None:
+            self._start_s = self._start_s or time.perf_counter() - began
             if self._driver:
-                self._driver.ask("step")
+                self._driver.ask("step", samples)
             elif self._device.type == "cuda":
                 # Asks the allocator, not the GPU: it does not wait for anything.
                 self._step_bytes.append(torch.cuda.memory_allocated())
             on_step()
 
-        self._step_bytes = []
+        self._step_bytes, self._start_s, began = [], 0.0, time.perf_counter()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
@@ -90,13 +95,28 @@ class Program:
             return reports, {}
         return reports, {name: tensor.float().cpu() for name, tensor in parameters.items()}
 
-    def memory(self) -> dict[str, Any]:
-        """Return the memory of the last training on a GPU, in bytes, as this process's allocator
-        counted it; nothing on the virtual GPU, whose engine knows.
+    def own_figures(self) -> dict[str, Any]:
+        """Return figures of the last training on a real device: `start_s`, seconds until the first
+        batch was handed over, and on a GPU bytes as this process's allocator counted them. Nothing
+        on the virtual GPU, whose engine knows.
         """
-        if self._device.type != "cuda":
-            return {}
-        return {"step_bytes": self._step_bytes, "peak_bytes": torch.cuda.max_memory_allocated()}
+        figures: dict[str, Any] = {} if self._driver else {"start_s": self._start_s}
+        if self._device.type == "cuda":
+            gc.collect()
+            figures |= {
+                "step_bytes": self._step_bytes,
+                "peak_bytes": torch.cuda.max_memory_allocated(),
+                "kept_bytes": torch.cuda.memory_allocated(),
+            }
+        return figures
+
+    def start_loader(self, seed: int) -> float:
+        """Return the seconds that making the data and starting a loader with a worker takes, until
+        its first batch is there.
+        """
+        began = time.perf_counter()
+        next(iter(self._recipe.Data(seed).batches(pin_memory=True)))
+        return time.perf_counter() - began
 
 
 def _handle(name: str, tensor: torch.Tensor) -> Any:
@@ -115,23 +135,31 @@ def _number(name: str, value: Any) -> float:
 
 
 def _marked_data(
-    recipe: ModuleType, seed: int, begin_step: Callable[[], None], steps: int | None
+    recipe: ModuleType, seed: int, begin_step: Callable[[int], None], steps: int | None
 ) -> Any:
-    """Make the recipe's data, whose first `steps` batches call `begin_step` as they are handed
-    over.
+    """Make the recipe's data, whose first `steps` batches call `begin_step` as they are handed over,
+    with the number of samples that this thread has loaded for it: none where a worker did.
     """
 
     class Marked(recipe.Data):  # type: ignore[name-defined, misc]  # known at run time
         def batches(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-            for batch in itertools.islice(super().batches(*args, **kwargs), steps):
-                begin_step()
+            loader = super().batches(*args, **kwargs)
+            samples = 0 if loader.num_workers else loader.batch_size
+            for batch in itertools.islice(loader, steps):
+                begin_step(samples)
                 yield batch
 
     return Marked(seed)
 
 
+def use_size_of(device: str) -> None:
+    """Have recipes make the model and data of a device's size: they read LAB_DEVICE."""
+    os.environ["LAB_DEVICE"] = device
+
+
 def program_of(options: argparse.Namespace) -> Program:
     """Load the script that the options name, with the virtual GPU installed where there is one."""
+    use_size_of(options.device)
     driver = None
     if options.engine is not None:
         driver = install(socket.socket(fileno=options.engine), options.entry.parent)
@@ -147,15 +175,23 @@ def training_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _answer(program: Program, seed: int, *, counting: bool) -> list[Value]:
-    """Train once. Returns reports and the worker's own figures as JSON, then the parameters in the
-    order of their names.
+def _answer(program: Program, seed: int, task: int) -> list[Value]:
+    """Train once, or only start a loader. Returns reports and the worker's own figures as JSON, then
+    the parameters in the order of their names.
     """
+    if task == START_LOADER:
+        figures = {"start_s": program.start_loader(seed)}
+        return [json.dumps({"reports": [], "names": [], "own_figures": figures})]
+    counting = task == COUNT_WAITS
     with contextlib.ExitStack() as stack:
         own_figures = stack.enter_context(_counted_waits()) if counting else {}
         reports, parameters = program.train(seed)
     names = sorted(parameters)
-    report = {"reports": reports, "names": names, "own_figures": own_figures | program.memory()}
+    report = {
+        "reports": reports,
+        "names": names,
+        "own_figures": own_figures | program.own_figures(),
+    }
     return [json.dumps(report), *(parameters[name].numpy() for name in names)]
 
 
@@ -187,7 +223,7 @@ def main() -> None:
         program = program_of(options)
         answer_calls(
             channel,
-            lambda seed, counting: _answer(program, int(seed), counting=bool(counting)),
+            lambda seed, task: _answer(program, int(seed), int(task)),
             loading_s=time.monotonic() - began,
         )
 

@@ -12,7 +12,7 @@ from bottleneck_lab.measure.kinds.training import TrainingSettings, figures
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 from bottleneck_lab.measure.virtual_gpu.books import Books
 from bottleneck_lab.measure.virtual_gpu.owner import engine_process
-from bottleneck_lab.measure.virtual_gpu.spec import T4, GpuSpec
+from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 
 CHILD = "bottleneck_lab.measure.kinds.training.child_profiled"
@@ -20,8 +20,9 @@ CHILD = "bottleneck_lab.measure.kinds.training.child_profiled"
 
 def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     """Run the script on the virtual GPU, then say how long a step took. Returns its exit status."""
+    capacity_bytes = context.settings.run_capacity_mib * figures.MIB
     spec = msgspec.structs.replace(
-        T4, capacity_bytes=context.settings.run_capacity_mib * figures.MIB
+        H200.at_scale(context.settings.scale), capacity_bytes=capacity_bytes
     )
     status, books = _run_modelled(context, spec, on_line, [], recording=False)
     modelled = books.figures
@@ -29,7 +30,7 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
         on_line(
             f"{figures.step_time_us(modelled) / 1000:.2f} ms per step, at most"
             f" {figures.peak_mib(modelled):.1f} MiB allocated"
-            f" (modelled: {T4.stands_for}; a hint, not a verdict)"
+            f" (modelled: {spec.name}; a hint, not a verdict)"
         )
     return status
 
@@ -46,9 +47,10 @@ def profile(context: Context[TrainingSettings], trace: Path, on_line: OnLine) ->
     captured = context.settings.captured_steps
     # The first steps allocate what later ones reuse: they run, and are left out of the trace.
     steps = ["--steps", str(figures.WARM_UP_STEPS + captured)] if captured else []
-    status, books = _run_modelled(context, T4, on_line, steps, recording=True)
+    spec = H200.at_scale(context.settings.scale)
+    status, books = _run_modelled(context, spec, on_line, steps, recording=True)
     if books.figures.steps > figures.WARM_UP_STEPS:
-        write_trace(books, T4, trace, skip_steps=figures.WARM_UP_STEPS)
+        write_trace(books, spec, trace, skip_steps=figures.WARM_UP_STEPS)
     return status
 
 

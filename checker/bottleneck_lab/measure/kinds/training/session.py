@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,15 +15,27 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.measure.channel.session import CallSession, Role, limits_of
 from bottleneck_lab.measure.context import Context
-from bottleneck_lab.measure.kinds.training import TrainingSettings
+from bottleneck_lab.measure.kinds.training import TRAIN, TrainingSettings
 from bottleneck_lab.measure.kinds.training.judging import Reports
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
-from bottleneck_lab.measure.virtual_gpu.spec import T4
+from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 
 PROGRAM = "bottleneck_lab.measure.kinds.training.child"
 
 Arrays = dict[str, NDArray[np.floating]]
+
+
+class OwnFigures(msgspec.Struct, frozen=True):
+    """A worker's own word on a training, which nothing checks. `start_s`: seconds until the first
+    batch; `waits`: calls that waited for the GPU; memory in bytes, `kept_bytes` after the training.
+    """
+
+    start_s: float = 0.0
+    waits: float = math.nan
+    step_bytes: list[float] = []
+    peak_bytes: float = math.nan
+    kept_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -30,15 +43,14 @@ class Training:
     """The outcome of one training: reports, parameters and, on the virtual GPU, the engine's
     figures.
 
-    `seconds` is the whole call on the verifier's clock. `own_figures` are the worker's own word on
-    its memory and waits: nothing checks them.
+    `seconds` is the whole call on the verifier's clock.
     """
 
     reports: Reports
     parameters: Arrays
     figures: Figures | None = None
     seconds: float = 0.0
-    own_figures: dict[str, Any] = field(default_factory=dict)
+    own_figures: OwnFigures = field(default_factory=OwnFigures)
 
     def engine_figures(self) -> Figures:
         """Return the engine's figures of a training on the virtual GPU."""
@@ -51,7 +63,7 @@ class WorkerReport(msgspec.Struct, frozen=True):
 
     reports: Reports
     names: list[str]
-    own_figures: dict[str, Any]
+    own_figures: OwnFigures
 
 
 @contextmanager
@@ -75,11 +87,9 @@ def training_session(
         yield session
 
 
-def train_on_device(session: CallSession, seed: int, *, counting: bool = False) -> Training:
-    """Train once on a real device. `counting` runs under a profiler that counts waits: its time
-    must not be used.
-    """
-    seconds, (text, *arrays) = session.call([seed, int(counting)])
+def train_on_device(session: CallSession, seed: int, task: int = TRAIN) -> Training:
+    """Have a worker on a real device do a task; only TRAIN has a time that may be used."""
+    seconds, (text, *arrays) = session.call([seed, task])
     report = _decode_report(session, text)
     # A worker that names other parameters than it sends has none: the comparison then says so.
     complete = len(report.names) == len(arrays)
@@ -88,10 +98,16 @@ def train_on_device(session: CallSession, seed: int, *, counting: bool = False) 
 
 
 def train_modelled(
-    context: Context[TrainingSettings], role: Role, folder: Path, seeds: list[int]
+    context: Context[TrainingSettings],
+    role: Role,
+    folder: Path,
+    seeds: list[int],
+    gpu: GpuSpec | None = None,
 ) -> list[Training]:
-    """Train on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
-    with modelled_worker(context, role, folder) as worker:
+    """Train on the virtual GPU, once for each seed. `gpu`: another than the lab's, for benchmarks.
+    Raises the fault of whoever is to blame.
+    """
+    with modelled_worker(context, role, folder, gpu) as worker:
         return worker.train(seeds)
 
 
@@ -101,15 +117,16 @@ class ModelledWorker:
 
     engine: EngineOwner
     session: CallSession
+    gpu: GpuSpec
 
     def train(self, seeds: list[int]) -> list[Training]:
         """Wait until the code is loaded, then train once for each seed."""
         self.session.wait_ready()
         trainings = []
         for seed in seeds:
-            self.engine.begin(T4)
+            self.engine.begin(self.gpu)
             self.engine.wait_started()
-            seconds, (text, *_) = self.session.call([seed, 0])
+            seconds, (text, *_) = self.session.call([seed, TRAIN])
             # The parameters come from the engine, not from the worker: no value of them passes
             # through the learner's process.
             books = self.engine.end()
@@ -121,14 +138,14 @@ class ModelledWorker:
 
 @contextmanager
 def modelled_worker(
-    context: Context[TrainingSettings], role: Role, folder: Path
+    context: Context[TrainingSettings], role: Role, folder: Path, gpu: GpuSpec | None = None
 ) -> Iterator[ModelledWorker]:
     """Start a virtual GPU and a worker on it; both load their code while something else goes on."""
     with (
         engine_process() as engine,
         training_session(context, role, folder, engine, wait=False) as session,
     ):
-        yield ModelledWorker(engine, session)
+        yield ModelledWorker(engine, session, gpu or H200.at_scale(context.settings.scale))
 
 
 def _decode_report(session: CallSession, text: Any) -> WorkerReport:
