@@ -83,7 +83,7 @@ class TimedModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)  # raises AttributeError, as the module itself does
-        if not callable(value):
+        if not callable(value) or isinstance(value, type):
             return value
 
         def timed(*arguments: Any, **named: Any) -> Any:

@@ -90,11 +90,12 @@ def test_a_judge_s_functions_count_as_judging(time):
         time.now += 2
         return answer < within
 
-    module.judge, module.LIMIT = judge, 7
+    module.judge, module.LIMIT, module.Case = judge, 7, Time
     clock = PhaseClock(time)
     timed = TimedModule(module, clock)
     assert timed.judge(3, within=timed.LIMIT)
     assert clock.seconds()["judging"] == 2
+    assert isinstance(timed.Case(), timed.Case), "a class stays a class"
     assert not hasattr(timed, "adversarial")
     assert getattr(timed, "overall", None) is None
 
