@@ -116,6 +116,8 @@ class OnTheHost(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.device and len(args) > 1:
+            return func(*args)  # `torch.device("cuda", 1)`: only a name, until it is used
         kwargs = {
             name: here(value) for name, value in (kwargs or {}).items() if name != "pin_memory"
         }

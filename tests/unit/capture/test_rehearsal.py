@@ -172,6 +172,10 @@ def torch(monkeypatch):
         yield torch
 
 
+def test_a_device_may_be_named_with_its_number(torch):
+    assert torch.ones(2, device=torch.device("cuda", 1)).tolist() == [1, 1]
+
+
 def test_what_goes_to_the_device_is_a_copy_and_its_operators_run(torch):
     host = torch.arange(4.0)
     there = host.to("cuda")
