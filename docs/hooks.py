@@ -19,6 +19,18 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs" / "gallery"
 CAPTURES = ROOT / "datasets" / "captures"
+EVIDENCE = ("judges.md", "exploits.md")
+"""Pages of evidence, like those of docs/measured: reached from the pages that they support, and not
+found by a search, in which their tables would come before every answer.
+"""
+ANSWERS = {
+    "verdict.md": 20.0,
+    "install.md": 10.0,
+    "authors.md": 6.0,
+    "glossary.md": 4.0,
+    "own-code.md": 4.0,
+}
+"""Pages that a search shows before others that have the same words."""
 _PLACE = re.compile(r"<!-- built: (\w+)(?:, (.+?))? -->")
 
 
@@ -29,8 +41,13 @@ def on_config(config: Any, **_: Any) -> None:
     measured += [page for page in pages if page not in measured]
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return the page with its built parts."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return the page with its built parts, and say how the search should rank it."""
+    where = page.file.src_uri
+    if where.startswith("measured/") or where in EVIDENCE:
+        page.meta["search"] = {"exclude": True}
+    elif where in ANSWERS:
+        page.meta["search"] = {"boost": ANSWERS[where]}
 
     def build(place: re.Match[str]) -> str:
         return _BUILT[place[1]](*(place[2].split(", ") if place[2] else []))

@@ -218,7 +218,7 @@ def with_default_page(args: list[str], page: str) -> list[str]:
 
 
 app = typer.Typer(
-    cls=_Lab, epilog="Example: lab start resnet-latency", invoke_without_command=True, **_PLAIN
+    cls=_Lab, epilog="Example: lab start stuttering-tagger", invoke_without_command=True, **_PLAIN
 )
 
 

@@ -34,7 +34,8 @@ def site(tmp_path_factory) -> Path:
 
 
 def test_what_is_read_off_the_program_is_there(site):
-    assert "lab dev check" in (site / "cli.html").read_text()
+    assert "lab dev check" in (site / "cli" / "authors.html").read_text()
+    assert "lab profile" in (site / "cli" / "labs.html").read_text()
     assert "resnet-latency" in (site / "index.html").read_text()
     linked = re.findall(r"href=\"?(gallery/[\w-]+\.html)", (site / "gallery.html").read_text())
     assert len(linked) == 5
@@ -51,20 +52,44 @@ def test_no_page_names_another_host_to_load_from(site):
 
 
 @pytest.mark.browser
-def test_it_is_searched_from_the_disk(site, chromium):
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("roofline", "glossary.html"),
+        ("inconclusive", "verdict.html"),
+        ("new lab", "authors.html"),
+        ("without torch", "install.html"),
+        ("kineto trace", "own-code.html"),
+    ],
+)
+def test_a_search_from_the_disk_leads_to_the_answer(site, chromium, words, first):
     page = chromium.new_page()
-    asked: list[str] = []
+    requests: list[str] = []
     page.on(
         "request",
-        lambda request: asked.append(request.url) if request.url.startswith("http") else None,
+        lambda request: requests.append(request.url) if request.url.startswith("http") else None,
     )
     try:
         page.goto((site / "index.html").as_uri())
         page.wait_for_function("document.querySelectorAll('iframe').length > 0")
         page.click("label.md-search__icon[for=__search], input.md-search__input")
-        page.keyboard.type("roofline")
+        page.keyboard.type(words)
         page.wait_for_selector("li.md-search-result__item", timeout=30_000)
-        assert "Glossary" in page.inner_text(".md-search-result__list")
-        assert asked == []
+        # The list is drawn anew with every letter; it is settled when it says so of all of them.
+        page.wait_for_function(
+            """([words, first]) => {
+              const link = document.querySelector("li.md-search-result__item > a");
+              return link && link.getAttribute("href").includes(first);
+            }""",
+            arg=[words, first],
+            timeout=15_000,
+        )
+        assert requests == []
     finally:
         page.close()
+
+
+@pytest.mark.parametrize("page", ["judges.html", "exploits.html", "measured/"])
+def test_evidence_is_not_found_before_answers(site, page):
+    index = (site / "search" / "search_index.json").read_text()
+    assert f'"location":"{page}' not in index.replace('": "', '":"')
