@@ -1,5 +1,5 @@
-"""What stands out in a capture, ranked by the time it costs: the evidence, the likely cause, what
-to try and the largest possible gain.
+"""Findings of a capture, ranked by the time they cost: the evidence, the likely cause, the advice
+and the largest possible gain.
 
 `FINDINGS` has a row for each; the table in docs/analysis.md follows from it.
 """

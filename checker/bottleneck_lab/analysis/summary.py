@@ -140,7 +140,7 @@ def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
 
 
 class _DeviceSide(NamedTuple):
-    """What became of the devices' time, and whether that can be relied on."""
+    """The uses of the devices' time, and whether they can be relied on."""
 
     devices: list[DeviceUse]
     quality: Quality

@@ -38,7 +38,7 @@ JITTER_NS = 20_000
 
 
 class Removal(NamedTuple):
-    """What is taken out: the host's time for these causes, its waits for devices, and devices' time
+    """Time that is taken out: the host's time for these causes, its waits for devices, and devices' time
     in copies, in collectives, or in kernels whose names match (but for the share `left` of it).
     """
 

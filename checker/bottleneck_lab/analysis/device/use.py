@@ -1,6 +1,4 @@
-"""What each device did with its time: computed, copied, communicated, or stood idle, and why it
-stood idle.
-"""
+"""The use of each device's time: computing, copying, communicating, or standing idle, and why."""
 
 from __future__ import annotations
 

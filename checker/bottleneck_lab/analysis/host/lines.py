@@ -19,7 +19,8 @@ from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, take
 
 _LIBRARY = re.compile(
-    r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
+    r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages"
+    r"|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
 )
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
