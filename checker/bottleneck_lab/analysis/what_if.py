@@ -38,8 +38,8 @@ JITTER_NS = 20_000
 
 
 class Removal(NamedTuple):
-    """Time that is taken out: the host's time for these causes, its waits for devices, and devices' time
-    in copies, in collectives, or in kernels whose names match (but for the share `left` of it).
+    """Time that is taken out: the host's for these causes, its waits for devices, and that of
+    devices in copies, in collectives, or in kernels whose names match (but for the share `left`).
     """
 
     causes: tuple[Cause, ...] = ()

@@ -91,8 +91,8 @@ class KernelReport(msgspec.Struct, frozen=True):
         return sum(self.tensor_core.values())
 
     def occupancy(self, threads: int | None = None, dynamic_shared_bytes: int = 0) -> Occupancy:
-        """Return what fits with this many threads per block (default: the kernel's launch bound, else
-        USUAL_THREADS).
+        """Return what fits with this many threads per block (default: the kernel's launch bound,
+        else USUAL_THREADS).
         """
         return occupancy(
             self.arch,
