@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRETEND_GPU = ROOT / "scripts" / "pretend_gpu"
 
 BUDGET_S = 840.0
-"""Fifteen minutes are what people rent, less the minute in which this machine's state is written."""
+"""People rent fifteen minutes, of which one goes into writing down this machine's state."""
 STEP_LIMIT_S = 900.0
 FORMS = {
     r"data": 10.0,
@@ -281,8 +281,8 @@ def listed(
         fitting += clock_s <= budget_s
         lines.append(f"{int(clock_s // 60):>2}:{int(clock_s % 60):02}  {seconds:4.0f} s  {step}")
     lines.append(
-        f"Still to do: {to_do}, about {clock_s / 60:.0f} minutes. Of these, the first {fitting} fit the"
-        f" budget of {budget_s / 60:.0f} minutes."
+        f"Still to do: {to_do}, about {clock_s / 60:.0f} minutes. Of these, the first {fitting} fit"
+        f" the budget of {budget_s / 60:.0f} minutes."
     )
     return "\n".join(lines)
 

@@ -3,8 +3,9 @@
     python scripts/report_picture.py
 
 The capture is that of `lab report --example`. It is also that of docs/learners.md, which gives its
-lab's answer away: the code that `stuttering-tagger` ships with. docs/images/report.json keeps a digest of what the picture shows, by
-which a test notices that the page has changed since (tests/unit/project/test_report_picture.py).
+lab's answer away: the code that `stuttering-tagger` ships with. docs/images/report.json keeps a
+digest of what the picture shows, by which a test notices that the page has changed since
+(tests/unit/project/test_report_picture.py).
 """
 
 from __future__ import annotations

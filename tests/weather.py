@@ -17,7 +17,7 @@ QUIET_S = 120.0
 
 
 def machines_fault(said: str) -> bool:
-    """Whether an outcome with its summary lays it on the machine, and says nothing about the work."""
+    """Return True if an outcome with its summary blames the machine and not the work."""
     return any(words in said for words in MACHINES_FAULT)
 
 

@@ -79,7 +79,7 @@ def run(command: list, source: Path) -> None:
 
 
 def cpu_flags() -> str:
-    """Return the CPU's instruction sets, on which -march=native depends; "" if Linux has no list."""
+    """Return the CPU's instruction sets, on which -march=native depends; "" if none are listed."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -88,7 +88,7 @@ def cpu_flags() -> str:
 
 
 def find_nvcc() -> str:
-    """Return the CUDA compiler: on PATH, in a toolkit, or from `pip install "bottleneck-lab[nvcc]"`."""
+    """Return the CUDA compiler: on PATH, in a toolkit, or from the extra `bottleneck-lab[nvcc]`."""
     packages = Path(sysconfig.get_path("purelib"), "nvidia")
     candidates = [
         shutil.which("nvcc"),

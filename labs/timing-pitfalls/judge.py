@@ -311,7 +311,7 @@ def _missed(
 
 
 def most_misses(n: int) -> int:
-    """Return how many of `n` honest intervals may miss: more do with a probability of at most SURE."""
+    """Return how many of `n` honest intervals may miss; more miss with probability SURE at most."""
     tail, k = 1.0, -1
     while tail > SURE:
         k += 1

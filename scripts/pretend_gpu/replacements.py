@@ -290,7 +290,7 @@ lies in a submission's folder when it is loaded.
 
 
 def of_tagger(recipe: ModuleType) -> Names:
-    """The tagger is trained at the size of the emulated device: a host takes minutes for the other."""
+    """Train the tagger at the size of the emulated device: a host takes minutes for the other."""
     recipe.Data.__init__.__defaults__ = (40,)
     return {"LONGEST": 48, "WIDTH": 64, "BATCH": 32, "STEPS": 40}
 

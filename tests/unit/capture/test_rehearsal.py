@@ -28,7 +28,8 @@ import torch
 
 
 def load(device):
-    stream, begin, end = torch.cuda.Stream(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+    stream = torch.cuda.Stream()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def smooth(trace, width):
         begin.record()
