@@ -10,7 +10,8 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `scale` is by how much the device is slower than the real one it stands for, so that a model
     small enough to be computed on a CPU takes the time that one `scale` times larger takes there.
-    Host times (batch, loop, launch, wait, pinning) are not scaled: they don't depend on a model's size.
+    Host times (batch, loop, launch, wait, pinning) are not scaled: they don't depend on a model's
+    size.
     """
 
     stands_for: str

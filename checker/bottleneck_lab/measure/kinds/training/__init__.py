@@ -30,9 +30,9 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     virtual GPU, each on data of its own. least_work: share of the shipped script's arithmetic that
     a script must have the virtual GPU do, since what the host computes is not measured there; lower
     where some of the shipped arithmetic is needless. max_s: longest time for the timed pairs on a
-    real GPU, warm_up_rounds: pairs before them that are not timed. scale: by how much the virtual GPU is
-    slower than the one it stands for, so that a model small enough for a CPU takes the time of a
-    larger one.
+    real GPU, warm_up_rounds: pairs before them that are not timed. scale: by how much the virtual
+    GPU is slower than the one it stands for, so that a model small enough for a CPU takes the time
+    of a larger one.
     """
 
     call_s: float = 120.0

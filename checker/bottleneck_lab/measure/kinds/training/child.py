@@ -137,8 +137,8 @@ def _number(name: str, value: Any) -> float:
 def _marked_data(
     recipe: ModuleType, seed: int, begin_step: Callable[[int], None], steps: int | None
 ) -> Any:
-    """Make the recipe's data, whose first `steps` batches call `begin_step` as they are handed over,
-    with the number of samples that this thread has loaded for it: none where a worker did.
+    """Make the recipe's data, whose first `steps` batches call `begin_step` as they are handed
+    over, with the number of samples that this thread has loaded for it: none where a worker did.
     """
 
     class Marked(recipe.Data):  # type: ignore[name-defined, misc]  # known at run time
@@ -176,8 +176,8 @@ def training_parser() -> argparse.ArgumentParser:
 
 
 def _answer(program: Program, seed: int, task: int) -> list[Value]:
-    """Train once, or only start a loader. Returns reports and the worker's own figures as JSON, then
-    the parameters in the order of their names.
+    """Train once, or only start a loader. Returns reports and the worker's own figures as JSON,
+    then the parameters in the order of their names.
     """
     if task == START_LOADER:
         figures = {"start_s": program.start_loader(seed)}
