@@ -416,7 +416,7 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     )
     asked = learner.lab("diagnose", "--sibling", typed="1\n1.5\n").output
     assert "Case 2." in asked
-    assert "It was " in asked
+    assert "The cause is " in asked
 
 
 @pytest.mark.long
