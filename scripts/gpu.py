@@ -133,11 +133,11 @@ def gpu_labs() -> list[Any]:
     from bottleneck_lab.catalog import Lab, LabSpec
     from bottleneck_lab.declared import read_toml
 
-    found = []
+    labs = []
     for path in sorted((ROOT / "labs").glob("*/lab.toml")):
         spec, slug = msgspec.convert(read_toml(path), LabSpec), path.parent.name
-        found.append(Lab(slug, "", path.parent, ROOT / "solutions" / slug, spec))
-    return [lab for lab in found if "cuda" in lab.spec.devices]
+        labs.append(Lab(slug, "", path.parent, ROOT / "solutions" / slug, spec))
+    return [lab for lab in labs if "cuda" in lab.spec.devices]
 
 
 def lab_called(slug: str) -> Any:
@@ -166,9 +166,9 @@ def run(command: list[str], limit_s: float) -> Ran:
             end(process, bystanders)
         for file in (out, err):
             file.seek(0)
-        said = out.read()
+        output = out.read()
         return Ran(
-            process.returncode, said if process.returncode == 0 else (said + err.read())[-4000:]
+            process.returncode, output if process.returncode == 0 else (output + err.read())[-4000:]
         )
 
 
@@ -210,15 +210,15 @@ def gpu_slug(name: str) -> str:
 
 
 def submissions(lab: Any) -> dict[str, Path]:
-    """What is graded of a lab: starter, solution, and each variant, with its folder."""
+    """Return what is graded of a lab: starter, solution, and each variant, with its folder."""
     from bottleneck_lab.measure.lab_rules import variants
 
-    found = {
+    graded = {
         f"variant {path.name}": path
         for path in variants(lab, DEVICE)
         if not path.name.startswith((".", "_"))
     }
-    return {"starter": lab.path, "solution": lab.solution, **found}
+    return {"starter": lab.path, "solution": lab.solution, **graded}
 
 
 def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str, str]:
@@ -401,9 +401,7 @@ def is_good(record: dict[str, Any]) -> bool:
 
 
 def record_of(ran: Ran) -> dict[str, Any]:
-    """A step's outcome: what it said in its last line of JSON, what went wrong, or that the machine
-    refuses it.
-    """
+    """Return a step's outcome: its last line of JSON, what went wrong, or the machine's refusal."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     if ran.status != 0 and COUNTERS_REFUSED in ran.output:
         return {
@@ -413,14 +411,14 @@ def record_of(ran: Ran) -> dict[str, Any]:
         }
     last = ran.output.strip().splitlines()[-1] if ran.output.strip() else ""
     try:
-        said = json.loads(last)
+        output = json.loads(last)
     except json.JSONDecodeError:
-        said = {"said": last[:500]}
-    said = said if isinstance(said, dict) else {"said": last[:500]}
+        output = {"output": last[:500]}
+    output = output if isinstance(output, dict) else {"output": last[:500]}
     if ran.status != 0:
         why = "out of time" if ran.status is None else f"status {ran.status}"
-        said.setdefault("problems", [f"{why}: {ran.output.strip()[-1500:]}"])
-    return {"at": at, "problems": [], **said}
+        output.setdefault("problems", [f"{why}: {ran.output.strip()[-1500:]}"])
+    return {"at": at, "problems": [], **output}
 
 
 def work(

@@ -125,18 +125,18 @@ def _listed(devices: dict[str, int]) -> str:
 def _settings(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
     old, new = (frozenset().union(*(each.settings for each in side)) for side in (before, after))
     tools = [sorted({each.tool for each in side}) for side in (before, after)]
-    found = []
+    settings = []
     if tools[0] != tools[1]:
-        found.append(f"{', '.join(tools[0])} before, {', '.join(tools[1])} after")
-    found += [f"{name} only before" for name in sorted(old - new)]
-    found += [f"{name} only after" for name in sorted(new - old)]
-    if not found:
+        settings.append(f"{', '.join(tools[0])} before, {', '.join(tools[1])} after")
+    settings += [f"{name} only before" for name in sorted(old - new)]
+    settings += [f"{name} only after" for name in sorted(new - old)]
+    if not settings:
         return []
     return [
         Difference(
             "settings",
             f"they were recorded with different settings, whose cost is in the times:"
-            f" {'; '.join(found)}",
+            f" {'; '.join(settings)}",
         )
     ]
 

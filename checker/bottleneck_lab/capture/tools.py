@@ -44,14 +44,14 @@ def locate(executable: str) -> str:
     """Return the path of NVIDIA's tool. Raises MachineError that says how to get it and what works
     without.
     """
-    found = find_program(executable)
-    if found is None:
+    path = find_program(executable)
+    if path is None:
         raise MachineError(
             f"{executable} is not installed: it is neither on PATH nor where CUDA puts it.",
             f"{how_to_get(executable)} Without it, `lab profile --tool torch` and `--tool memory`"
             " work.",
         )
-    return str(found)
+    return str(path)
 
 
 def record(tool: str, request: Request) -> Captured:
@@ -61,8 +61,8 @@ def record(tool: str, request: Request) -> Captured:
     Raises UsageError for an unknown tool, MachineError for one that is missing, CaptureError when
     nothing usable was recorded.
     """
-    found = locate_tool(tool)
-    captured = _EXECUTABLES[tool][1](found, request) if found else program.record(request)
+    executable = locate_tool(tool)
+    captured = _EXECUTABLES[tool][1](executable, request) if executable else program.record(request)
     (request.out / OUTPUT).write_text(captured.ended.tail, encoding="utf-8")
     return captured
 

@@ -60,11 +60,11 @@ def describe_differences(comparison: Comparison) -> list[str]:
     if not comparison.differences:
         return []
     kinds = {difference.kind for difference in comparison.differences}
-    told = "No part can be called the same, and a difference need not be the code's."
+    verdict = "No part can be called the same, and a difference need not be the code's."
     if "settings" in kinds:
-        told = "Nothing can be concluded: record both again in the same way."
+        verdict = "Nothing can be concluded: record both again in the same way."
     lines = [f"Before and after are not alike: {d.sentence}." for d in comparison.differences]
-    return [*lines, told]
+    return [*lines, verdict]
 
 
 def describe_samples(comparison: Comparison) -> list[str]:

@@ -77,11 +77,11 @@ def _told_apart(names: Sequence[str]) -> list[str]:
         # A word that tells no further two apart says nothing.
         if len({*longer}) > len({*kept}):
             kept = longer
-    told = []
+    shown = []
     for name, details in zip(names, kept, strict=True):
         short, listed = short_name(name), ", ".join(dict.fromkeys(filter(None, details)))
-        told.append(f"{short[:-1]}, {listed}>" if listed and short.endswith(">") else short)
-    return told
+        shown.append(f"{short[:-1]}, {listed}>" if listed and short.endswith(">") else short)
+    return shown
 
 
 def _parts(name: str) -> tuple[str, list[str]] | None:

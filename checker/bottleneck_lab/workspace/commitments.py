@@ -98,14 +98,14 @@ def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) ->
         if record.commitments and record.commitments[-1].answers == dict(answers):
             return record
         hints = len(workspace.lab.spec.hints)
-        told: RevealedBy = ""
+        revealed_by: RevealedBy = ""
         if record.help.solution:
-            told = "solution"
+            revealed_by = "solution"
         elif record.help.revealed:
-            told = "revealed"
+            revealed_by = "revealed"
         elif hints and record.hints >= hints:
-            told = "hints"
-        made = Commitment(now(), dict(answers), capture, record.hints, told)
+            revealed_by = "hints"
+        made = Commitment(now(), dict(answers), capture, record.hints, revealed_by)
         record = msgspec.structs.replace(record, commitments=[*record.commitments, made])
         _write(workspace, "diagnoses.json", record.commitments)
     return record

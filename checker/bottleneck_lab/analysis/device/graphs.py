@@ -49,7 +49,7 @@ def find_graph_nodes(timeline: Timeline) -> list[GraphNode]:
     rows = rows[launches[launched[rows]]] if len(rows) else rows
     if not len(rows):
         return []
-    # By replay, then stream, then start: the place within is the node.
+    # By replay, then stream, then start: the number within is the node.
     order = np.lexsort((device.start[rows], device.stream[rows], launched[rows]))
     rows = rows[order]
     edges = np.flatnonzero(np.diff(launched[rows])) + 1
@@ -63,14 +63,14 @@ def find_graph_nodes(timeline: Timeline) -> list[GraphNode]:
         table = length[np.stack(replays)]
         first = replays[0]
         # Nodes are numbered as they start in the first replay, whatever their streams.
-        place = np.empty(len(first), dtype=np.int64)
-        place[np.argsort(device.start[first], kind="stable")] = np.arange(1, len(first) + 1)
+        number = np.empty(len(first), dtype=np.int64)
+        number[np.argsort(device.start[first], kind="stable")] = np.arange(1, len(first) + 1)
         for column, row in enumerate(first.tolist()):
             times = table[:, column]
             nodes.append(
                 GraphNode(
                     graph=graph,
-                    node=int(place[column]),
+                    node=int(number[column]),
                     name=timeline.strings[int(device.name[row])],
                     stream=int(device.stream[row]),
                     replays=len(replays),
