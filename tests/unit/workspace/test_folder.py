@@ -27,6 +27,7 @@ from bottleneck_lab.workspace.commitments import (
     note_revealed,
     note_solution_taken,
 )
+from bottleneck_lab.workspace.diagnosis_file import save_answers
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
@@ -566,7 +567,9 @@ class TestNextStep:
         assert self.next(workspace) == "lab profile"
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text("{}"))
         assert self.next(workspace) == "lab diagnose"
-        commit(workspace, {"cause": "memory bandwidth", "gain": 2.0}, "0001-torch")
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "0001-torch")
         assert self.next(workspace) == "lab check"
         check_once(workspace, Outcome.PASS)
         progress.note_attempt("slow", str(workspace.root), "PASS")
@@ -578,7 +581,9 @@ class TestNextStep:
         catalog.load_labs.cache_clear()
         workspace, _ = start_workspace(catalog.find_lab("slow"), content / "work", "cpu")
         assert self.next(workspace) == "lab run"
-        commit(workspace, {"cause": "memory bandwidth", "gain": 2.0}, "")
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
         assert self.next(workspace) == "lab check"
         check_once(workspace, Outcome.FAIL)
         assert self.next(workspace) == "lab run"
