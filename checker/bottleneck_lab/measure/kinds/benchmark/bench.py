@@ -209,6 +209,6 @@ def disturbance(report: np.ndarray[Any, np.dtype[np.float64]], steady: float, sh
     miss = off[math.ceil((1 - share) * len(off)) - 1] if off else 0.0
     if miss <= steady:
         return ""
-    if miss >= 1:  # work cannot take less than no time: it took longer
+    if round(miss, 2) >= 1:  # work cannot take less than no time: it took longer
         return f"{share:.0%} of the work took at least {1 + miss:.1f} times as long as it should"
     return f"{share:.0%} of the work was at least {miss:.0%} slower or faster than it should be"
