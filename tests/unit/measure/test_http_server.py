@@ -41,10 +41,11 @@ def requests_of(judge):
 
 def answered(requests, count=40):
     """A level in which every request was answered rightly, to be spoilt."""
-    numbers, rng = requests.draw(count, np.random.default_rng(1)), np.arange(count)
+    drawn, order = requests.draw(count, np.random.default_rng(1)), np.arange(count)
     numbers = [int(each.body or each.path.rpartition("/")[2]) for each in requests.made]
     replies = [b"%d" % (2 * number) for number in numbers]
-    return Level(numbers, rng * MS, rng * MS, rng * MS + MS, np.full(count, 200), replies, 0.1)
+    sent = order * MS
+    return Level(drawn, sent, sent, sent + MS, np.full(count, 200), replies, 0.1)
 
 
 def test_each_request_is_sent_as_the_judge_made_it(tmp_path):
