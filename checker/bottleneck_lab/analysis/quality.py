@@ -16,6 +16,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
 )
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
+from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
 
 Ground = Literal["idle", "host", "kernels", "steps"]
@@ -81,8 +82,12 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
         reasons.append(each.what + share)
     slowed = ""
-    # A loader's workers are sampled from outside, which costs them nothing.
-    sampled = [thread.name.startswith("DataLoader worker") for thread in timeline.threads]
+    # A loader's workers are sampled from outside, and the virtual GPU's lines are modelled: neither
+    # costs anything.
+    sampled = [
+        thread.name.startswith("DataLoader worker") or thread.tid.startswith(LINES_OF)
+        for thread in timeline.threads
+    ]
     threads = different(timeline.python.thread).tolist()
     if any(thread >= len(sampled) or not sampled[thread] for thread in threads):
         slowed = (

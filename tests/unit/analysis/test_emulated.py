@@ -146,3 +146,23 @@ def test_an_emulated_device_s_steps_are_cut_into_its_parts(fed):
         "optimizer",
     ]
     assert "A100" in content["emulatedDevice"]
+
+
+@pytest.mark.parametrize(("track", "costs"), [("lines of 9", False), ("10", True)])
+def test_modelled_lines_do_not_slow_python_down(tmp_path, track, costs):
+    row = {"ph": "X", "pid": 9, "ts": 0.0, "dur": 90.0}
+    trace = tmp_path / "trace.json"
+    events = [
+        {**row, "cat": "cpu_op", "name": "aten::add", "tid": 9},
+        {**row, "cat": "python_function", "name": "train.py(3): train", "tid": track},
+        {
+            **row,
+            "cat": "kernel",
+            "name": "emulated: add",
+            "pid": 0,
+            "tid": 7,
+            "args": {"device": 0},
+        },
+    ]
+    trace.write_text(json.dumps({"traceEvents": events}))
+    assert bool(summarise(load(trace)).quality.slowed) is costs
