@@ -306,7 +306,7 @@ def describe_standing(standing: Standing | None) -> str:
         return f"diagnosis not judged yet{corrected}"
     if standing.named:
         return f"diagnosis right on the first try{hints}"
-    return f"diagnosis wrong on the first try{hints}{corrected}"
+    return f"not every answer was right on the first try{hints}{corrected}"
 
 
 def headline(verdict: Verdict) -> str:
