@@ -43,8 +43,8 @@ WITH_LESS = {
     ("training", "solution"),
 }
 """Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant
-(`test_ranked.py`, `test_served.py`, `test_docs.py`, `test_learners.py`); `make slow` measures them
-whole.
+(`test_data_parallel.py`, `test_http_server.py`, `test_docs.py`, `test_learners.py`); `make slow`
+measures them whole.
 """
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)

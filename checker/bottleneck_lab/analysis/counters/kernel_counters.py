@@ -469,4 +469,4 @@ _TARGETS = {
     "barriers": _barriers,
     "arithmetic": _arithmetic,
 }
-"""What finds a target in the waiting of each group of STALLS."""
+"""The function that finds a target in the waiting of each group of STALLS."""

@@ -21,7 +21,7 @@ class Executor(ABC):
 
     name: str
     survives: bool
-    """Whether jobs survive the runner and can be found again by their handle."""
+    """True if jobs survive the runner and can be found again by their handle."""
 
     @property
     @abstractmethod
