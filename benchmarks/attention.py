@@ -37,24 +37,28 @@ LAB = ROOT / "labs" / "fused-attention"
 VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
+# On a GPU: what is timed together; to keep it busy; of an array.
 LAUNCHES, LEAST_HEADS, MAX_ELEMENTS = (
     128,
     8,
     1 << 26,
-)  # on a GPU: what is timed together; to keep it busy; of an array
+)
+# A row is measured again while other programs keep more than this many cores busy.
 TRIES, QUIET_CORES = (
     3,
     0.1,
-)  # a row is measured again while other programs keep more than this many cores busy
+)
+# PyTorch's own kernels, and its matrix products.
 AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-}  # PyTorch's own kernels, and its matrix products
+}
 NO_AVX512 = "-mno-avx512f"  # the compiler's
+# On a CPU calls take seconds from this length on: few of them do, and one try.
 LONG, LONG_ROUNDS = (
     4096,
     3,
-)  # on a CPU calls take seconds from this length on: few of them do, and one try
+)
 
 
 def load_module(path: Path, name: str):

@@ -23,14 +23,19 @@ from bottleneck_lab.analysis.comparability import (
     find_differences,
 )
 from bottleneck_lab.analysis.device.kernel_matching import match_kernels
-from bottleneck_lab.analysis.statistics import Interval, rank_sum_interval, signed_rank_interval
+from bottleneck_lab.analysis.statistics import (
+    Change,
+    Interval,
+    judge_ratio,
+    rank_sum_interval,
+    signed_rank_interval,
+)
 from bottleneck_lab.analysis.steps.figures import Key, Series, StepFigures, find_step_figures
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
 from bottleneck_lab.trace.timeline import Floats64, Timeline
 
-Outcome = Literal["better", "worse", "same", "cannot tell"]
 Unit = Literal["step", "image", "recording"]
 Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
 
@@ -69,7 +74,7 @@ class FigureChange(msgspec.Struct, frozen=True):
     before: float
     after: float
     ratio: float
-    outcome: Outcome
+    outcome: Change
     low: float | None = None
     high: float | None = None
     was: tuple[str, ...] = ()
@@ -91,7 +96,7 @@ class Comparison(msgspec.Struct, frozen=True):
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
-    outcome: Outcome
+    outcome: Change
     pairs: int
     steps: tuple[int, int]
     few: bool
@@ -115,7 +120,7 @@ class Control(msgspec.Struct, frozen=True):
     which the comparison then says nothing.
     """
 
-    outcome: Outcome
+    outcome: Change
     ratio: float
     moved: list[tuple[Group, str]]
 
@@ -165,8 +170,9 @@ def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
     whole = again.outcome in ("better", "worse")
     changes = []
     for change in comparison.changes:
-        if whole or (change.group, change.what) in moved:
-            changes.append(_withdrawn(change))
+        machine_moved = whole or (change.group, change.what) in moved
+        if machine_moved and change.outcome in ("better", "worse"):
+            changes.append(msgspec.structs.replace(change, outcome="cannot tell"))
         else:
             changes.append(change)
     return msgspec.structs.replace(
@@ -179,13 +185,6 @@ def compare(before: Side, after: Side, control: Side = ()) -> Comparison:
         changes=changes,
         control=Control(again.outcome, again.speedup, moved),
     )
-
-
-def _withdrawn(change: FigureChange) -> FigureChange:
-    """Return the change without its verdict, where the machine and not the code may have moved."""
-    if change.outcome not in ("better", "worse"):
-        return change
-    return msgspec.structs.replace(change, outcome="cannot tell")
 
 
 def _compare(before: Side, after: Side) -> Comparison:
@@ -325,12 +324,12 @@ def _judged(
     old, new = (side.get(key, np.zeros(len(next(iter(side.values()))))) for side in samples)
     before, after = float(np.median(old)), float(np.median(new))
     low = high = None
-    outcome: Outcome = "cannot tell"
+    outcome: Change = "cannot tell"
     if (old > 0).all() and (new > 0).all():
         logs = _difference(np.log(old), np.log(new), 1 - error, paired)
         # after over before; math.exp overflows from 710 on
         interval = Interval(*(math.exp(bound) if bound < 700 else math.inf for bound in logs))
-        outcome = _outcome(interval, TOLERATED_REPEATED if paired else TOLERATED_ALONE)
+        outcome = judge_ratio(interval, TOLERATED_REPEATED if paired else TOLERATED_ALONE, EXCLUDED)
         low, high = _inverse(interval.high), _inverse(interval.low)
         ratio = 1 / interval.median
     else:
@@ -367,13 +366,3 @@ def _difference(old: Floats64, new: Floats64, confidence: float, paired: bool) -
         return signed_rank_interval((new - old).tolist(), confidence)
     first, second = (values[:: 1 + len(values) // MOST_STEPS].tolist() for values in (old, new))
     return rank_sum_interval(first, second, confidence)
-
-
-def _outcome(interval: Interval, tolerated: float) -> Outcome:
-    """Judge an interval of time after over time before."""
-    if interval.low > 1 + tolerated:
-        return "worse"
-    if interval.high < 1 / (1 + tolerated):
-        return "better"
-    within = interval.high < 1 + EXCLUDED and interval.low > 1 / (1 + EXCLUDED)
-    return "same" if within else "cannot tell"

@@ -1,5 +1,5 @@
-"""Judge whether a change make it slower? Two versions measured alternately, pair by pair, with an
-interval, and with controls that say when not to ask.
+"""Judge whether a change made a program slower: two versions measured alternately, pair by pair,
+with an interval, and with controls that say when not to ask.
 
 The two measurements of a pair lie side by side in time, so whatever drifts is in both; which one
 goes first is a fair coin's choice. Without a change, each log ratio is then as likely to be +x as
@@ -13,18 +13,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
 from bottleneck_lab.analysis.statistics import (
+    Change,
     Interval,
+    judge_ratio,
     log_ratios,
     noise_share,
     signed_rank_interval,
 )
 
-Outcome = Literal["better", "worse", "same", "cannot tell"]
 Pairs = tuple[Sequence[float], Sequence[float]]
 """Seconds before and seconds after, pair by pair."""
 
@@ -53,7 +53,7 @@ class BenchmarkChange(msgspec.Struct, frozen=True):
     look needs; 0 when there is none.
     """
 
-    outcome: Outcome
+    outcome: Change
     ratio: float
     low: float | None
     high: float | None
@@ -80,7 +80,7 @@ def judge(pairs: Pairs, rules: Rules | None = None, *, benchmarks: int = 1) -> B
     logs = log_ratios(pairs[1], pairs[0])
     error = rules.false_alarms / len(rules.looks) / benchmarks
     interval = Interval(*(math.exp(bound) for bound in signed_rank_interval(logs, 1 - 2 * error)))
-    outcome = _outcome(interval, rules)
+    outcome = judge_ratio(interval, rules.tolerated, rules.regression)
     later = [look for look in rules.looks if look > len(logs)]
     return BenchmarkChange(
         outcome=outcome,
@@ -123,29 +123,19 @@ def judge_suite(
     ]
     if not moved:
         return changes
-    return {name: _withdrawn(change, moved[0]) for name, change in changes.items()}
+    for name, change in changes.items():
+        if change.outcome in ("better", "worse"):
+            changes[name] = msgspec.structs.replace(
+                change,
+                outcome="cannot tell",
+                wanted=0,
+                sentence=f"cannot tell: {moved[0]}, so the machine or the harness favours one side;"
+                f" this one read {change.ratio:.2f}x.",
+            )
+    return changes
 
 
-def _outcome(interval: Interval, rules: Rules) -> Outcome:
-    if interval.low > 1 + rules.tolerated:
-        return "worse"
-    if interval.high < 1 / (1 + rules.tolerated):
-        return "better"
-    within = interval.high < 1 + rules.regression and interval.low > 1 / (1 + rules.regression)
-    return "same" if within else "cannot tell"
-
-
-def _withdrawn(change: BenchmarkChange, why: str) -> BenchmarkChange:
-    if change.outcome not in ("better", "worse"):
-        return change
-    sentence = (
-        f"cannot tell: {why}, so the machine or the harness favours one side; this one read"
-        f" {change.ratio:.2f}x."
-    )
-    return msgspec.structs.replace(change, outcome="cannot tell", wanted=0, sentence=sentence)
-
-
-def _sentence(outcome: Outcome, interval: Interval, pairs: int, rules: Rules) -> str:
+def _sentence(outcome: Change, interval: Interval, pairs: int, rules: Rules) -> str:
     span = (
         f"{interval.low:.3f}–{interval.high:.3f}x"
         if math.isfinite(interval.high)

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist, median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation of a normal distribution to its standard deviation: 1 / Φ⁻¹(3/4)."""
+
+
+Change = Literal["better", "worse", "same", "cannot tell"]
+"""The outcome of comparing two versions."""
 
 
 class Interval(NamedTuple):
@@ -107,9 +111,8 @@ def _signed_rank(n: int, level: Fraction) -> int:
     shares = np.zeros(n * (n + 1) // 2 + 1)
     shares[0] = 1.0
     for rank in range(1, n + 1):
-        shares[rank:] = (
-            shares[rank:] + shares[:-rank]
-        )  # the right side is computed before it is assigned
+        # The right side is computed before it is assigned.
+        shares[rank:] = shares[rank:] + shares[:-rank]
         shares /= 2
     # Exact up to n = 53, as long as 2ⁿ sums have a float each; beyond, the last digits are rounded
     # to the safe side.
@@ -183,6 +186,20 @@ def paired_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> l
     if not all(0 < time < math.inf for time in (*reference_s, *learner_s)):
         raise ValueError("a measured time must be a positive finite number of seconds")
     return [reference / learner for reference, learner in zip(reference_s, learner_s, strict=True)]
+
+
+def judge_ratio(interval: Interval, tolerated: float, excluded: float) -> Change:
+    """Judge an interval of time after over time before.
+
+    A change of up to `tolerated` (a share) is nobody's concern; "same" says that one of `excluded`
+    or more is ruled out.
+    """
+    if interval.low > 1 + tolerated:
+        return "worse"
+    if interval.high < 1 / (1 + tolerated):
+        return "better"
+    within = interval.high < 1 + excluded and interval.low > 1 / (1 + excluded)
+    return "same" if within else "cannot tell"
 
 
 def log_ratios(reference_s: Sequence[float], learner_s: Sequence[float]) -> list[float]:

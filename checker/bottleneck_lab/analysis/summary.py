@@ -121,7 +121,7 @@ class Analysis(NamedTuple):
 
 
 def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
-    """As `summarise`, keeping the devices' times."""
+    """Summarise a capture, and keep the devices' times."""
     times: list[DeviceTime] = []
 
     def keep() -> Iterator[tuple[DeviceUse, DeviceTime]]:

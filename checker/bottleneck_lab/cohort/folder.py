@@ -69,7 +69,7 @@ class Cohort:
         return self.key_file.with_name("cohort.pem.pub").read_text()
 
     def key(self) -> Ed25519PrivateKey:
-        """The private key. Raises UsageError when others could read it."""
+        """Return the private key. Raises UsageError when others could read it."""
         return load_private_key(self.key_file)
 
     def keep_address(self, url: str) -> None:

@@ -58,12 +58,9 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             shortened[alike[0]] = short
             continue
         used: set[str] = set()
-        for number, (name, told) in enumerate(zip(alike, _told_apart(alike), strict=True), 1):
-            apart = f"{told} #{number}"
-            if told not in used:
-                apart = told
-            used.add(apart)
-            shortened[name] = apart
+        for number, (name, apart) in enumerate(zip(alike, _told_apart(alike), strict=True), 1):
+            shortened[name] = f"{apart} #{number}" if apart in used else apart
+            used.add(shortened[name])
     return shortened
 
 

@@ -1,4 +1,4 @@
-"""What files hold: several cycles of one process, or several processes in one file.
+"""Tell what files hold: several cycles of one process, or several processes in one file.
 
 A profiler with a schedule that repeats writes a file for each cycle: those are captures of one
 rank, one after another. Tools that merge traces put several processes into one file: those are

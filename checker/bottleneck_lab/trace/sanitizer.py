@@ -31,9 +31,8 @@ def first_problem(text: str) -> str:
     problem = _PROBLEM.search(text)
     if problem is None:
         return ""
-    rest = text[problem.start() :].split("\n")[
-        :6
-    ]  # the problem, and where: the backtrace of the host comes later
+    # The problem, and where: the backtrace of the host comes later.
+    rest = text[problem.start() :].split("\n")[:6]
     source_line = next((match[0] for line in rest if (match := _PLACE.search(line))), "")
     if source_line and source_line not in problem[1]:
         return f"{problem[1]}, {source_line}"

@@ -239,9 +239,7 @@ class Timeline:
 
     @cached_property
     def launching(self) -> NDArray[np.bool_]:
-        """Whether a runtime call has work on a device. Of several calls with one number
-        `launched_by` holds only the first.
-        """
+        """True for each runtime call that has work on a device."""
         launching = np.zeros(len(self.runtime), dtype=bool)
         launching[self.launched_by[self.launched_by >= 0]] = True
         # Several calls may have one number, of which `launched_by` holds only the first.
@@ -312,9 +310,8 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
         dtype = DTYPES[column.name]
         given = columns.pop(column.name, None)
         if given is None:
-            given = np.broadcast_to(
-                np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length
-            )  # takes no memory
+            # Takes no memory.
+            given = np.broadcast_to(np.asarray(DEFAULTS.get(column.name, 0), dtype=dtype), length)
         values[column.name] = np.asarray(given, dtype=dtype)
     if columns:
         raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")

@@ -38,9 +38,8 @@ _CACHED = 80.0
 """L2 hit rate, %, above which a kernel's data come from the cache."""
 
 _STALL_NAMES = (
-    re.compile(
-        r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio"
-    ),  # cycles a warp spent in it for an instruction issued
+    # Cycles a warp spent in it for an instruction issued.
+    re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio"),
     re.compile(r"smsp__average_warp_latency_issue_stalled_(\w+?)\.(?:pct|ratio)"),
     re.compile(r"smsp?__warp_issue_stalled_(\w+?)_per_warp_active\.pct"),  # before 2020
     re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+)"),  # samples

@@ -63,9 +63,8 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
     duration = (device.end - device.start)[rows]
     names = device.name[rows]
     used = different(names)
-    number = np.zeros(
-        int(used[-1]) + 1, dtype=np.min_scalar_type(len(used))
-    )  # Numbers of two bytes are sorted in one pass.
+    # Numbers of two bytes are sorted in one pass.
+    number = np.zeros(int(used[-1]) + 1, dtype=np.min_scalar_type(len(used)))
     number[used] = np.arange(len(used))
     inverse = number[names]
     order = np.argsort(inverse, kind="stable")

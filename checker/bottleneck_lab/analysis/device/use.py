@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE, Cause
@@ -193,7 +192,12 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
             time = _device_time(rank, device, rows, window)
             queued, unrecorded = iv.NONE, Unrecorded(iv.NONE, 0, 0, 0)
             if device != CPU:
-                queued, unrecorded = _not_the_host(timeline, chosen, time)
+                queued, waited = waiting_in_queue(timeline, rank, device, chosen, time.idle)
+                unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
+                # A gap before queued work in which rows are missing was no gap.
+                stretches = iv.join(unrecorded.stretches, waited)
+                queued = iv.subtract(queued, stretches)
+                unrecorded = unrecorded._replace(stretches=stretches)
             causes = attribute(time.idle, queued, unrecorded.stretches, host, window)
             time = time._replace(causes=causes)
             if device != CPU:
@@ -214,21 +218,12 @@ def _nothing_recorded(
     return _use(timeline, time, rows, host, unrecorded), time
 
 
-def _not_the_host(
-    timeline: Timeline, rows: NDArray[np.intp], time: DeviceTime
-) -> tuple[iv.Intervals, Unrecorded]:
-    """Return (the gaps before queued work; the idle stretches in which rows are missing)."""
-    queued, waited = waiting_in_queue(timeline, time.rank, time.device, rows, time.idle)
-    unrecorded = find_unrecorded(timeline, time.rank, rows, time.idle)
-    stretches = iv.join(unrecorded.stretches, waited)
-    return iv.subtract(queued, stretches), unrecorded._replace(stretches=stretches)
-
-
 def _program(
     timeline: Timeline, time: DeviceTime, host: HostView, arrivals: Sequence[Arrival]
 ) -> Program:
     """Return the device and its host as a replay needs them."""
     window, outside = time.window, iv.join(*(time.causes[cause] for cause in OUTSIDE))
+    # Start-up and end happen once: a replay of the loop would blame every step for them.
     if outside.total:
         work = iv.subtract(iv.union(np.array([window.start]), np.array([window.end])), outside)
         window = Window(int(work.start[0]), int(work.end[-1]))
@@ -283,6 +278,7 @@ def _use(
         time.window,
     )
     launching = iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation))
+    # In a window of fewer ns than parts, some parts have no length.
     edges = np.linspace(time.window.start, time.window.end, STRIP + 1).astype(np.int64)
     covered, lengths = np.diff(iv.covered_before(time.busy, edges)), np.maximum(np.diff(edges), 1)
     return DeviceUse(

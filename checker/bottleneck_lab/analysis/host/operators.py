@@ -44,7 +44,7 @@ class CallTree:
     says which a row is.
     """
 
-    place: SmallInts
+    position: SmallInts
     """Where the rows of the operators, then of the calls, then of the frames stand in the tree:
     rising within each table.
     """
@@ -57,7 +57,7 @@ class CallTree:
         """Return the rows of one layer, in the order of their own table."""
         lengths = np.bincount(self.layer, minlength=layer + 1)
         first = int(lengths[:layer].sum())
-        return self.place[first : first + int(lengths[layer])]
+        return self.position[first : first + int(lengths[layer])]
 
 
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
@@ -177,15 +177,15 @@ def _own_times(operators: HostTable, parent: SmallInts) -> Ints:
 
 
 def _operator_above(calls: CallTree, nearest: SmallInts) -> SmallInts:
-    """For every operator the nearest one above it, -1 where there is none: as numbers of the
-    operators' own table, where `nearest` has rows of the tree.
+    """Return, for every operator, the nearest one above it, -1 where there is none: as numbers of
+    the operators' own table, where `nearest` has rows of the tree.
     """
     above = nearest[calls.rows(OPERATOR)]
     return np.where(above >= 0, _numbers(calls)[above], np.int32(-1))
 
 
 def _numbers(calls: CallTree) -> SmallInts:
-    """Which operator a row of the tree is, where it is one."""
+    """Return which operator a row of the tree is, where it is one."""
     numbers = np.zeros(len(calls.layer), dtype=np.int32)
     rows = calls.rows(OPERATOR)
     numbers[rows] = np.arange(len(rows), dtype=np.int32)

@@ -11,7 +11,7 @@ from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
 from bottleneck_lab.analysis.host.view import SYNC_CALL, named
 from bottleneck_lab.analysis.steps.window import step_rows
-from bottleneck_lab.trace.timeline import ActivityKind, HostTable, Ints, SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline, take
 
 
 class SyncRow(msgspec.Struct, frozen=True):
@@ -58,34 +58,23 @@ def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
         if inside[row] or cause:
             groups[name, cause, line].append(row)
     work = _Work(timeline)
-    syncs = [
-        _row(timeline, waiting, rows, work, key, len(rows) / max(len(steps), 1))
-        for key, rows in groups.items()
-    ]
+    syncs = []
+    for (name, cause, line), rows in groups.items():
+        start, end = waiting.start[rows], waiting.end[rows]
+        awaited, awaited_line = work.awaited(start, end)
+        syncs.append(
+            SyncRow(
+                name=timeline.strings[name],
+                caused_by=cause,
+                calls=len(rows),
+                calls_per_step=len(rows) / max(len(steps), 1),
+                total_ns=int((end - start).sum()),
+                line=timeline.strings[line] if line >= 0 else "",
+                awaited=awaited,
+                awaited_line=awaited_line,
+            )
+        )
     return sorted(syncs, key=lambda row: -row.total_ns)
-
-
-def _row(
-    timeline: Timeline,
-    waiting: HostTable,
-    rows: list[int],
-    work: _Work,
-    key: tuple[int, str, int],
-    per_step: float,
-) -> SyncRow:
-    name, cause, line = key
-    start, end = waiting.start[rows], waiting.end[rows]
-    awaited, awaited_line = work.awaited(start, end)
-    return SyncRow(
-        name=timeline.strings[name],
-        caused_by=cause,
-        calls=len(rows),
-        calls_per_step=per_step,
-        total_ns=int((end - start).sum()),
-        line=timeline.strings[line] if line >= 0 else "",
-        awaited=awaited,
-        awaited_line=awaited_line,
-    )
 
 
 class _Work:

@@ -238,9 +238,8 @@ def _level(
     signs = np.zeros(len(Action), dtype=np.int8)
     signs[[*more]], signs[[*less]] = 1, -1
     level: Ints = events.bytes * signs[events.action]
-    np.cumsum(
-        level, out=level
-    )  # in place: a large snapshot's events fill much of the memory already
+    # In place: a large snapshot's events fill much of the memory already.
+    np.cumsum(level, out=level)
     level += at_end - level[-1]
     return np.maximum(level, 0, out=level)
 

@@ -61,20 +61,16 @@ def step_rows(timeline: Timeline) -> HostTable:
     """Return the ranges that mark steps: ProfilerStep#n; "step n" and the like where there is none;
     and where no steps are marked at all, the stretches that each end with an optimizer's step.
     """
-    for prefix in ("ProfilerStep#", ""):
-        marked = _matching(timeline, prefix)
-        if len(marked):
-            return marked
-    return _optimizer_steps(timeline)
-
-
-def _matching(timeline: Timeline, prefix: str) -> HostTable:
-    wanted = np.array(
-        [name.startswith(prefix) and bool(_STEP.match(name)) for name in timeline.strings],
-        dtype=bool,
-    )
     ranges = timeline.ranges
-    return take(ranges, wanted[ranges.name] if len(ranges) else slice(0))
+    if len(ranges):
+        for prefix in ("ProfilerStep#", ""):
+            marks_step = np.array(
+                [name.startswith(prefix) and bool(_STEP.match(name)) for name in timeline.strings]
+            )
+            marked = take(ranges, marks_step[ranges.name])
+            if len(marked):
+                return marked
+    return _optimizer_steps(timeline)
 
 
 def _optimizer_steps(timeline: Timeline) -> HostTable:

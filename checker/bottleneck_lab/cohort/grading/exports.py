@@ -44,7 +44,7 @@ class Gradebook(msgspec.Struct, frozen=True):
     public_key: str
 
     def by_student(self) -> list[tuple[Student, list[Grade]]]:
-        """Each learner with a grade per lab, in the order of `labs`."""
+        """Return each learner with a grade per lab, in the order of `labs`."""
         return [
             (student, list(grades))
             for student, grades in groupby(self.grades, key=lambda grade: grade.student)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 
 def qr_page(link: str) -> Markup:
-    """The link as a picture, for a page."""
+    """Return the link as a picture, for a page."""
     svg = segno.make(link).svg_inline(
         scale=4, border=2, dark="#000", light="#fff", title="Join link"
     )

@@ -19,7 +19,7 @@ def new_token() -> str:
 
 
 def new_code() -> str:
-    """A join code for people to type, such as `K7QM-X2DF-9RHT` (59 bits)."""
+    """Return a new join code for people to type, such as `K7QM-X2DF-9RHT` (59 bits)."""
     return "-".join("".join(secrets.choice(_LETTERS) for _ in range(4)) for _ in range(3))
 
 

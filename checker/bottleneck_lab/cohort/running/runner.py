@@ -103,7 +103,7 @@ class Runner:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def step(self) -> None:
-        """One turn: keep the leases alive, conclude what has ended, begin what can begin."""
+        """Do one turn: keep the leases alive, conclude what has ended, begin what can begin."""
         self._keep_alive()
         ended = [
             nonce

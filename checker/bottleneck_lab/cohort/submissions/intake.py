@@ -207,7 +207,7 @@ class Intake:
 
 
 def _require_files(submission: Submission, lab: Lab) -> None:
-    """Raises RefusedError for a device or files that the lab does not take."""
+    """Raise RefusedError for a device or files that the lab does not take."""
     if submission.device not in lab.spec.devices:
         raise RefusedError(
             "bad-request",

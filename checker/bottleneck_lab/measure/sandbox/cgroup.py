@@ -54,9 +54,8 @@ def take_charge() -> None:
         return
     with contextlib.suppress(OSError):
         inside = (own / "cgroup.procs").read_text().split()
-        if (
-            not {int(pid) for pid in inside} <= _family()
-        ):  # somebody else's programs are not moved about
+        # Somebody else's programs are not moved about.
+        if not {int(pid) for pid in inside} <= _family():
             return
         (own / _OURS).mkdir(exist_ok=True)
         for pid in inside:

@@ -126,10 +126,11 @@ def set_limits(limits: Limits) -> None:
     """Set the limits that the kernel enforces, for this process and its descendants."""
     for what, value in (
         (resource.RLIMIT_CPU, limits.cpu_s),
+        # Counts reserved memory too; what is really used is watched.
         (
             resource.RLIMIT_DATA,
             2 * limits.memory_bytes,
-        ),  # counts reserved memory too; what is really used is watched
+        ),
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),

@@ -139,9 +139,8 @@ class Worker:
         environment = worker_environment(paths, threads, bound=bound, gpu=gpu)
         confine = _confinement(limits, self._cgroup, cores, network=network)
         self.process = self._launch(command, environment, confine, pass_fds)
-        if (
-            self._cgroup is not None and not self._cgroup.populated()
-        ):  # one may be made, but not used
+        # One may be made, but not used.
+        if self._cgroup is not None and not self._cgroup.populated():
             self._cgroup.remove()
             self._cgroup = None
         self._handle = psutil.Process(self.process.pid)

@@ -50,9 +50,8 @@ def python_folders() -> list[str]:
         check=True,
         timeout=60,
     )
-    imported_from = (
-        Path(__file__).resolve().parents[3]
-    )  # site-packages, or the `checker` of a checkout
+    # Site-packages, or the `checker` of a checkout.
+    imported_from = Path(__file__).resolve().parents[3]
     executable = Path(sys.executable).resolve().parent.parent
     return sorted(
         {
@@ -90,10 +89,11 @@ def write_accounts(folder: Path) -> Path:
 
 
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) -> list[str]:
+    # First /proc and /dev: what follows may lie below them.
     command = [
         *namespaces(),
         *(MAY_MOUNT if paths.may_mount else ()),
-    ]  # first /proc and /dev: what follows may lie below them
+    ]
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
     shown = list(paths.readable)
@@ -109,12 +109,13 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) 
     for hidden in filter(
         Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]
     ):
+        # Else it is memory that nobody is charged for.
         command += [
             "--tmpfs",
             str(hidden),
             "--remount-ro",
             str(hidden),
-        ]  # else it is memory that nobody is charged for
+        ]
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
         for device in visible_nodes(chosen_gpus()):

@@ -25,7 +25,7 @@ class CategoryStyle(NamedTuple):
 
     @property
     def gap(self) -> bool:
-        """Whether it is idle time, which is hatched."""
+        """True for idle time, which is hatched."""
         return self.colour.startswith("gap-")
 
 

@@ -81,8 +81,8 @@ class EventStream:
     def __iter__(self) -> Iterator[list[Any]]:
         pending = b"" if self._inside else self._skip_head()
         while not self._ended:
-            # as much again as is left: an event of any size is scanned a few times only
-            # Each read doubles what is left over.
+            # Each read at least doubles what is left over, so that an event of any size is scanned
+            # a few times only.
             fresh, pending = pending or self._read(max(self._chunk_bytes, len(self.rest))), b""
             buffer = self.rest + fresh
             events, used, self._ended = self._take(buffer, final=not fresh)
@@ -95,13 +95,20 @@ class EventStream:
                 yield events
             if len(self.rest) > max(EVENT_LIMIT_BYTES, self._chunk_bytes):
                 raise self._error(f"holds an event of more than {EVENT_LIMIT_BYTES >> 20} MB")
-        if not self._inside:
-            self._take_tail(self.rest)
+        if self._inside:
+            return
+        tail = self.rest
+        while fresh := self._read(self._chunk_bytes):
+            tail += fresh
+            if len(tail) > EVENT_LIMIT_BYTES:
+                raise self._error(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB after its events")
+        if self._head:  # a bare array has no keys around it
+            self._tail = tail
 
     @property
     def between_events(self) -> bool:
-        """Whether everything that was read is decoded and the array goes on, so that the next byte
-        is at its own level.
+        """True when everything that was read is decoded and the array goes on, so that the next
+        byte is at its own level.
         """
         return not self._ended and not self.rest.strip(b" \t\r\n,")
 
@@ -117,30 +124,34 @@ class EventStream:
         raise self._error("does not end as a JSON object should")
 
     def _skip_head(self) -> bytes:
-        """Read up to the opening bracket of the events and returns what was read behind it."""
+        """Read up to the opening bracket of the events; return what was read behind it."""
         buffer = b""
         while True:
-            fresh = self._read(
-                max(self._chunk_bytes, len(buffer))
-            )  # as for the events: scanned a few times only
-            buffer = (buffer + fresh) if buffer else fresh.lstrip(b"\xef\xbb\xbf \t\r\n")
-            start = None
+            # As for the events: a head of any size is scanned a few times only.
+            fresh = self._read(max(self._chunk_bytes, len(buffer)))
             if buffer:
-                start = _events_start(buffer)
+                buffer += fresh
+            else:
+                # Editors on Windows put a byte order mark before the first bracket.
+                buffer = fresh.lstrip(b"\xef\xbb\xbf \t\r\n")
+            start = _events_start(buffer)
             if start is not None:
                 self._head = buffer[: start - 1]
                 return buffer[start:]
             if not fresh or len(buffer) > EVENT_LIMIT_BYTES:
-                raise self._error(_describe(buffer))
+                if not buffer:
+                    raise self._error("is empty")
+                if buffer[:1] == b"{":
+                    raise self._error("is JSON without a traceEvents array")
+                raise self._error("is not a JSON trace")
 
     def _take(self, buffer: bytes, *, final: bool) -> tuple[list[Any], int, bool]:
         """Return the events at the start of `buffer`, the bytes used, and True if the array ended
         there.
         """
+        # A piece begins where the last one was cut: with the comma behind its last event.
         comma = _COMMA.match(buffer)
-        first = 0
-        if comma:
-            first = comma.end()
+        first = comma.end() if comma else 0
         cut = None if final else _likely_boundary(buffer)
         if cut:
             with suppress(*_NOT_JSON):
@@ -246,13 +257,6 @@ class EventStream:
                 return self._decode_piece(mended)
         raise self._error("holds events that are not valid JSON")
 
-    def _take_tail(self, rest: bytes) -> None:
-        while fresh := self._read(self._chunk_bytes):
-            rest += fresh
-            if len(rest) > EVENT_LIMIT_BYTES:
-                raise self._error(f"holds more than {EVENT_LIMIT_BYTES >> 20} MB after its events")
-        self._tail = rest if self._head else b""
-
     def _error(self, what: str) -> CaptureError:
         return CaptureError(
             f"{self._source.name} {what}.",
@@ -272,7 +276,7 @@ def scan(buffer: bytes) -> tuple[int, int | None]:
             depth += 1
         elif token in b"}]":
             depth -= 1
-            if depth < 0:
+            if depth < 0:  # the array that holds the events, whose own bracket was skipped
                 return last, match.start()
             if depth == 0:
                 last = match.end()
@@ -282,9 +286,8 @@ def scan(buffer: bytes) -> tuple[int, int | None]:
 
 
 def _likely_boundary(buffer: bytes) -> int:
-    """Return the end of an event close to the end of `buffer`, most likely; 0 when none was seen.
-    Kineto indents its events by two spaces.
-    """
+    """Return where an event most likely ends, close to the end of `buffer`; 0 if none is seen."""
+    # Kineto indents its events by two spaces.
     at = buffer.rfind(b"\n  },\n")
     if at >= 0:
         return at + 4
@@ -323,11 +326,3 @@ def _events_start(buffer: bytes) -> int | None:
 
 def _without_bare_numbers(text: bytes) -> bytes:
     return _BARE_NUMBER.sub(b"null", text)
-
-
-def _describe(buffer: bytes) -> str:
-    if not buffer:
-        return "is empty"
-    if buffer[:1] == b"{":
-        return "is JSON without a traceEvents array"
-    return "is not a JSON trace"

@@ -27,9 +27,10 @@ from typing import IO, Any, NoReturn, Protocol
 Work = Callable[..., None]
 
 _PR_SET_PDEATHSIG = 1
+# Windows has no SIGHUP.
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # Windows has no SIGHUP
+)
 
 
 class SecondProcess(Protocol):
@@ -53,14 +54,12 @@ def fork(work: Work, shared: IO[bytes], *arguments: str | int) -> SecondProcess 
         return None
     parent = os.getpid()
     written = shared.tell()
-    unblocked = signal.pthread_sigmask(
-        signal.SIG_BLOCK, _SIGNALS
-    )  # no handler of this process may run in the copy
+    # No handler of this process may run in the copy.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of threads, which are looked for below
+            # Of threads, which are looked for below.
+            warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
             _work_and_end(parent, unblocked, work, shared, *arguments)

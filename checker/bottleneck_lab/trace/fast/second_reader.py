@@ -50,8 +50,8 @@ class SecondReader:
         return self._process is not None
 
     def handed_over(self) -> Iterator[Any] | None:
-        """Wait for for the second process to end: what it handed over, in order. None if it failed
-        or was never started.
+        """Wait for the second process to end; yield what it handed over, in order. None if it
+        failed or was never started.
         """
         if self._process is None or self._process.wait() != 0:
             return None
@@ -61,7 +61,9 @@ class SecondReader:
         size = self.shared.seek(0, 2)
         self.shared.seek(0)
         while self.shared.tell() < size:
-            yield pickle.load(self.shared)  # the other process wrote it, and nobody else can
+            # Safe to unpickle: our own child wrote it, and the file has no name that others could
+            # open it by.
+            yield pickle.load(self.shared)
 
     def close(self) -> None:
         if self._process is not None:

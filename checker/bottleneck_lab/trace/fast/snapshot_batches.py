@@ -115,7 +115,7 @@ class Batches:
 
     @property
     def ready(self) -> bool:
-        """Whether it knows what an event looks like and it was worth while lately."""
+        """True if it knows what an event looks like and it was worth while lately."""
         return self._shape is not None and self._pause == 0
 
     def add(self, action: int, time_us: int, address: int, size: int, stack: int) -> None:
@@ -130,10 +130,8 @@ class Batches:
 
     def list_at(self, slot: int) -> int | None:
         """Return the number of the stack at a place of the memo, where one is there."""
-        number = self._lists(np.array([slot]))[0]
-        if number == NO_STACK:
-            return None
-        return int(number)
+        number = int(self._lists(np.array([slot]))[0])
+        return None if number == NO_STACK else number
 
     def _lists(self, places: Ints) -> NDArray[np.int32]:
         known, numbers = self._places.values, self._numbers.values
@@ -149,15 +147,14 @@ class Batches:
         next place; None when it understood none.
         """
         assert self._shape is not None
+        # Eight bytes from any byte of an event on are read as one number: some must stand behind.
         end = min(begin + self._bytes, len(buffer) - 16)
-        # Few bytes at first, four times as many whenever that went well.
         events = _Events.cut(buffer, begin, end, self._shape)
-        count = 0
-        if events:
-            count = events.read(self._stacks, memo_next)
+        count = events.read(self._stacks, memo_next) if events else 0
         if events is None or count < FEWEST:
             self._bytes, self._pause = FEW, FEWEST
             return None
+        # Few bytes at first, four times as many whenever that went well.
         self._bytes = min(MANY, 4 * self._bytes)
         fresh = events.fresh[:count]
         self._places.add(events.list_places[:count][fresh])
@@ -234,7 +231,7 @@ class _Events:
         self.memoized = np.ones(len(bodies), dtype=np.int64)
         self.values: dict[str, Ints] = {}
         self.fresh = np.zeros(len(bodies), dtype=bool)
-        """Whether its list of frames is its own, and not one that was there before."""
+        """True where an event's list of frames is its own, and not one that was there before."""
         self.stacks = np.full(len(bodies), NO_STACK, dtype=np.int32)
         self.list_places = np.zeros(len(bodies), dtype=np.int64)
         self.referred = np.zeros(len(bodies), dtype=np.int64)
@@ -256,7 +253,7 @@ class _Events:
         return cls(buffer, shape, starts[:-1] + len(first), starts[1:])
 
     def read(self, stacks: Stacks, memo_next: int) -> int:
-        """Read every field; how many events fit, from the first on."""
+        """Read every field; return how many events fit, from the first on."""
         for number, (key, name) in enumerate(zip(self._shape.keys, self._shape.names, strict=True)):
             if number:
                 self._expect(key)
@@ -334,9 +331,8 @@ class _Events:
 
         An event is followed by the next one's start or by a new batch of the list's.
         """
-        joined = (
-            self._data[self.ends - 1] == _MARK
-        )  # APPENDS MARK between two batches of a thousand
+        # APPENDS MARK between two batches of a thousand.
+        joined = self._data[self.ends - 1] == _MARK
         self._good &= ~joined | (self._data[self.ends - 2] == _APPENDS)
         last = self.ends - 1 - 2 * joined
         self._good &= self._data[last] == _SET
@@ -351,17 +347,15 @@ class _Events:
         # The places that the rows refer to, whose reference must end where the event does.
         code = self._data[self._at]
         masks = np.where(code == _H, np.uint64(0xFF), np.uint64(0xFFFFFFFF))
-        referred = ((self._wide[self._at] >> np.uint64(8)) & masks).astype(np.int64)
+        self.referred = ((self._wide[self._at] >> np.uint64(8)) & masks).astype(np.int64)
         fits = ((code == _H) | (code == _J)) & (self._at + _WIDTHS[code] == last)
-        self._good &= ~(~self.fresh) | fits
-        places = referred
+        self._good &= self.fresh | fits
         buffer = self._buffer
         ends = (last[own] - 1).tolist()
         self.stacks[own] = [
             stacks[buffer[a:b]] for a, b in zip(begins[own].tolist(), ends, strict=True)
         ]
         self._good &= ~self.fresh | (self.stacks != NO_STACK)
-        self.referred = places
 
 
 def _wide(buffer: bytes) -> Wide:
@@ -385,9 +379,7 @@ def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
     keys, names, pairs, at = [], [], set(), len(BEGIN)
     while at < len(event) - 1:
         key = _REFERENCE.match(event, at)
-        name = None
-        if key:
-            name = memo_of(int.from_bytes(key[1] or key[2], "little"))
+        name = memo_of(int.from_bytes(key[1] or key[2], "little")) if key else None
         if key is None or not isinstance(name, str):
             return None
         keys.append(key[0])
@@ -395,9 +387,8 @@ def learn(event: bytes, memo_of: Callable[[int], Any]) -> Shape | None:
         if name == "frames":
             break
         at = _after(event, key.end())
-        if (
-            event[at : at + 1] != b"h" and event[at : at + 1] != b"j"
-        ):  # two numbers and what makes a tuple of them
+        # Two numbers and what makes a tuple of them.
+        if event[at : at + 1] != b"h" and event[at : at + 1] != b"j":
             at = _after(event, at) + 2
             pairs.add(name)
     needed = {"action", "addr", "size", "time_us", "frames"}

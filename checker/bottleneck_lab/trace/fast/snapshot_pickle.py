@@ -163,17 +163,18 @@ class SnapshotReader:
             if self._at >= self._refill_at:
                 self._refill()
             code = self._buffer[self._at]
-            # Whether the machine is inside a list, at an item: where one event follows another.
+            # A dictionary begins inside a list: where one event follows another, as many as the
+            # batches understand are taken at once.
             if (
-                code == 0x7D
-                and (
-                    bool(self._marks)
-                    and isinstance(self._stack[self._marks[-1] - 1], _List)
-                    and self._batches.ready
-                )
-                and self._batch()
+                code == ord("}")
+                and self._batches.ready
+                and self._marks
+                and isinstance(self._stack[self._marks[-1] - 1], _List)
             ):
-                continue
+                taken = self._batches.take(self._buffer, self._at, self._memo_next, self._memo_of)
+                if taken:
+                    self._at, self._memo_next = taken
+                    continue
             self._at += 1
             if code == _STOP:
                 return self._stack.pop()
@@ -207,25 +208,20 @@ class SnapshotReader:
         self._at += size
         return data
 
-    def _batch(self) -> bool:
-        """Take as many events as it understands at once; whether it took any."""
-        taken = self._batches.take(self._buffer, self._at, self._memo_next, self._memo_of)
-        if not taken:
-            return False
-        self._at, self._memo_next = taken
-        return True
-
     # what opcodes do
 
-    def _table(self) -> dict[int, Callable[[], None]]:
+    def _table(self) -> dict[int, Callable[[], object]]:
+        """Return what to do for each opcode that the pickler uses for a snapshot, by the opcodes of
+        Python's `pickletools`. Any other could run code, and is refused.
+        """
         stack, push = self._stack, self._push
         values = {ord("N"): None, 0x88: True, 0x89: False}
         numbers = {
             code: struct.Struct(form)
             for code, form in (("K", "<B"), ("M", "<H"), ("J", "<i"), ("G", ">d"))
         }
-        table: dict[int, Callable[[], None]] = {
-            _FRAME: self._skip_header,
+        table: dict[int, Callable[[], object]] = {
+            _FRAME: lambda: self._take(8),  # the frame's size, which nothing here needs
             _MARK: self._mark,
             ord("}"): self._new_dict,
             ord("]"): lambda: push(_List(self._batches.rows)),
@@ -253,9 +249,6 @@ class SnapshotReader:
         table |= {ord(code): partial(self._push_number, form) for code, form in numbers.items()}
         return table
 
-    def _skip_header(self) -> None:
-        self._take(8)
-
     def _push(self, value: Any) -> None:
         if len(self._stack) >= DEPTH_LIMIT:
             raise UnusualPickleError(f"it puts more than {DEPTH_LIMIT:,} values on the stack")
@@ -264,14 +257,13 @@ class SnapshotReader:
     def _mark(self) -> None:
         if len(self._marks) >= 64:
             raise UnusualPickleError("it nests deeper than a snapshot does")
-        top = None
-        if self._stack:
-            top = self._stack[-1]
+        top = self._stack[-1] if self._stack else None
         if (
             isinstance(top, _List)
             and not top.items
             and (run := LINES.match(self._buffer, self._at))
         ):
+            # A list of frames that were all seen before: one run of references spells it whole.
             top.stack = self._stacks[run[1]]
             if top.stack != NO_STACK:
                 self._at = run.end()
@@ -359,6 +351,7 @@ class SnapshotReader:
 
     def _understood(self, made: _Dict) -> Any:
         if "action" in made:
+            # An event whose bytes are still in the buffer can teach the batches its shape.
             if made.begin >= 0 and made.slot is not None:
                 self._batches.learn(self._buffer[made.begin : self._at], self._memo_of)
             self._batches.add(
@@ -386,9 +379,8 @@ class SnapshotReader:
                 self._stack_of(made.get("frames")),
             )
         if "blocks" in made:
-            self._stack_of(
-                made.get("frames")
-            )  # the event that asked for the segment refers to the same list
+            # The event that asked for the segment refers to the same list.
+            self._stack_of(made.get("frames"))
             blocks = [block for block in made["blocks"].items if isinstance(block, Block)]
             return Segment(int(made.get("device", 0)), int(made["total_size"]), tuple(blocks))
         if "stage" in made:

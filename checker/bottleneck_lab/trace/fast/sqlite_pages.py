@@ -58,9 +58,7 @@ class Leaves:
     @property
     def fewest(self) -> int:
         """Rows that each page has at least: only a table that is one page may be empty."""
-        if self.lowest[0] == _FIRST and self.highest[0] == _LAST:
-            return 0
-        return 1
+        return 0 if self.lowest[0] == _FIRST and self.highest[0] == _LAST else 1
 
 
 class Database:
@@ -83,10 +81,9 @@ class Database:
         by_size = os.fstat(self._file).st_size // self.page_bytes
         # The header's own count of pages holds only where the change counter is the one it was
         # written with (section 1.3.7); older writers left it alone.
-        header_pages = 0
+        self.pages = by_size
         if head[24:28] == head[92:96]:
-            header_pages = _number(head, 28, 4)
-        self.pages = min(header_pages or by_size, by_size)
+            self.pages = min(_number(head, 28, 4) or by_size, by_size)
         # A cell is at least four bytes long and has a pointer of two.
         self._most_cells = (self.usable - 8) // 6
 
@@ -242,9 +239,9 @@ class Cells:
         fields = {}
         left = int((header_end - type_at).min(initial=_PADDING))
         for index in range(max(wanted) + 1):
-            left -= (
-                1  # A record as short as any may end here; to look at all of them takes a while.
-            )
+            # `left`: how many more types even the shortest header holds. While there are any, no
+            # record can end here, and looking at all of them would take a while.
+            left -= 1
             absent = type_at >= header_end if left < 0 else _NOTHING
             some_absent = bool(absent.any())
             kind = self.data[type_at]
@@ -256,6 +253,7 @@ class Cells:
             wide = np.flatnonzero(kind > 127)
             if len(wide):
                 number, behind = _varint(self.data, type_at[wide])
+                # A type below 128 has no business in several bytes.
                 far = (number < 128) | (number > _LONGEST)
                 self.odd[wide[far]] = True
                 length[wide] = np.where(far, 0, (number - 12) >> 1)
@@ -271,16 +269,12 @@ class Cells:
             | (offset > self.end)
             | ((type_at == header_end) & (offset != self.end))
         )
-        return {index: self._without_odd(field) for index, field in fields.items()}
-
-    def _without_odd(self, field: Field) -> Field:
-        """Blank out odd rows of a column: the size that they state may be anything, so they are not
-        read.
-        """
+        # The sizes that odd rows state may be anything, so their values are not read.
         if self.odd.any():
-            field.kind[self.odd] = 0
-            field.offset = np.where(self.odd, 0, field.offset)
-        return field
+            for field in fields.values():
+                field.kind[self.odd] = 0
+                field.offset = np.where(self.odd, 0, field.offset)
+        return fields
 
     def integers(self, field: Field) -> tuple[Ints, Mask | None]:
         """Return a column's numbers, and where it has none (None: nowhere). Rows in which it is not

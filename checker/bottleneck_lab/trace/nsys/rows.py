@@ -127,16 +127,15 @@ FEW = ("globalTid", "globalPid")
 def numbered(rows: Rows) -> Rows:
     """Return the same with the columns of few values numbered."""
     for name in rows.columns.keys() & {*FEW}:
-        rows.columns[name], rows.meanings[name] = _few(rows[name])
+        values = rows[name]
+        groups = _grouped(values.astype(np.uint64) * _SPREAD, [values])
+        if groups is None:
+            used, inverse = np.unique(values, return_inverse=True)
+            rows.columns[name] = inverse.reshape(-1).astype(np.int32)
+            rows.meanings[name] = used.tolist()
+        else:
+            rows.columns[name], rows.meanings[name] = groups[0], values[groups[1]].tolist()
     return rows
-
-
-def _few(values: Column) -> tuple[Column, list[int]]:
-    groups = _grouped(values.astype(np.uint64) * _SPREAD, [values])
-    if groups is None:
-        used, inverse = np.unique(values, return_inverse=True)
-        return inverse.reshape(-1).astype(np.int32), used.tolist()
-    return groups[0], values[groups[1]].tolist()
 
 
 @dataclass(frozen=True)

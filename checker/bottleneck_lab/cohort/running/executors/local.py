@@ -100,10 +100,11 @@ class LocalExecutor(Executor):
         return True
 
     def submit(self, slot: str, folder: Path, device: Device) -> str:
+        # NVML, and so `gpus`, counts in this order; CUDA by default counts the fastest first.
         chosen = {
             "CUDA_VISIBLE_DEVICES": slot.removeprefix("gpu"),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        }  # NVML, and so `gpus`, counts in this order; CUDA by default counts the fastest first
+        }
         user = self._users.get(slot)
         try:
             workdir = user.take_in(folder) if user else folder

@@ -130,9 +130,8 @@ class SlurmExecutor(Executor):
         except MachineError as error:
             log.warning("%s", error.message)
             return
-        if done.returncode == 0 or (
-            len(handles) == 1 and _UNKNOWN_JOB in done.stderr
-        ):  # of several, it leaves out what it does not know
+        # Of several, it leaves out what it does not know.
+        if done.returncode == 0 or (len(handles) == 1 and _UNKNOWN_JOB in done.stderr):
             rows = [line.split() for line in done.stdout.splitlines()]
             under_way = {row[0] for row in rows if len(row) == 2 and row[1] in _RUNNING}
             self._ended = set(handles) - under_way
@@ -153,7 +152,7 @@ class SlurmExecutor(Executor):
         return [Slot(name, self._slots.get(name)) for name in self._names]
 
     def close(self) -> None:
-        """Jobs go on; a runner that starts again takes them over."""
+        """Leave the jobs running; a runner that starts again takes them over."""
 
 
 def _slurm(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -112,7 +112,7 @@ class Gpu:
         self._pieces.append((seconds, begin, self._end))
 
     def wait(self) -> None:
-        """Returns when the GPU has passed the last event."""
+        """Return when the GPU has passed the last event."""
         self._last.synchronize()
 
     def take_notes(self) -> list[Note]:
@@ -166,7 +166,7 @@ class Kernel:
         )
 
     def launch(self, stream: int, *values: int) -> None:
-        """Queues the kernel; the driver copies the values at once. Raises OSError."""
+        """Queue the kernel; the driver copies the values at once. Raises OSError."""
         self._values[:] = list(values)
         grid_and_block = (1, 1, 1, 1, 1, 1)
         shared_bytes, no_more = 0, None

@@ -46,12 +46,12 @@ class Trial(Protocol):
         """
 
     def serve(self, values: list[Any]) -> Sequence[Value]:
-        """Answers one question from the learner's code. Raises ValueError for a question that the
+        """Answer one question from the learner's code. Raises ValueError for a question that the
         harness never asks.
         """
 
     def finish(self, values: list[Any]) -> None:
-        """Takes whatever the learner's code returned."""
+        """Take whatever the learner's code returned."""
 
 
 class Judge(Protocol):

@@ -24,7 +24,7 @@ class Works(Protocol):
         """Take on one piece of work. `waited`: this process had run out of commands."""
 
     def wait(self) -> None:
-        """Returns when all work has run."""
+        """Return when all work has run."""
 
     def take_notes(self) -> list[Note]:
         """The notes since the last call, once all work has run."""
