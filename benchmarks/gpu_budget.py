@@ -1,15 +1,18 @@
-"""How long `lab check fused-attention` takes on a GPU, by what can be known without one: `python
-benchmarks/gpu_budget.py`.
+"""How long `lab check` takes on a GPU, by what can be known without one: `python
+benchmarks/gpu_budget.py [LAB …]`.
 
-Drawing and judging a call are measured here. What a GPU takes for it is assumed: RATE and LINK.
-Whole checks are then simulated: cases, looks, tests and answers that nobody times are those of a
-check, and only the calls are left out, which move a clock.
+Drawing and judging a call are measured here. What the GPU takes for it is calculated: from the
+rates that an H200 showed (docs/measured/h200.json), and from the two assumptions below. Whole
+checks are then simulated: cases, looks, tests and answers that nobody times are those of a check,
+and only the calls are left out, which move a clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import math
 import random
 import time
 from collections.abc import Callable
@@ -26,25 +29,34 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import sampling
 from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, Case
 
-RATE = 400e12
-"""Floating-point operations a second of attention at these lengths: what an H100 does with
-FlashAttention-2, nearly.
-"""
+RECORD = Path(__file__).parents[1] / "docs" / "measured" / "h200.json"
 LINK = 4e9
-"""Bytes a second from one process to another and on to the GPU, and back: two copies, of which the
-one over PCIe is the faster.
+"""Assumed: bytes a second from one process to another and on to the GPU, and back. These are two
+copies, of which the one over PCIe is the faster.
 """
-START_S = 40.0
-"""Until both sides are loaded: PyTorch twice, and nvcc."""
+START_S = 20.0
+"""Assumed: seconds until both sides are loaded. PyTorch is imported and starts CUDA twice, 8 s
+each; nvcc takes 3 s.
+"""
+MEMORY = 4.0e12
+"""Bytes a second of additions in place: five sixths of an H200's 4.8 TB/s."""
 NOISE = 0.02
 """Of a pair's ratio, as the deviation of its logarithm."""
 
 
+class Call(NamedTuple):
+    """Seconds of one call of the reference: to move its arrays, and to compute."""
+
+    moves_s: float
+    computes_s: float
+
+
 class Cost(NamedTuple):
-    """Seconds that the verifier takes for a number of q: to draw it once for all calls, and to
-    judge it in each.
+    """CPU seconds that the verifier takes for a call of a case: to draw its first inputs, to draw
+    further ones, and to judge an answer.
     """
 
+    first_s: float
     draw_s: float
     judge_s: float
 
@@ -59,8 +71,119 @@ class Check(NamedTuple):
     passed: bool
 
 
+def attention_call(inputs: list[Any]) -> Call:
+    """Return the times of PyTorch's flash backend, at the rate measured nearest to the length."""
+    q, _, _, causal, weights, _ = inputs
+    seq, dim = q.shape[-2:]
+    # 16-bit q, k and v go there, a float32 answer comes back.
+    flop = 4.0 * q.size * seq * len(weights) / (2 if causal else 1)
+    measured = [
+        row
+        for row in json.loads(RECORD.read_text())["attention"]
+        if (row["dim"], row["causal"]) == (dim, bool(causal))
+    ]
+    nearest = min(measured, key=lambda row: abs(math.log(row["length"] / seq)))
+    tflops = nearest["solution_tflops"] / nearest["solution_over_flash"]
+    return Call(10 * q.size / LINK, flop / (1e12 * tflops))
+
+
+def additions_call(inputs: list[Any]) -> Call:
+    """Return the times of `roofline`'s additions: nine arrays are moved in each step."""
+    p, m, v, ema, gradients, rates, _ = inputs
+    sent = sum(array.nbytes for array in (p, m, v, ema, gradients))
+    returned = sum(array.nbytes for array in (p, m, v, ema))
+    return Call((sent + returned) / LINK, 9 * p.nbytes * len(rates) / MEMORY)
+
+
+CALLS: dict[str, Callable[[list[Any]], Call]] = {
+    "fused-attention": attention_call,
+    "roofline": additions_call,
+}
+
+
+class Budget:
+    """What the calls of a lab's cases cost. `slower`: how many times the CPU seconds measured here
+    drawing and judging take.
+    """
+
+    def __init__(self, name: str, *, seed: int = 0, slower: float = 1.0) -> None:
+        self.lab = find_lab(name)
+        self.judge = load_judge(self.lab)
+        self.settings = kind_of(self.lab).settings(self.lab, "cuda")
+        self.calls: dict[str, Call] = {}
+        self.costs: dict[str, Cost] = {}
+        rng = np.random.default_rng(seed)
+        for case in self.judge.cases(rng, self.settings.judge):
+            drawn: list[float] = []
+            for _ in range(3):
+                begin = time.process_time()
+                inputs = self.judge.make_inputs(rng, case, Path(), self.settings.judge)
+                drawn.append(slower * (time.process_time() - begin))
+            self.calls[case] = CALLS[name](inputs)
+            answer = _answer(self.judge, case, inputs)
+            begin = time.process_time()
+            self.judge.judge(case, inputs, answer, answer, self.settings.judge)
+            judged_s = slower * (time.process_time() - begin)
+            self.costs[case] = Cost(drawn[0], min(drawn[1:]), judged_s)
+
+    def simulate(self, *, speed: float = 1.05, seed: int = 0) -> Check:
+        """Simulate the check of code that computes `speed` times as fast as the reference."""
+        rng, settings = random.Random(seed), self.settings
+        clock = START_S + sum(cost.first_s for cost in self.costs.values())
+        for case, call in self.calls.items():
+            # Calls of the reference alone, before and after, then both sides' warm-up.
+            calls = 2 * (settings.warmup_calls + FAR_PAIRS) + 2 * settings.warmup_calls
+            cost = self.costs[case]
+            clock += calls * sum(call)
+            clock += (2 * 2 + settings.warmup_calls) * cost.draw_s
+            clock += settings.warmup_calls * cost.judge_s
+        first = next(iter(self.calls))
+        clock += SELF_TEST_PAIRS[0] * (2 * sum(self.calls[first]) + self.costs[first].draw_s)
+        idle = hasattr(self.judge, "idle")
+
+        def time_pair(case: Case) -> None:
+            nonlocal clock
+            moves_s, computes_s = self.calls[case.name]
+            mine_s = moves_s + computes_s / speed * rng.lognormvariate(0.0, NOISE)
+            case.reference_s.append(moves_s + computes_s)
+            case.learner_s.append(mine_s)
+            cost = self.costs[case.name]
+            clock += moves_s + computes_s + mine_s + cost.draw_s + cost.judge_s
+            if idle:
+                case.moved_s.append(moves_s)
+                clock += moves_s
+
+        criteria = {spec.id: spec for spec in self.lab.spec.devices["cuda"].criteria}
+        context: Any = SimpleNamespace(
+            settings=settings, rng=rng, progress=lambda *_: None, criterion=criteria.get
+        )
+        workers: Any = SimpleNamespace(
+            context=context,
+            time_pair=time_pair,
+            untimed=lambda: time_pair(Case(rng.choice(list(self.calls)))),
+        )
+        with patch.object(time, "monotonic", lambda: clock):
+            cases = sampling.sample(
+                workers,
+                [Case(name, idle=idle) for name in self.calls],
+                sampling.sequential_tests(context, 0.0),
+            )
+        passed = all(state is State.PASS for case in cases for state in case.states().values())
+        return Check(clock, sum(len(case.learner_s) for case in cases), passed)
+
+
+def _answer(judge: ModuleType, case: str, inputs: list[Any]) -> list[Any]:
+    """Return some answer of the right shape: judging it takes as long as judging a right one."""
+    if not hasattr(judge, "parse"):
+        exact: list[Any] = list(inputs[:4])
+        return exact
+    shape = judge.parse(case)
+    size = (shape.batch * shape.heads, shape.seq, shape.dim)
+    return [np.random.default_rng(0).standard_normal(size, dtype=np.float32)]
+
+
 def load_judge(lab: Lab) -> ModuleType:
-    """The lab's judge."""
+    """Load the lab's judge as a module."""
     spec = importlib.util.spec_from_file_location("budget_judge", lab.path / "judge.py")
     assert spec is not None
     assert spec.loader is not None
@@ -69,109 +192,27 @@ def load_judge(lab: Lab) -> ModuleType:
     return module
 
 
-def numbers(shape: Any) -> int:
-    """In q."""
-    return int(shape.batch * shape.heads * shape.seq * shape.dim)
-
-
-def call_s(shape: Any, *, idle: bool = False) -> float:
-    """Seconds of a call: 16-bit q, k and v go there, a float32 answer comes back. `idle`: it
-    computes nothing.
-    """
-    flop = 4.0 * numbers(shape) * shape.seq * shape.launches / (2 if shape.causal else 1)
-    return 10 * numbers(shape) / LINK + (0.0 if idle else flop / RATE)
-
-
-def simulate(
-    lab: Lab, judge: ModuleType, cost: Cost, *, speed: float = 1.05, seed: int = 0
-) -> Check:
-    """A check of a kernel that is `speed` times as fast as the reference."""
-    rng, settings = random.Random(seed), kind_of(lab).settings(lab, "cuda")
-    shapes = {
-        name: judge.parse(name) for name in judge.cases(np.random.default_rng(seed), settings.judge)
-    }
-    clock = START_S + sum(3 * cost.draw_s * numbers(shape) for shape in shapes.values())
-    for shape in shapes.values():
-        alone = 2 * (settings.warmup_calls + FAR_PAIRS)
-        clock += (alone + 2 * settings.warmup_calls) * call_s(shape)
-        clock += settings.warmup_calls * cost.judge_s * numbers(shape)
-    clock += 2 * SELF_TEST_PAIRS[0] * call_s(next(iter(shapes.values())))
-
-    def time_pair(case: Case) -> None:
-        nonlocal clock
-        shape = shapes[case.name]
-        copies_s, whole_s = call_s(shape, idle=True), call_s(shape)
-        case.reference_s.append(whole_s)
-        case.learner_s.append(
-            copies_s + (whole_s - copies_s) / speed * rng.lognormvariate(0.0, NOISE)
-        )
-        case.moved_s.append(copies_s)
-        clock += 2 * whole_s + copies_s + cost.judge_s * numbers(shape)
-
-    context: Any = SimpleNamespace(
-        settings=settings, rng=rng, progress=lambda *_: None, criterion=_criteria(lab).get
-    )
-    workers: Any = SimpleNamespace(
-        context=context,
-        time_pair=time_pair,
-        untimed=lambda: time_pair(Case(rng.choice(list(shapes)))),
-    )
-    with patch.object(time, "monotonic", lambda: clock):
-        cases = sampling.sample(
-            workers,
-            [Case(name, idle=True) for name in shapes],
-            sampling.sequential_tests(context, 0.0),
-        )
-    passed = all(state is State.PASS for case in cases for state in case.states().values())
-    return Check(clock, sum(len(case.learner_s) for case in cases), passed)
-
-
-def _criteria(lab: Lab) -> dict[str, Any]:
-    return {spec.id: spec for spec in lab.spec.devices["cuda"].criteria}
-
-
-def measured(lab: Lab, judge: ModuleType, seed: int = 0) -> Cost:
-    """What drawing and judging cost on this machine, in the case that costs most."""
-    settings, rng = kind_of(lab).settings(lab, "cuda").judge, np.random.default_rng(seed)
-
-    def cost_of(case: str) -> Cost:
-        shape = judge.parse(case)
-        draw_s = seconds(lambda: judge.make_inputs(rng, case, Path(), settings)) / 3
-        inputs = judge.make_inputs(rng, case, Path(), settings)
-        answer = rng.standard_normal(
-            (shape.batch * shape.heads, shape.seq, shape.dim), dtype=np.float32
-        )
-        judge_s = seconds(lambda: judge.judge(case, inputs, [answer], [answer], settings))
-        return Cost(draw_s / numbers(shape), judge_s / numbers(shape))
-
-    found = [cost_of(case) for case in judge.cases(rng, settings)]
-    return Cost(max(cost.draw_s for cost in found), max(cost.judge_s for cost in found))
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """That it takes once."""
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
 def main() -> None:
-    """Prints what was measured, and simulated checks at a few speeds."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    lab = find_lab("fused-attention")
-    judge = load_judge(lab)
-    cost = measured(lab, judge)
-    print(f"drawing {1e9 * cost.draw_s:.0f} ns, judging {1e9 * cost.judge_s:.0f} ns a number")
-    for speed in (0.85, 0.95, 1.0, 1.05, 1.2):
-        checks = [simulate(lab, judge, cost, speed=speed, seed=seed) for seed in range(20)]
-        longest, passed = (
-            max(check.seconds for check in checks),
-            sum(check.passed for check in checks),
-        )
-        print(
-            f"{speed:.2f}x: {passed} of 20 pass, at most {longest:.0f} s and"
-            f" {max(c.pairs for c in checks)} pairs"
-        )
+    """Print what was measured, and simulated checks at a few speeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("labs", nargs="*", metavar="LAB")
+    for name in parser.parse_args().labs or CALLS:
+        budget = Budget(name)
+        print(name)
+        for case, call in budget.calls.items():
+            cost = budget.costs[case]
+            print(
+                f"  {case}: moves {1000 * call.moves_s:.0f} ms, computes"
+                f" {1000 * call.computes_s:.0f}, drawn in {1000 * cost.draw_s:.0f}, judged in"
+                f" {1000 * cost.judge_s:.0f}"
+            )
+        for speed in (0.5, 0.85, 0.95, 1.0, 1.05, 1.2):
+            checks = [budget.simulate(speed=speed, seed=seed) for seed in range(20)]
+            print(
+                f"  {speed:.2f}x: {sum(check.passed for check in checks)} of 20 pass, at most"
+                f" {max(check.seconds for check in checks):.0f} s and"
+                f" {max(check.pairs for check in checks)} pairs"
+            )
 
 
 if __name__ == "__main__":

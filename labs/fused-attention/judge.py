@@ -9,7 +9,9 @@ that sees no key, all its scores being -inf, answers 0, as PyTorch does on the C
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -323,10 +325,9 @@ class Sample(NamedTuple):
     rows: Array
 
 
-_AT_ONCE = 4_000_000
-"""Scores in memory at a time, where many launches are worked out together."""
 _BLOCK = 1 << 20
-"""Numbers that are compared at a time: they stay in the cache."""
+"""Numbers that are compared, or scores worked out, at a time: they stay in the cache."""
+_pool = ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0))))
 _SCORES = 500_000
 """Scores a call that are computed in float64, small calls wholly: they show how wrong the reference
 is, with which every element is compared.
@@ -337,8 +338,11 @@ def _sample(shape: Shape) -> Sample:
     """Drawn afresh each time, after the answer has come."""
     rng, count = np.random.default_rng(), shape.batch * shape.heads
     budget = _SCORES // shape.launches
-    heads = min(count, max(2, budget // shape.seq**2))
-    rows = min(shape.seq, max(8, budget // (heads * shape.seq)))
+    # Every launch is worked out for each row, and a sum of many is as wrong in one row as in
+    # another: few rows say how wrong the reference is.
+    least_heads, least_rows = (2, 8) if shape.launches == 1 else (1, 4)
+    heads = min(count, max(least_heads, budget // shape.seq**2))
+    rows = min(shape.seq, max(least_rows, budget // (heads * shape.seq)))
     return Sample(
         rng.choice(count, heads, replace=False), np.sort(rng.choice(shape.seq, rows, replace=False))
     )
@@ -349,22 +353,20 @@ def _truth(shape: Shape, inputs: list[Any], sample: Sample) -> Array:
     heads = sample.heads
     if shape.dtype == "fp32":
         return exact(q[heads], k[heads], v[heads], shape.causal, sample.rows)
-    total, weights = (
-        np.zeros((len(heads), len(sample.rows), shape.dim)),
-        np.asarray(inputs[4], np.float64),
-    )
-    at_once = max(1, _AT_ONCE // (len(heads) * len(sample.rows) * shape.seq))
-    for first in range(0, len(weights), at_once):
-        shifts = np.arange(first, min(first + at_once, len(weights)))
+    weights = np.asarray(inputs[4], np.float64)
+
+    def sum_of(launches: slice) -> Array:
+        shifts = np.arange(len(weights))[launches]
         queries = [_queries(q, sample, int(shift)) for shift in shifts]
         rows = np.tile(sample.rows, len(shifts))
         answers = _attend(
             np.concatenate(queries, 1), values(k[heads]), values(v[heads]), shape.causal, rows
         )
-        total += np.einsum(
-            "s,hsrd->hrd", weights[shifts], answers.reshape(len(heads), len(shifts), -1, shape.dim)
-        )
-    return total
+        by_launch = answers.reshape(len(heads), len(shifts), -1, shape.dim)
+        return np.asarray(np.einsum("s,hsrd->hrd", weights[launches], by_launch))
+
+    blocks = _blocks(len(weights), len(heads) * len(sample.rows) * shape.seq)
+    return sum(_pool.map(sum_of, blocks), start=np.zeros((len(heads), len(sample.rows), shape.dim)))
 
 
 def _queries(q: Array, sample: Sample, shift: int) -> Array:
@@ -420,15 +422,23 @@ def _wrong(case: str, shape: Shape, inputs: list[Any], got: Array, reference: Ar
     share = ERROR_FACTOR * theirs + floor
     if wrong := _too_far(case, got[part] - truth, share * scale + scores):
         return wrong
-    heads = max(1, _BLOCK // got[0].size)
-    for block in (slice(first, first + heads) for first in range(0, len(got), heads)):
+
+    def wrong_in(block: slice) -> str | None:
         defined, scale = _seen(shape, reference[block], largest)
         apart = np.subtract(
             got[block], reference[block], where=defined, out=np.zeros_like(got[block])
         )
-        if wrong := _too_far(case, apart, (share + theirs + floor) * scale + 2 * scores):
-            return wrong
-    return None
+        return _too_far(case, apart, (share + theirs + floor) * scale + 2 * scores)
+
+    # NumPy computes without the interpreter's lock, so blocks are compared side by side.
+    blocks = _blocks(len(got), got[0].size)
+    return next((wrong for wrong in _pool.map(wrong_in, blocks) if wrong), None)
+
+
+def _blocks(count: int, size: int) -> list[slice]:
+    """Cut so many items, each of `size` numbers, into blocks that stay in a core's cache."""
+    step = max(1, _BLOCK // size)
+    return [slice(first, first + step) for first in range(0, count, step)]
 
 
 def _seen(shape: Shape, reference: Array, largest: float) -> tuple[Array, Array]:
@@ -473,11 +483,13 @@ def _largest(numbers: Array) -> float:
 def _longest(vectors: Array) -> float:
     """The largest norm, of what is finite."""
     rows = np.asarray(vectors).reshape(-1, vectors.shape[-1])
-    step, longest = _BLOCK // rows.shape[1], 0.0
-    for numbers in (values(rows[first : first + step]) for first in range(0, len(rows), step)):
+
+    def longest_in(block: slice) -> float:
+        numbers = values(rows[block])
         finite = np.where(np.isfinite(numbers), numbers, 0)
-        longest = max(longest, float(np.einsum("nd,nd->n", finite, finite).max()))
-    return longest**0.5
+        return float(np.einsum("nd,nd->n", finite, finite).max())
+
+    return max(_pool.map(longest_in, _blocks(*rows.shape)), default=0.0) ** 0.5
 
 
 def _too_far(case: str, difference: Array, allowed: Array) -> str | None:
