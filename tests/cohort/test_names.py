@@ -93,7 +93,7 @@ def test_an_older_client_may_use_the_older_name(room, renamed):
         room.intake.offer(token, room.submission(lab=OLD)).result(20)
     assert refused.value.code == "budget-spent"
     with serving(room.cohort.folder) as (port, _):
-        hints = Visitor(port, token=token).get(f"/api/labs/{OLD}/hints")
+        hints = Visitor(port, token=token).get(f"/api/labs/{OLD}/help")
     assert hints.status == 200
 
 

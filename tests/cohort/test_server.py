@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
@@ -253,6 +254,28 @@ def test_staff_change_rules_and_the_learner_sees_them(served):
     (lab,) = [one for one in me["labs"] if one["slug"] == "wrong"]
     assert (lab["due"], lab["left"], lab["hints_open"]) == ("2031-01-02T03:04:00Z", 3, 1)
     assert "Pizza at noon" in me["announcements"]
+
+
+def test_the_workshop_is_chosen_on_a_page_in_the_instructors_time_zone(served):
+    instructor, learner = served.visitor("instructor"), Visitor(served.port, token=served.token)
+    assert instructor.post("/workshop/zone", timezone="Nowhere").status == 400
+    assert instructor.post("/workshop/zone", timezone="Asia/Tokyo").status == 303
+    chosen = {"in-wrong": "yes", "order-wrong": "1", "in-slow": "yes", "order-slow": "2"}
+    moments = {"opens-wrong": "2090-01-01T09:00", "due-wrong": "2091-01-01T09:00"}
+    assert instructor.post("/workshop", **chosen, **moments).status == 303
+    wrong, slow = learner.get("/api/me").json()["labs"]
+    assert (wrong["slug"], wrong["opens"]) == ("wrong", "2090-01-01T00:00:00Z")
+    assert (slow["slug"], slow["due"]) == ("slow", None)
+    page = instructor.get("/workshop").text
+    assert 'value="2090-01-01T09:00"' in page
+    assert page.index("in-wrong") < page.index("in-slow") < page.index("in-broken")
+    assert instructor.post("/workshop").status == 400, "no lab is left"
+    sheet = "/workshop/runsheet?plan=half-day&start=2026-11-30T09:00"
+    assert "Read the symptom aloud" in served.visitor("assistant").get(sheet).text
+    everything = {f"in-{slug}": "yes" for slug in load_labs()}
+    assert instructor.post("/workshop", **everything).status == 303
+    assert instructor.post("/workshop/zone", timezone="UTC").status == 303
+    assert len(learner.get("/api/me").json()["labs"]) == len(load_labs())
 
 
 def test_feedback_is_held_back_until_it_is_released(served):

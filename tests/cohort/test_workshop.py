@@ -193,9 +193,10 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     page.wait_for_selector("[data-histogram][data-ready]")
     look(page, "lab")
     paths = ["settings", "grades", "grades/rules", f"people/{person}/grades/slow"]
+    paths += ["workshop", "workshop/runsheet?plan=six-weeks&start=2026-11-30T09:00"]
     for path in (*paths, "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
-        look(page, path.replace("/", "-"))
+        look(page, path.partition("?")[0].replace("/", "-"))
     page.goto(f"http://127.0.0.1:{port}/grades")
     learners_stay_in_view(page)
     page.context.clear_cookies()

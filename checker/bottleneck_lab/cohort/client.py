@@ -21,7 +21,7 @@ from bottleneck_lab.cohort.protocol import (
     Join,
     Joined,
     Me,
-    OpenHints,
+    OpenHelp,
     Refusal,
     Standing,
     Stored,
@@ -30,7 +30,7 @@ from bottleneck_lab.cohort.protocol import (
 )
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 
-Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHints, Standing, Stored)
+Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHelp, Standing, Stored)
 MAX_ANSWER_BYTES = 20 << 20
 TIMEOUT_S = 40.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -124,9 +124,9 @@ class Client:
         """Return the learner's view of the cohort."""
         return self._patiently("GET", "/api/me", Me)
 
-    def open_hints(self, lab: str) -> OpenHints:
-        """Return how many hints of a lab the instructor has opened."""
-        return self._patiently("GET", f"/api/labs/{quote(lab)}/hints", OpenHints)
+    def open_help(self, lab: str) -> OpenHelp:
+        """Return which hints of a lab, and whether its solution, the instructor has opened."""
+        return self._patiently("GET", f"/api/labs/{quote(lab)}/help", OpenHelp)
 
     def standing(self, handle: str, after: int = -1, wait_s: float = 0.0) -> Standing:
         """Return where one submission is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from bottleneck_lab.errors import UsageError
 
@@ -12,8 +13,24 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parse_moment(text: str) -> float:
-    """Return seconds since the epoch of an ISO 8601 date or moment, in UTC if it names no zone.
+def find_zone(name: str) -> ZoneInfo:
+    """Return a time zone by its IANA name. Raises UsageError if there is none of that name."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as error:  # its own error is a KeyError
+        raise UsageError(
+            f"'{name[:60]}' is not a time zone that this machine knows.",
+            "Name one as in Europe/Zurich or America/New_York, or UTC.",
+        ) from error
+
+
+def local(at: float, zone: str, form: str = "%Y-%m-%dT%H:%M") -> str:
+    """Format seconds since the epoch in a time zone, by default as a date picker's value."""
+    return datetime.fromtimestamp(at, find_zone(zone)).strftime(form)
+
+
+def parse_moment(text: str, zone: str = "UTC") -> float:
+    """Return seconds since the epoch of an ISO 8601 date or moment, in `zone` if it names none.
 
     Raises UsageError for anything else.
     """
@@ -21,6 +38,6 @@ def parse_moment(text: str) -> float:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise UsageError(
-            f"'{text}' is not a date and time.", "Write it as 2026-11-30T17:00, in UTC."
+            f"'{text}' is not a date and time.", f"Write it as 2026-11-30T17:00, in {zone}."
         ) from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=find_zone(zone))).timestamp()

@@ -145,7 +145,7 @@ class LabStanding(_Message, frozen=True):
 
     `points` that count, None while there are none or they are not released; `penalty` is what being
     late has cost, and `late_s` how late the submission that counts came. `comment` explains points
-    that the instructor gave.
+    that the instructor gave. `opens` is when it takes submissions, None if it does already.
     """
 
     slug: str
@@ -160,12 +160,19 @@ class LabStanding(_Message, frozen=True):
     penalty: float = 0.0
     late_s: float = 0.0
     comment: str = ""
+    opens: str | None = None
 
 
-class OpenHints(_Message, frozen=True):
-    """Number of hints of a lab that may be taken; None for all."""
+class OpenHelp(_Message, frozen=True):
+    """What help of a lab may be taken: `hints`, None for all, and whether the solution is open.
 
-    open: int | None
+    `hints_from` and `solution_from` are when an instructor's lock ends (ISO 8601, UTC), None where
+    there is none or it has ended.
+    """
+
+    hints: int | None = None
+    hints_from: str | None = None
+    solution_from: str | None = None
 
 
 class Me(_Message, frozen=True):

@@ -40,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     late: LatePolicy = LatePolicy()
     partial_credit: bool = True
     scoring: Scoring = "best"
+    labs: list[str] | None = None
+    """The workshop's labs in their order; None for the whole course."""
+    timezone: str = "UTC"
+    """The instructor's, by its IANA name: dates are typed and shown in it."""
 
 
 def load_settings(connection: Connection) -> Settings:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.cohort.grading.open_hints import unlocked_hints
+from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.course.answers import describe_choices, parse_answers, read_answer
 from bottleneck_lab.course.cases import draw_case, grade_case
@@ -133,7 +133,7 @@ def _reveal(workspace: Workspace) -> None:
     if not is_blind(workspace):
         say("Nothing is hidden any more in this lab.")
         return
-    opened = unlocked_hints(workspace.lab.slug)
+    opened = open_help(workspace.lab.slug).hints
     if opened is not None and opened < len(workspace.lab.spec.hints):
         raise UsageError(
             "--reveal would show hints that your instructor has not opened yet.",

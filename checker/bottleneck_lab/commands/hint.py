@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.catalog import HintSpec
-from bottleneck_lab.cohort.grading.open_hints import unlocked_hints
+from bottleneck_lab.cohort.grading.open_help import open_help
+from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
 from bottleneck_lab.workspace.commitments import is_blind
@@ -27,7 +28,8 @@ def command(
     """Show the next hint. Each one gives away a little more."""
     workspace = here()
     hints = workspace.lab.spec.hints
-    opened = None if again else unlocked_hints(workspace.lab.slug)
+    allowed = OpenHelp() if again else open_help(workspace.lab.slug)
+    opened = allowed.hints
     taken = None if again else take_hint(workspace, opened)
     if taken is None:
         indices = [hint.index for hint in load_hints(workspace) if hint.index < len(hints)]
@@ -40,7 +42,7 @@ def command(
         print_json({"hints": rows, "of": len(hints), "open": available})
         return
     if taken is None and not again:
-        say(_why_none(len(rows), len(hints), opened))
+        say(_why_none(len(rows), len(hints), allowed))
     if taken is not None and is_blind(workspace):
         note(
             f"{taken + 1} of {len(hints)} hints taken; this is recorded with your diagnosis. Take"
@@ -50,8 +52,11 @@ def command(
         say(f"Hint {row['number']} of {len(hints)}: {row['text']}")
 
 
-def _why_none(taken: int, available: int, opened: int | None) -> str:
+def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:
     """Explain that the lab has no further hint, or that the instructor has not opened the next."""
+    opened = allowed.hints
+    if allowed.hints_from is not None:
+        return f"Your instructor opens the hints for this lab at {allowed.hints_from}."
     if opened is not None and opened < available:
         so_far = f"{opened} of {available} hints" if opened else "none of the hints"
         sentence = f"So far your instructor has opened {so_far} for this lab."

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
+from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
@@ -27,6 +28,11 @@ def command(
 ) -> None:
     """Copy the reference solution into this folder. Your own files are saved first."""
     workspace = here()
+    if (opens := open_help(workspace.lab.slug).solution_from) is not None:
+        raise UsageError(
+            f"Your instructor opens the solution of '{workspace.lab.slug}' at {opens}.",
+            "`lab hint` may help until then; so may your instructor.",
+        )
     entry = load_progress().labs.get(workspace.lab.slug)
     passed = entry is not None and entry.passed is not None
     # Once the lab is passed, reading the write-up costs nothing.

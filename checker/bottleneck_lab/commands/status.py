@@ -81,7 +81,8 @@ def _show(me: Me, url: str) -> None:
         say("Measuring is paused. You can still submit.", style="yellow")
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
-        due = f", due {lab.due}" if lab.due else ""
+        due = f", opens {lab.opens}" if lab.opens else ""
+        due += f", due {lab.due}" if lab.due else ""
         points = ""
         if lab.points is not None:
             points = f", {lab.points:g} of {lab.max_points:g} points"

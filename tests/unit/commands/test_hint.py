@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands import diagnose, hint
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.commitments import commit
@@ -24,7 +25,7 @@ def opened(tmp_path, monkeypatch):
 
     def says(count):
         for module in (hint, diagnose):
-            monkeypatch.setattr(module, "unlocked_hints", {LAB.slug: count}.__getitem__)
+            monkeypatch.setattr(module, "open_help", {LAB.slug: OpenHelp(count)}.__getitem__)
 
     says(None)
     return says

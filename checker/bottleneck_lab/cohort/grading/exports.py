@@ -23,6 +23,7 @@ from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -384,7 +385,7 @@ def export_grades(
 
     book = Gradebook(
         grades,
-        list(load_labs()),
+        workshop_labs(connection),
         lambda handle: files_of(cohort.blobs.get(rows[handle].blob)),
         lambda handle: str(rows[handle].receipt),
         verdict,

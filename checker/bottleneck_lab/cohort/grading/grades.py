@@ -9,7 +9,6 @@ import math
 import msgspec
 from sqlalchemy import Connection, func, select
 
-from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.refused import RefusedError
@@ -17,6 +16,7 @@ from bottleneck_lab.cohort.settings import LatePolicy, Scoring, change_settings,
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
+from bottleneck_lab.cohort.workshop import workshop_labs
 
 DAY_S = 86400.0
 MAX_COMMENT = 500
@@ -138,7 +138,7 @@ def load_students(connection: Connection, person: int | None = None) -> list[Stu
 def load_grading(connection: Connection) -> GradingRules:
     """Return the grading rules as they are now."""
     settings, rules = load_settings(connection), all_rules(connection)
-    points = {lab: rules.get(lab, Rules(lab)).points for lab in load_labs()}
+    points = {lab: rules.get(lab, Rules(lab)).points for lab in workshop_labs(connection)}
     return GradingRules(settings.scoring, settings.partial_credit, settings.late, points)
 
 
@@ -163,14 +163,14 @@ def load_grades(
     grading: GradingRules | None = None,
     person: int | None = None,
 ) -> list[Grade]:
-    """Return every learner's grade in every lab, in the order of learners and of the course.
+    """Return every learner's grade in every lab, in the order of learners and of the workshop.
 
     `grading` are rules to try out, instead of those in force; `person` limits it to one learner.
     """
     grading = grading or load_grading(connection)
     students = load_students(connection, person)
     rules = rules_for(connection, [student.id for student in students])
-    overrides = _overrides(connection)
+    overrides, labs = _overrides(connection), workshop_labs(connection)
     judged: dict[tuple[int, str], list[CheckedVerdict]] = {}
     learner = func.coalesce(tables.people.c.merged_into, tables.people.c.id)
     for one in judge.latest(connection, *([] if person is None else [learner == person])):
@@ -178,7 +178,7 @@ def load_grades(
     grades = []
     # Every pair, also without a submission: an export has a line for whoever did nothing.
     for student in students:
-        for lab in load_labs():
+        for lab in labs:
             key = (student.id, lab)
             grade = _grade(student, rules(lab, student.id), judged.get(key, []), grading)
             grades.append(msgspec.structs.replace(grade, override=overrides.get(key)))

@@ -15,6 +15,8 @@ class Rules(msgspec.Struct, frozen=True):
     """Rules of a lab. Times in seconds since the epoch.
 
     A `budget` of None sets no limit on submissions; `hints_open` of None opens all hints.
+    Submissions are accepted from `opens`, hints given from `hints_at` and the solution from
+    `solution_at`; None is from the beginning.
     """
 
     lab: str
@@ -24,6 +26,9 @@ class Rules(msgspec.Struct, frozen=True):
     budget: int | None = None
     hints_open: int | None = None
     feedback_at: float | None = None
+    opens: float | None = None
+    hints_at: float | None = None
+    solution_at: float | None = None
 
     def left(self, connection: Connection, people: list[int]) -> int | None:
         """Return how many submissions a learner has left; None without a budget.
@@ -41,6 +46,10 @@ class Rules(msgspec.Struct, frozen=True):
     def hidden(self, now: float) -> bool:
         """Return True while feedback is held back."""
         return self.feedback_at is not None and now < self.feedback_at
+
+    def hints_open_at(self, now: float) -> int | None:
+        """Return how many hints may be taken now; None for all."""
+        return 0 if self.hints_at is not None and now < self.hints_at else self.hints_open
 
 
 def load_rules(connection: Connection, lab: str, person: int | None = None) -> Rules:
@@ -67,7 +76,13 @@ def rules_for(connection: Connection, people: list[int]) -> Callable[[str, int |
         closes = general.closes
         if closes is not None:
             closes = max(closes, due + closes - (general.due or closes))
-        return msgspec.structs.replace(general, due=due, closes=closes, budget=budget)
+        # And whoever may still submit does not get the solution yet.
+        solution_at = general.solution_at
+        if solution_at is not None:
+            solution_at = max(solution_at, due)
+        return msgspec.structs.replace(
+            general, due=due, closes=closes, budget=budget, solution_at=solution_at
+        )
 
     return of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.cohort.protocol import Joined, Receipt, Submission
+from bottleneck_lab.cohort.protocol import Joined, OpenHelp, Receipt, Submission
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, write_bytes
 from bottleneck_lab.workspace.folder import read_json
@@ -22,15 +22,15 @@ class Membership(msgspec.Struct, frozen=True):
     joined: Joined
 
 
-class KnownHints(msgspec.Struct, frozen=True):
-    """The last answer of the server of `cohort` about open hints, by lab (None: all).
+class KnownHelp(msgspec.Struct, frozen=True):
+    """The last answer of the server of `cohort` about open help, by lab.
 
     `at` is when it came, in seconds since the epoch.
     """
 
     cohort: str
     at: float = 0.0
-    open: dict[str, int | None] = {}
+    labs: dict[str, OpenHelp] = {}
 
 
 def _write(name: str, data: bytes) -> Path:
@@ -73,19 +73,19 @@ def require_membership() -> Membership:
     return membership
 
 
-def keep_known_hints(hints: KnownHints) -> None:
+def keep_known_help(known: KnownHelp) -> None:
     """Keep an answer of the server for when it is silent."""
-    _write("hints.json", msgspec.json.encode(hints))
+    _write("help.json", msgspec.json.encode(known))
 
 
-def load_known_hints(membership: Membership) -> KnownHints:
+def load_known_help(membership: Membership) -> KnownHelp:
     """Return the last answer of this cohort's server; an empty one if none was kept."""
-    file = home() / "cohort" / "hints.json"
+    file = home() / "cohort" / "help.json"
     if file.exists():
-        hints = read_json(file, KnownHints)
-        if hints.cohort == membership.joined.cohort:
-            return hints
-    return KnownHints(membership.joined.cohort)
+        known = read_json(file, KnownHelp)
+        if known.cohort == membership.joined.cohort:
+            return known
+    return KnownHelp(membership.joined.cohort)
 
 
 def keep_receipt(receipt: Receipt) -> Path:

@@ -15,13 +15,14 @@ from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.calls import call_for_help, end_call
 from bottleneck_lab.cohort.members.people import Person
+from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import (
     MAX_BODY_BYTES,
     MAX_CAPTURE_BYTES,
     Help,
     Join,
     Joined,
-    OpenHints,
+    OpenHelp,
     Standing,
     Stored,
     Submission,
@@ -187,11 +188,18 @@ def me(request: Request, person: ByToken) -> Response:
         return answer(load_me(connection, shared.judge, person, shared.cohort.database.clock()))
 
 
-@router.get("/labs/{slug}/hints")
-def open_hints(request: Request, person: ByToken, slug: str) -> Response:
-    """Return how many hints of a lab this learner may take."""
-    with state(request).cohort.database.reading() as connection:
-        return answer(OpenHints(load_rules(connection, current_name(slug), person.id).hints_open))
+@router.get("/labs/{slug}/help")
+def open_help(request: Request, person: ByToken, slug: str) -> Response:
+    """Return what help of a lab this learner may take."""
+    database = state(request).cohort.database
+    with database.reading() as connection:
+        rules = load_rules(connection, current_name(slug), person.id)
+    now = database.clock()
+    hints_from, solution_from = (
+        iso(at) if at is not None and now < at else None
+        for at in (rules.hints_at, rules.solution_at)
+    )
+    return answer(OpenHelp(rules.hints_open_at(now), hints_from, solution_from))
 
 
 @router.post("/help")

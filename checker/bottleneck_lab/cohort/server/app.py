@@ -15,7 +15,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.server import api, common, grades, learner, people, staff
+from bottleneck_lab.cohort.server import api, common, grades, learner, people, staff, workshop
 from bottleneck_lab.cohort.server.guard import HEADERS, LoginNeededError, session_of
 from bottleneck_lab.cohort.server.state import State, answer, state
 from bottleneck_lab.cohort.structs import inspect_structs
@@ -24,7 +24,15 @@ from bottleneck_lab.errors import LabError
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
 
-ROUTERS = (api.router, common.router, staff.router, grades.router, people.router, learner.router)
+ROUTERS = (
+    api.router,
+    common.router,
+    staff.router,
+    workshop.router,
+    grades.router,
+    people.router,
+    learner.router,
+)
 STATIC = Path(__file__).with_name("static")
 
 

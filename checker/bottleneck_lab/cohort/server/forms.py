@@ -12,10 +12,13 @@ from bottleneck_lab.errors import UsageError
 MAX_NUMBER = 1_000_000
 
 
-def moment_field(text: str) -> float | None:
-    """Return seconds since the epoch; None for an empty field. Raises RefusedError."""
+def moment_field(text: str, zone: str) -> float | None:
+    """Return seconds since the epoch of a moment in `zone`; None for an empty field.
+
+    Raises RefusedError.
+    """
     try:
-        return parse_moment(text) if text.strip() else None
+        return parse_moment(text, zone) if text.strip() else None
     except UsageError as error:
         raise RefusedError("bad-request", error.message, error.remedy) from error
 

@@ -9,7 +9,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
-from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.folder import folder_name
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
 from bottleneck_lab.cohort.grading.grades import (
@@ -35,6 +34,7 @@ from bottleneck_lab.cohort.server.guard import (
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.settings import LatePolicy, Scoring
 from bottleneck_lab.cohort.view.room import altered_records
+from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import LabError, UsageError
 
 router = APIRouter()
@@ -56,6 +56,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
     with shared.cohort.database.reading() as connection:
         all_grades = load_grades(connection, shared.judge)
         altered = altered_records(connection, shared.judge.altered(connection))
+        labs = workshop_labs(connection)
     rows = [
         (student, list(own)) for student, own in groupby(all_grades, key=lambda each: each.student)
     ]
@@ -63,7 +64,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         "grades.html",
         session,
         rows=rows,
-        labs=list(load_labs()),
+        labs=labs,
         exports=EXPORTS,
         altered=altered,
     )
@@ -76,7 +77,7 @@ def rules(request: Request, session: AsInstructor) -> Response:
     with shared.cohort.database.reading() as connection:
         grading = load_grading(connection)
     return shared.page(
-        "grading.html", session, grading=grading, preview=None, labs=list(load_labs())
+        "grading.html", session, grading=grading, preview=None, labs=list(grading.points)
     )
 
 
@@ -87,7 +88,8 @@ def change_rules(request: Request, session: AsInstructor, fields: Form) -> Respo
     Raises RefusedError for a value that is out of its range.
     """
     shared = state(request)
-    grading = _grading(fields)
+    with shared.cohort.database.reading() as connection:
+        grading = _grading(fields, workshop_labs(connection))
     if fields.get("action") == "save":
         with shared.cohort.database.writing() as connection:
             change_grading(connection, grading, shared.cohort.database.clock())
@@ -106,11 +108,11 @@ def change_rules(request: Request, session: AsInstructor, fields: Form) -> Respo
         for handle, (now, then) in totals.items()
     ]
     return shared.page(
-        "grading.html", session, grading=grading, preview=preview, labs=list(load_labs())
+        "grading.html", session, grading=grading, preview=preview, labs=list(grading.points)
     )
 
 
-def _grading(fields: dict[str, str]) -> GradingRules:
+def _grading(fields: dict[str, str], labs: list[str]) -> GradingRules:
     scoring = fields.get("scoring", "best")
     per_day, most = (amount_field(fields.get(name, ""), 0.0) for name in ("per_day", "most"))
     if scoring not in ("best", "latest") or per_day > 100 or most > 100:
@@ -124,7 +126,7 @@ def _grading(fields: dict[str, str]) -> GradingRules:
         cast("Scoring", scoring),
         fields.get("partial_credit") == "yes",
         LatePolicy(per_day / 100, most / 100, grace_s),
-        {lab: amount_field(fields.get(f"points-{lab}", ""), 100.0) for lab in load_labs()},
+        {lab: amount_field(fields.get(f"points-{lab}", ""), 100.0) for lab in labs},
     )
 
 
@@ -136,7 +138,11 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
         who = people.by_handle(connection, handle)
         own = load_grades(connection, shared.judge, person=who.id)
         grading = load_grading(connection)
-    grade = next(each for each in own if each.lab == lab)
+    grade = next((each for each in own if each.lab == lab), None)
+    if grade is None:
+        raise RefusedError(
+            "not-found", f"'{lab}' is not part of this workshop.", "Choose it again under Workshop."
+        )
     return shared.page(
         "grade.html", session, person=who, grade=grade, grading=grading, max_comment=MAX_COMMENT
     )

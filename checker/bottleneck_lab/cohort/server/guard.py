@@ -130,7 +130,7 @@ async def form(request: Request) -> Fields:
     if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
         raise RefusedError("too-large", "This form is too large.", "Send less.")
     fields = Fields()
-    for name, value in (await request.form(max_files=1, max_fields=200)).items():
+    for name, value in (await request.form(max_files=1, max_fields=1000)).items():
         if isinstance(value, str):
             fields[name] = value
         else:

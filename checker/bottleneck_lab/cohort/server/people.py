@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
-from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.grades import load_students
 from bottleneck_lab.cohort.grading.rules import all_extensions, extend
 from bottleneck_lab.cohort.members import changes, people
@@ -21,8 +20,10 @@ from bottleneck_lab.cohort.server.guard import (
     form,
 )
 from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.attempts import load_attempts
+from bottleneck_lab.cohort.workshop import workshop_labs
 
 router = APIRouter()
 
@@ -40,6 +41,7 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
             for (owner, lab), value in all_extensions(connection).items()
             if owner == who.id
         }
+        labs, zone = workshop_labs(connection), load_settings(connection).timezone
         others = [each for each in load_students(connection) if each.handle != handle]
     return shared.page(
         "person.html",
@@ -47,7 +49,8 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
         person=who,
         attempts=attempts,
         extensions=extensions,
-        labs=list(load_labs()),
+        labs=labs,
+        zone=zone,
         others=others,
     )
 
@@ -56,10 +59,10 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
 def extend_person(request: Request, handle: str, fields: Form) -> Response:
     """Grant somebody more time or more submissions."""
     lab = lab_field(fields.get("lab", ""))
-    due = moment_field(fields.get("due", ""))
     extra = number_field(fields.get("extra_budget", "")) or 0
     database = state(request).cohort.database
     with database.writing() as connection:
+        due = moment_field(fields.get("due", ""), load_settings(connection).timezone)
         who = people.by_handle(connection, handle)
         extend(connection, who.id, lab, due, extra, database.clock())
     return RedirectResponse(f"/people/{handle}", status_code=303)

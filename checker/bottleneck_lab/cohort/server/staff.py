@@ -95,7 +95,7 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
     shared, slug = state(request), lab_field(slug)
     with shared.cohort.database.reading() as connection:
         distribution = load_distribution(connection, shared.judge, slug)
-        rules = load_rules(connection, slug)
+        rules, zone = load_rules(connection, slug), load_settings(connection).timezone
         attempts = load_attempts(connection, shared.judge, tables.submissions.c.lab == slug)
         names = {
             row.id: row.name
@@ -107,20 +107,25 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
         lab=load_labs()[slug],
         distribution=distribution,
         rules=rules,
+        zone=zone,
         attempts=attempts[:200],
         names=names,
     )
 
 
+_MOMENTS = ("opens", "due", "closes", "feedback_at", "hints_at", "solution_at")
+
+
 @router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
 def change_lab(request: Request, slug: str, fields: Form) -> Response:
-    """Set due date, closing, budget, hints and the release of feedback."""
+    """Set the moments of a lab, its budget and how many hints are open."""
     slug, database = lab_field(slug), state(request).cohort.database
     changes: dict[str, float | int | None] = {
-        name: moment_field(fields.get(name, "")) for name in ("due", "closes", "feedback_at")
+        name: number_field(fields.get(name, "")) for name in ("budget", "hints_open")
     }
-    changes.update({name: number_field(fields.get(name, "")) for name in ("budget", "hints_open")})
     with database.writing() as connection:
+        zone = load_settings(connection).timezone
+        changes.update({name: moment_field(fields.get(name, ""), zone) for name in _MOMENTS})
         set_rules(connection, slug, database.clock(), **changes)
     return RedirectResponse(f"/labs/{slug}", status_code=303)
 

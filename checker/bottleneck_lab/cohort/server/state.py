@@ -14,7 +14,7 @@ from markupsafe import Markup
 from sqlalchemy import select
 
 from bottleneck_lab.cohort.members.people import Session
-from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.moments import iso, local
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.store import tables
@@ -86,7 +86,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(iso=iso, plain=plain, figure=figure, counted=counted)
+    environment.filters.update(iso=iso, local=local, plain=plain, figure=figure, counted=counted)
     return environment
 
 

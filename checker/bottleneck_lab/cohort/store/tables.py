@@ -111,6 +111,9 @@ labs = Table(
     Column("budget", Integer),
     Column("hints_open", Integer),
     Column("feedback_at", Float),
+    Column("opens", Float),
+    Column("hints_at", Float),
+    Column("solution_at", Float),
 )
 
 extensions = Table(

@@ -21,6 +21,7 @@ from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.workspace.commitments import Record
 
 
@@ -45,6 +46,7 @@ class Ledger:
     ) -> None:
         self._connection, self._now = connection, now
         self._settings = load_settings(connection)
+        self._labs = set(workshop_labs(connection))
         ids = sorted({person.id for person in people})
         table, people_ = tables.submissions, tables.people
         # Limits are a learner's, also where two who joined were found to be the same.
@@ -115,7 +117,19 @@ class Ledger:
                 "Wait for one of them: `lab status` shows them.",
                 10.0,
             )
+        if lab not in self._labs:
+            raise RefusedError(
+                "unknown-lab",
+                f"'{lab}' is not part of this workshop.",
+                "`lab status` lists its labs; `lab check` measures on your own machine.",
+            )
         rules = self._rules(lab, learner)
+        if rules.opens is not None and self._now < rules.opens:
+            raise RefusedError(
+                "not-open",
+                f"'{lab}' opens at {iso(rules.opens)}.",
+                "Submit it then; `lab check` measures on your own machine meanwhile.",
+            )
         if rules.closes is not None and self._now > rules.closes:
             raise RefusedError(
                 "late",

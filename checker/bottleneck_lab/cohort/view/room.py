@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, func, select
 
-from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.running.leases import queue_length
 from bottleneck_lab.cohort.running.queue_order import load_queue
 from bottleneck_lab.cohort.running.workers import RunnerStatus, load_runners
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
+from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.grading.verdict import Outcome
 
 STUCK_FAILED = 3
@@ -136,7 +136,7 @@ class Room(msgspec.Struct, frozen=True):
 
 def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
     """Return the room as it is at this moment."""
-    labs = list(load_labs())
+    labs = workshop_labs(connection)
     runners = load_runners(connection)
     queue = _queue(connection)
     alive = [runner for runner in runners if runner.alive(now)]

@@ -21,6 +21,7 @@ from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import announcements
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
+from bottleneck_lab.cohort.workshop import workshop_labs
 
 SHOWN = 50
 """How many of the latest submissions are listed."""
@@ -91,10 +92,11 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
     }
     learner = own.merged_into or person.id
     of = rules_for(connection, [learner])
-    rules = {slug: of(slug, learner) for slug in {*load_labs(), *(row.lab for row in rows)}}
+    chosen = workshop_labs(connection)
+    rules = {slug: of(slug, learner) for slug in {*chosen, *(row.lab for row in rows)}}
     grades = {grade.lab: grade for grade in load_grades(connection, judge, person=learner)}
     labs = []
-    for slug in load_labs():
+    for slug in chosen:
         mine = [judged.get(row.handle) for row in rows if row.lab == slug]
         passed = any(one.passed for one in mine if one)
         left = rules[slug].left(connection, same_learner(connection, person))
@@ -127,15 +129,16 @@ def _lab(
     now: float,
 ) -> LabStanding:
     spec = load_labs()[slug].spec
-    hints = len(spec.hints)
+    hints, opened = len(spec.hints), rules.hints_open_at(now)
     standing = LabStanding(
         slug,
         spec.title,
         iso(rules.due) if rules.due else None,
         left,
-        hints if rules.hints_open is None else min(hints, rules.hints_open),
+        hints if opened is None else min(hints, opened),
         passed and not rules.hidden(now),
         submissions,
+        opens=iso(rules.opens) if rules.opens and now < rules.opens else None,
     )
     if grade is None:
         return standing

@@ -32,6 +32,7 @@ function replace(part, html) {
   const scrolled = [...part.querySelectorAll(".wide")].map((each) => [each.scrollLeft, each.scrollTop]);
   const open = new Set([...part.querySelectorAll("details[open]")].map((each) => each.textContent));
   part.innerHTML = html;
+  localise(part);
   part.querySelectorAll(".wide").forEach((each, at) => { [each.scrollLeft, each.scrollTop] = scrolled[at] || [0, 0]; });
   part.querySelectorAll("details").forEach((each) => { if (open.has(each.textContent)) each.open = true; });
   if (where) {
@@ -74,5 +75,18 @@ function histogram(chart) {
   chart.dataset.ready = "yes";
 }
 
+// Moments stand in UTC on a page without scripts; a browser shows them in its own time zone.
+function localise(part) {
+  for (const each of part.querySelectorAll("time")) {
+    const at = new Date(each.dateTime);
+    if (isNaN(at)) continue;
+    each.title = each.dateTime;
+    each.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  }
+}
+
+localise(document);
+const zone = document.querySelector("[data-browser-zone]");
+if (zone) zone.title = `This browser is in ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
 document.querySelectorAll("[data-live]").forEach(follow);
 document.querySelectorAll("[data-histogram]").forEach(histogram);

@@ -1,0 +1,130 @@
+"""Pages on which instructors choose the workshop: labs, their order and moments, and a run sheet."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import cast, get_args
+from zoneinfo import available_timezones
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.rules import all_rules, rules_for, set_rules
+from bottleneck_lab.cohort.moments import find_zone, parse_moment
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.runsheet import Plan, RunSheet, make_run_sheet, use_run_sheet
+from bottleneck_lab.cohort.server.forms import moment_field, number_field
+from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form
+from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.settings import change_settings, load_settings
+from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
+from bottleneck_lab.errors import UsageError
+
+router = APIRouter()
+MOMENTS = {
+    "opens": "Opens",
+    "hints_at": "Hints from",
+    "due": "Due",
+    "solution_at": "Solution from",
+}
+"""Rules of a lab that are set for all labs on one page, with their headings."""
+
+
+@router.get("/workshop")
+def workshop(request: Request, session: AsInstructor) -> Response:
+    """Show the labs of the workshop in their order, then those that are left out."""
+    shared, labs = state(request), load_labs()
+    with shared.cohort.database.reading() as connection:
+        chosen = workshop_labs(connection)
+        rules, zone = rules_for(connection, []), load_settings(connection).timezone
+    others = [slug for slug in labs if slug not in chosen]
+    return shared.page(
+        "workshop.html",
+        session,
+        rows=[(labs[slug], rules(slug, None), slug in chosen) for slug in [*chosen, *others]],
+        minutes=sum(labs[slug].spec.minutes for slug in chosen),
+        moments=MOMENTS,
+        zone=zone,
+        zones=sorted(available_timezones()),
+        plans=get_args(Plan),
+    )
+
+
+@router.post("/workshop", dependencies=[Depends(INSTRUCTOR)])
+def change_workshop(request: Request, fields: Form) -> Response:
+    """Choose labs, their order and moments. Raises RefusedError for a value that is none.
+
+    Moments are read in the time zone in which the page showed them.
+    """
+    database, labs = state(request).cohort.database, load_labs()
+    chosen = [slug for slug in labs if fields.get(f"in-{slug}") == "yes"]
+    # A number that is missing comes last; of equals the course's order stays.
+    chosen.sort(key=lambda slug: number_field(fields.get(f"order-{slug}", "")) or len(labs))
+    with database.writing() as connection:
+        now, zone = database.clock(), load_settings(connection).timezone
+        try:
+            choose_labs(connection, chosen, now)
+        except UsageError as error:
+            raise RefusedError("bad-request", error.message, error.remedy) from error
+        known = all_rules(connection)
+        for slug in labs:
+            moments = {
+                name: moment_field(fields.get(f"{name}-{slug}", ""), zone) for name in MOMENTS
+            }
+            if slug in known or any(moments.values()):
+                set_rules(connection, slug, now, **moments)
+    return RedirectResponse("/workshop", status_code=303)
+
+
+@router.post("/workshop/zone", dependencies=[Depends(INSTRUCTOR)])
+def change_zone(request: Request, fields: Form) -> Response:
+    """Set the time zone of the pages. Moments stay; they are shown in it from now on."""
+    zone = fields.get("timezone", "").strip()
+    try:
+        find_zone(zone)
+    except UsageError as error:
+        raise RefusedError("bad-request", error.message, error.remedy) from error
+    with state(request).cohort.database.writing() as connection:
+        change_settings(connection, timezone=zone)
+    return RedirectResponse("/workshop", status_code=303)
+
+
+@router.get("/workshop/runsheet")
+def runsheet(
+    request: Request, session: AsAssistant, plan: str = "half-day", start: str = ""
+) -> Response:
+    """Show a run sheet of the workshop's labs; without `start`, of tomorrow at nine."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        zone = load_settings(connection).timezone
+        sheet = _sheet(workshop_labs(connection), plan, start, zone, shared.cohort.database.clock())
+    return shared.page("runsheet.html", session, sheet=sheet, zone=zone, plans=get_args(Plan))
+
+
+@router.post("/workshop/runsheet", dependencies=[Depends(INSTRUCTOR)])
+def use(request: Request, fields: Form) -> Response:
+    """Give the labs of a run sheet its moments, and leave out the others."""
+    database = state(request).cohort.database
+    with database.writing() as connection:
+        now, zone = database.clock(), load_settings(connection).timezone
+        plan, start = fields.get("plan", ""), fields.get("start", "")
+        use_run_sheet(connection, _sheet(workshop_labs(connection), plan, start, zone, now), now)
+    return RedirectResponse("/workshop", status_code=303)
+
+
+def _sheet(chosen: list[str], plan: str, start: str, zone: str, now: float) -> RunSheet:
+    """Return the run sheet of a form. Raises RefusedError for a value that is none."""
+    labs = load_labs()
+    if plan not in get_args(Plan):
+        raise RefusedError(
+            "bad-request", f"'{plan[:40]}' is no run sheet.", "Choose half-day or six-weeks."
+        )
+    try:
+        at = parse_moment(start, zone) if start.strip() else now + 86400
+        begins = datetime.fromtimestamp(at, find_zone(zone))
+        if not start.strip():
+            begins = begins.replace(hour=9, minute=0, second=0, microsecond=0)
+        return make_run_sheet(cast("Plan", plan), [labs[slug] for slug in chosen], begins)
+    except UsageError as error:
+        raise RefusedError("bad-request", error.message, error.remedy) from error

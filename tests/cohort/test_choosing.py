@@ -1,0 +1,149 @@
+"""The workshop that an instructor chooses: labs, their order and moments, and run sheets."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.grading.exports import export_grades, find_export
+from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
+from bottleneck_lab.cohort.moments import iso, local, parse_moment
+from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.runsheet import HALF_DAY_MIN, make_run_sheet, use_run_sheet
+from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.cohort.view.standing import load_me
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
+from bottleneck_lab.errors import UsageError
+
+NINE = datetime(2026, 10, 19, 9, 0, tzinfo=ZoneInfo("Europe/Zurich"))
+"""A Monday in summer time, which ends in the week after."""
+
+
+def choose(room, *labs: str) -> None:
+    with room.cohort.database.writing() as connection:
+        choose_labs(connection, list(labs), room.clock())
+
+
+def test_without_a_choice_the_workshop_is_the_course(sqlite_room):
+    with sqlite_room.cohort.database.reading() as connection:
+        assert workshop_labs(connection) == list(load_labs())
+
+
+def test_every_view_shows_the_chosen_labs_in_their_order(sqlite_room):
+    room = sqlite_room
+    person, token = room.join()
+    room.submit(token, lab="broken")
+    choose(room, "wrong", "slow")
+    judge = verdict_reader_of(room.cohort.public_key)
+    with room.cohort.database.reading() as connection:
+        assert load_room(connection, judge, room.clock()).labs == ["wrong", "slow"]
+        me = load_me(connection, judge, person, room.clock())
+        assert [lab.slug for lab in me.labs] == ["wrong", "slow"]
+        rows = export_grades(connection, room.cohort, find_export("csv")).decode().splitlines()
+    assert [row.split(",")[3] for row in rows[1:]] == ["wrong", "slow"]
+
+
+def test_what_is_not_chosen_or_not_open_is_refused(sqlite_room):
+    room = sqlite_room
+    person, token = room.join()
+    choose(room, "wrong", "slow")
+    with pytest.raises(RefusedError, match="not part of this workshop"):
+        room.submit(token, lab="broken")
+    opens = room.clock() + 3600
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", room.clock(), opens=opens)
+    with pytest.raises(RefusedError, match=f"opens at {iso(opens)}") as refused:
+        room.submit(token)
+    assert refused.value.code == "not-open"
+    room.clock.now = opens + 1
+    room.submit(token)
+    judge = verdict_reader_of(room.cohort.public_key)
+    with room.cohort.database.reading() as connection:
+        me = load_me(connection, judge, person, opens - 1)
+        assert [lab.opens for lab in me.labs] == [None, iso(opens)]
+
+
+@pytest.mark.parametrize("labs", [[], ["slow", "slow"]])
+def test_a_workshop_of_no_lab_or_of_one_twice_is_refused(sqlite_room, labs):
+    with pytest.raises(UsageError, match="at least one lab"):
+        choose(sqlite_room, *labs)
+
+
+def test_an_extension_moves_the_solution_too(sqlite_room):
+    room = sqlite_room
+    person, _ = room.join()
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=100.0, solution_at=100.0)
+        extend(connection, person.id, "slow", 500.0, 0, 0.0)
+        assert load_rules(connection, "slow", person.id).solution_at == 500.0
+        assert load_rules(connection, "slow").solution_at == 100.0
+
+
+def test_moments_are_typed_in_the_instructors_time_zone():
+    assert iso(parse_moment("2026-07-01T09:00", "Europe/Zurich")) == "2026-07-01T07:00:00Z"
+    assert iso(parse_moment("2026-12-01T09:00", "Europe/Zurich")) == "2026-12-01T08:00:00Z"
+    assert iso(parse_moment("2026-12-01T09:00Z", "Europe/Zurich")) == "2026-12-01T09:00:00Z"
+    assert local(parse_moment("2026-12-01T09:00", "Asia/Tokyo"), "Asia/Tokyo") == "2026-12-01T09:00"
+    with pytest.raises(UsageError, match="not a time zone"):
+        parse_moment("2026-12-01T09:00", "Europe/Nowhere")
+
+
+@pytest.fixture
+def course(monkeypatch):
+    """The course as it is shipped."""
+    monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
+    load_labs.cache_clear()
+    return list(load_labs().values())
+
+
+def test_half_a_day_has_the_labs_that_fit_without_gaps(course):
+    sheet = make_run_sheet("half-day", course, NINE)
+    assert [entry.begins for entry in sheet.entries[1:]] == [e.ends for e in sheet.entries[:-1]]
+    assert sheet.entries[-1].ends - NINE <= timedelta(minutes=HALF_DAY_MIN)
+    assert sum(entry.title == "Break" for entry in sheet.entries) == 1
+    assert [*sheet.labs, *sheet.left_out] == [lab.slug for lab in course]
+    for times in sheet.labs.values():
+        assert times.opens < times.hints_at < times.due <= times.solution_at
+
+
+def test_six_weeks_have_every_lab_in_order_and_keep_their_hour(course):
+    sheet = make_run_sheet("six-weeks", course, NINE)
+    assert list(sheet.labs) == [lab.slug for lab in course]
+    assert {times.opens.hour for times in sheet.labs.values()} == {9}, "also in winter time"
+    weeks = {(times.opens.date() - NINE.date()).days // 7 for times in sheet.labs.values()}
+    assert weeks == set(range(6))
+
+
+def test_a_lab_too_long_for_half_a_day_is_refused(course):
+    spec = replace(course[0].spec, minutes=HALF_DAY_MIN)
+    with pytest.raises(UsageError, match="too long for half a day"):
+        make_run_sheet("half-day", [replace(course[0], spec=spec)], NINE)
+
+
+def test_a_run_sheet_can_be_put_in_force(sqlite_room):
+    sheet = make_run_sheet("half-day", list(load_labs().values())[:2], NINE)
+    with sqlite_room.cohort.database.writing() as connection:
+        use_run_sheet(connection, sheet, 0.0)
+        assert workshop_labs(connection) == list(sheet.labs)
+        for slug, times in sheet.labs.items():
+            assert load_rules(connection, slug).due == times.due.timestamp()
+
+
+def test_the_command_prints_the_sheet_in_the_cohorts_time_zone(sqlite_room):
+    with sqlite_room.cohort.database.writing() as connection:
+        change_settings(connection, timezone="Asia/Tokyo")
+    arguments = ["--start", "2026-11-30T09:00", "--folder", str(sqlite_room.cohort.folder), "--use"]
+    done = CliRunner().invoke(app, ["cohort", "runsheet", "half-day", *arguments])
+    assert "Monday, 30 November 2026, 09:00 (Asia/Tokyo)" in done.stdout
+    assert "| 09:00 | 09:20 | Welcome |" in done.stdout
+    with sqlite_room.cohort.database.reading() as connection:
+        first = workshop_labs(connection)[0]
+        assert iso(load_rules(connection, first).opens) == "2026-11-30T00:20:00Z"
