@@ -36,6 +36,7 @@ FLAGS = [
 ]
 KINDS = ("right", "wrong", "hostile", "slow", "gone")
 LEARNERS = 30
+SHEET = "plan=six-weeks&start=2026-11-30T09:00"
 
 
 @pytest.fixture
@@ -192,9 +193,8 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
     page.wait_for_selector("[data-histogram][data-ready]")
     look(page, "lab")
-    paths = ["settings", "grades", "grades/rules", f"people/{person}/grades/slow"]
-    paths += ["workshop", "workshop/runsheet?plan=six-weeks&start=2026-11-30T09:00"]
-    for path in (*paths, "me", "leaderboard", f"join/{code}"):
+    paths = ["settings", "workshop", f"workshop/runsheet?{SHEET}", "grades", "grades/rules"]
+    for path in (*paths, f"people/{person}/grades/slow", "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
         look(page, path.partition("?")[0].replace("/", "-"))
     page.goto(f"http://127.0.0.1:{port}/grades")
