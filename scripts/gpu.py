@@ -611,6 +611,7 @@ def grade(slug: str, what: str) -> dict[str, Any]:
         "reason": verdict.reason,
         "criteria": msgspec.to_builtins(criteria),
         "duration_s": verdict.duration_s,
+        "phases_s": verdict.seconds,
         "environment": verdict.environment,
     }
 

@@ -312,10 +312,12 @@ def test_a_submission_is_graded_by_what_proves_labs(gpu, monkeypatch, what, outc
         isolation={},
         started_at="",
         duration_s=1.0,
+        seconds={"imports": 0.6, "learner": 0.4},
     )
     monkeypatch.setattr("bottleneck_lab.course.proving.check", lambda *_: verdict)
     record = gpu.grade("resnet-latency", what)
     assert (not record["problems"], record["outcome"]) == (right, outcome)
+    assert record["phases_s"] == {"imports": 0.6, "learner": 0.4}
     json.dumps(record)
 
 
