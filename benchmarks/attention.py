@@ -38,16 +38,12 @@ VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 LENGTHS = (64, 129, 256, 511, 1024, 2048, 4096, 8192)
 WORK_FLOP = {"cpu": 0.6e9, "cuda": 4e12}
 # On a GPU: what is timed together; to keep it busy; of an array.
-LAUNCHES, LEAST_HEADS, MAX_ELEMENTS = (
-    128,
-    8,
-    1 << 26,
-)
+LAUNCHES = 128
+LEAST_HEADS = 8
+MAX_ELEMENTS = 1 << 26
 # A row is measured again while other programs keep more than this many cores busy.
-TRIES, QUIET_CORES = (
-    3,
-    0.1,
-)
+TRIES = 3
+QUIET_CORES = 0.1
 # PyTorch's own kernels, and its matrix products.
 AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -55,10 +51,8 @@ AVX2 = {
 }
 NO_AVX512 = "-mno-avx512f"  # the compiler's
 # On a CPU calls take seconds from this length on: few of them do, and one try.
-LONG, LONG_ROUNDS = (
-    4096,
-    3,
-)
+LONG = 4096
+LONG_ROUNDS = 3
 
 
 def load_module(path: Path, name: str):

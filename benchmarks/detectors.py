@@ -139,10 +139,8 @@ def read_shapes(folder: Path) -> Iterator[Shape]:
         begins = np.append(step_rows(timeline).start, np.iinfo(np.int64).max)
         if len(begins) > 1:
             at = np.searchsorted(begins, launched, side="right") - 1
-            rows, launched = (
-                rows[at == np.bincount(at[at >= 0]).argmax()],
-                launched[at == np.bincount(at[at >= 0]).argmax()],
-            )
+            rows = rows[at == np.bincount(at[at >= 0]).argmax()]
+            launched = launched[at == np.bincount(at[at >= 0]).argmax()]
         rows, launched = rows[:MOST_KERNELS], launched[:MOST_KERNELS]
         kernels = (device.end - device.start)[rows] / 1e3
         host = np.diff(launched, prepend=launched[0]) / 1e3
@@ -269,11 +267,9 @@ def recorded(folder: Path, repeats: int) -> Iterator[Case]:
 
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
-    table, few, rows = (
-        torch.randn(200_000, 16),
-        torch.randn(8),
-        torch.randint(0, 200_000, (120_000,)),
-    )
+    table = torch.randn(200_000, 16)
+    few = torch.randn(8)
+    rows = torch.randint(0, 200_000, (120_000,))
 
     def healthy(batch: torch.Tensor) -> None:
         model(batch).sum().backward()

@@ -64,10 +64,8 @@ def without_network():
     class Small(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv1, self.bn1 = (
-                torch.nn.Conv2d(3, 8, 7, 32, 3, bias=False),
-                torch.nn.BatchNorm2d(8),
-            )
+            self.conv1 = torch.nn.Conv2d(3, 8, 7, 32, 3, bias=False)
+            self.bn1 = torch.nn.BatchNorm2d(8)
             self.fc = torch.nn.Linear(8, 1000)
 
         def forward(self, image):

@@ -390,10 +390,8 @@ def _affordable(
 
 def page(checks: list[dict[str, Any]]) -> str:
     """docs/measured/verdict_reliability.md from the state."""
-    days, machines = (
-        sorted({line["at"][:10] for line in checks}),
-        Counter(line["machine"] for line in checks),
-    )
+    days = sorted({line["at"][:10] for line in checks})
+    machines = Counter(line["machine"] for line in checks)
     when = " to ".join(days[:1] + days[1:][-1:])
     out = [
         "# Whole checks of known speed",

@@ -537,10 +537,8 @@ def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
     )
     if len(marks) <= steps:
         return trace
-    begin, end = (
-        float(marks[0]["ts"]),
-        float(marks[steps - 1]["ts"]) + float(marks[steps - 1]["dur"]),
-    )
+    begin = float(marks[0]["ts"])
+    end = float(marks[steps - 1]["ts"]) + float(marks[steps - 1]["dur"])
     inside = [
         e for e in events if "ts" in e and begin <= float(e["ts"]) < end and not _on_device(e)
     ]

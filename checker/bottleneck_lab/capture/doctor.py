@@ -214,19 +214,15 @@ def probe_gpu() -> list[Requirement]:
         obstacles = [row for state in gpu_states() for row in list_obstacles(state)]
         return [Requirement("GPU", True, state, unlocks, "optional"), *obstacles, probe_counters()]
     if _WSL.exists():
-        state, remedy = (
-            "WSL2, but no device that this process may use",
-            "Install NVIDIA's driver in Windows, none inside WSL, then `wsl --update`.",
-        )
+        state = "WSL2, but no device that this process may use"
+        remedy = "Install NVIDIA's driver in Windows, none inside WSL, then `wsl --update`."
     elif version.exists():
-        state, remedy = (
-            "a driver, but no device that this process may use",
-            "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`.",
-        )
+        state = "a driver, but no device that this process may use"
+        remedy = "Check CUDA_VISIBLE_DEVICES and, in a container, `--gpus all`."
     else:
-        state, remedy = (
-            "none",
-            "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do.",
+        state = "none"
+        remedy = (
+            "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do."
         )
     return [Requirement("GPU", False, state, unlocks, "optional", remedy)]
 

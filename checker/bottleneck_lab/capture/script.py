@@ -116,10 +116,8 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         ) as profiler:
             steps.moved = profiler.step if plan else None
             if own and plan:
-                steps.before, steps.recorded = (
-                    options.schedule["wait"] + options.schedule["warmup"],
-                    own.start,
-                )
+                steps.before = options.schedule["wait"] + options.schedule["warmup"]
+                steps.recorded = own.start
             elif own:
                 own.start()
             yield steps

@@ -199,10 +199,8 @@ def _active_lanes(metrics: Metrics) -> float | None:
     return 100 * lanes / 32
 
 
-_COURSE, _OWN = (
-    "the course's thresholds",
-    "arithmetic: what a request, a pass or a warp can do at best",
-)
+_COURSE = "the course's thresholds"
+_OWN = "arithmetic: what a request, a pass or a warp can do at best"
 _SHARE = ".pct_of_peak_sustained_elapsed"
 RULES = (
     Rule(
@@ -437,11 +435,9 @@ def _barriers(kernel: KernelFigures) -> Target | None:
 
 
 def _arithmetic(kernel: KernelFigures) -> Target | None:
-    share, sm, lanes = (
-        kernel.stalls.get("arithmetic", 0.0),
-        kernel.figure("sm"),
-        kernel.figure("lanes"),
-    )
+    share = kernel.stalls.get("arithmetic", 0.0)
+    sm = kernel.figure("sm")
+    lanes = kernel.figure("lanes")
     if share < WORTHWHILE:
         return None
     waited = f"Warps wait {share:.0%} of the time for arithmetic"

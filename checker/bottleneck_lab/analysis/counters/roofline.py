@@ -91,10 +91,8 @@ def place(
             f"a kernel needs positive time and traffic, not {seconds} s and {moved_bytes} bytes"
         )
     intensity = flop / moved_bytes
-    compute, memory = (
-        flop / seconds / machine.flops[precision],
-        moved_bytes / seconds / machine.bytes_per_s,
-    )
+    compute = flop / seconds / machine.flops[precision]
+    memory = moved_bytes / seconds / machine.bytes_per_s
     memory_side = intensity < machine.balance(precision)
     share = memory if memory_side else compute
     bound: Literal["compute-bound", "memory-bound", "latency-bound"] = (

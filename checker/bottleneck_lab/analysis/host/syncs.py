@@ -93,10 +93,8 @@ class _Work:
         """
         times: Counter[tuple[int, int]] = Counter()
         for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
-            low, high = (
-                np.searchsorted(self._end, begin, side="right"),
-                np.searchsorted(self._start, finish),
-            )
+            low = np.searchsorted(self._end, begin, side="right")
+            high = np.searchsorted(self._start, finish)
             shared = np.minimum(self._end[low:high], finish) - np.maximum(
                 self._start[low:high], begin
             )

@@ -283,10 +283,8 @@ def find_holders(
     held, at_peak = lives.by_line(last, width), lives.by_line(peak if count else last, width)
     blocks = np.bincount(lives.line[lives.end >= count], minlength=width)
     recorded = lives.line[: len(lives.freed)]
-    allocated, freed = (
-        np.bincount(recorded, minlength=width),
-        np.bincount(recorded[lives.freed], minlength=width),
-    )
+    allocated = np.bincount(recorded, minlength=width)
+    freed = np.bincount(recorded[lives.freed], minlength=width)
     rising, growth = (np.diff(over_time, axis=0) > 0).mean(axis=0), held - over_time[0]
     return [
         Holder(

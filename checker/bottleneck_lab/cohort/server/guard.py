@@ -93,12 +93,10 @@ class Needs:
         return session
 
 
-OPEN, LEARNER, ASSISTANT, INSTRUCTOR = (
-    Needs(None),
-    Needs("learner"),
-    Needs("assistant"),
-    Needs("instructor"),
-)
+OPEN = Needs(None)
+LEARNER = Needs("learner")
+ASSISTANT = Needs("assistant")
+INSTRUCTOR = Needs("instructor")
 
 AsAnybody = Annotated[Session | None, Depends(OPEN)]
 AsLearner = Annotated[Session, Depends(LEARNER)]

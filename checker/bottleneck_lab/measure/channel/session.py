@@ -163,7 +163,12 @@ class Session:
 
     def failed(self, message: Failed, doing: str) -> LearnerFault | VerifierFault:
         """Return the exception for a worker that reports one of its own."""
-        return self.fault(_reason(message), f"{doing}: {printable(message.text[:MAX_TEXT])}")
+        # A lab's binding may refuse the learner's code for these reasons, by an exception's
+        # `reason`; anything else is a crash. "tampered" is for the verifier alone to find.
+        reason = "crashed"
+        if message.reason in ("forbidden call", "does not compile", "wrong output"):
+            reason = message.reason
+        return self.fault(reason, f"{doing}: {printable(message.text[:MAX_TEXT])}")
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
         """Return the exception that blames the owner of this worker."""
@@ -182,20 +187,15 @@ class Session:
 
     def gone(self, doing: str) -> LearnerFault | VerifierFault:
         """Return the exception for a worker that is gone."""
-        return self.fault(
-            "crashed", f"{doing}: the process {self._ending()}. {self._last_words()}".strip()
-        )
-
-    def _ending(self) -> str:
+        # Its channel closes a moment before the supervisor has ended and knows the exit status.
         for _ in range(100):
             if self.worker.process.poll() is not None:
                 break
             time.sleep(0.02)
-        return self.worker.ending()
-
-    def _last_words(self) -> str:
-        lines = self.worker.log_tail().strip().splitlines()
-        return f"It last printed: {lines[-1][:300]}" if lines else ""
+        detail = f"{doing}: the process {self.worker.ending()}."
+        if lines := self.worker.log_tail().strip().splitlines():
+            detail += f" It last printed: {lines[-1][:300]}"
+        return self.fault("crashed", detail)
 
     def _stuck(self) -> str:
         if "T" in self.worker.states():
@@ -368,12 +368,3 @@ def start_worker(
         )
     context.isolation.update(worker.isolation)
     return worker
-
-
-def _reason(failed: Failed) -> str:
-    """Return the reason of a FAIL for an exception that a worker reports."""
-    # A lab's binding may refuse the learner's code for these reasons, by an exception's `reason`;
-    # anything else is a crash. "tampered" is for the verifier alone to find.
-    if failed.reason in ("forbidden call", "does not compile", "wrong output"):
-        return failed.reason
-    return "crashed"

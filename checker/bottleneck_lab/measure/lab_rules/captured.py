@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import Lab
@@ -16,41 +16,37 @@ COSTLY = 1.2
 
 def captured(lab: Lab, summary: Summary) -> list[str]:
     """Return where a capture of the starter contradicts lab.toml, one sentence each."""
+    sentences = list(_taught(lab, summary))
+    ids = [finding.id for finding in summary.findings]
+    for number, hint in enumerate(lab.spec.hints):
+        if hint.finding is not None and hint.finding not in ids:
+            sentences.append(
+                f"{at(lab, 'hints', number)}: the capture has no finding `{hint.finding}` for its"
+                f" evidence; it shows {', '.join(ids) or 'none'}."
+            )
     figures = figures_of(summary)
-    return [*_taught(lab, summary), *_evidence(lab, summary), *_figures(lab, figures)]
+    for number, question in enumerate(lab.spec.questions):
+        for figure in filter(None, (question.from_capture, question.shows)):
+            if figure not in figures:
+                problem = f"{at(lab, 'questions', number)}: the capture has no figure `{figure}`"
+                sentences.append(unknown(problem, figure, list(figures)))
+    return sentences
 
 
 def _taught(lab: Lab, summary: Summary) -> Iterator[str]:
+    """Yield that the costliest finding is not the one that lab.toml names."""
     costliest = summary.findings[0] if summary.findings else None
-    shown = (
-        f"`{costliest.id}` ({costliest.expected_gain_ratio:.2f}x)" if costliest else "none at all"
-    )
+    shown = "none at all"
+    if costliest:
+        shown = f"`{costliest.id}` ({costliest.expected_gain_ratio:.2f}x)"
     if lab.spec.taught and (costliest is None or costliest.id != lab.spec.taught):
         yield (
             f"{at(lab, 'taught')}: the costliest finding of the capture is {shown}, not"
             f" `{lab.spec.taught}`."
         )
+    # A lab whose kind asks the questions itself teaches no finding of a capture.
     missing = costliest is not None and costliest.expected_gain_ratio > COSTLY
     if not lab.spec.taught and missing and not asked_by_kind(lab):
         yield (
             f"{at(lab)}: the costliest finding of the capture is {shown}, and `taught` names none."
         )
-
-
-def _evidence(lab: Lab, summary: Summary) -> Iterator[str]:
-    ids = [finding.id for finding in summary.findings]
-    for number, hint in enumerate(lab.spec.hints):
-        if hint.finding is not None and hint.finding not in ids:
-            shows = f"it shows {', '.join(ids)}" if ids else "it shows none"
-            yield (
-                f"{at(lab, 'hints', number)}: the capture has no finding `{hint.finding}` for its"
-                f" evidence; {shows}."
-            )
-
-
-def _figures(lab: Lab, figures: Mapping[str, float]) -> Iterator[str]:
-    for number, question in enumerate(lab.spec.questions):
-        for figure in filter(None, (question.from_capture, question.shows)):
-            if figure not in figures:
-                problem = f"{at(lab, 'questions', number)}: the capture has no figure `{figure}`"
-                yield unknown(problem, figure, list(figures))

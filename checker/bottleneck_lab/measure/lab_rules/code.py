@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bottleneck_lab.catalog import Lab, files_below
@@ -88,26 +88,17 @@ def raised_at(error: BaseException, folder: Path) -> str:
 
 
 def _uncallable(defined: Mapping[str, object], calls: Mapping[str, int]) -> Iterator[str]:
-    for name, arguments in calls.items():
+    for name, count in calls.items():
         function = defined.get(name)
+        arguments = f"{count} argument{'s' * (count != 1)}"
         if not callable(function):
-            yield (
-                f"`{name}` is missing; it is called with {arguments}"
-                f" argument{'s' * (arguments != 1)}."
-            )
-        elif not _takes(function, arguments):
-            yield (
-                f"`{name}` is called with {arguments} argument{'s' * (arguments != 1)}, and takes"
-                f" {inspect.signature(function)}."
-            )
-
-
-def _takes(function: Callable[..., object], arguments: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(arguments))
-    except TypeError:
-        return False
-    return True
+            yield f"`{name}` is missing; it is called with {arguments}."
+            continue
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            yield f"`{name}` is called with {arguments}, and takes {signature}."
 
 
 def _unread_settings(lab: Lab) -> Iterator[str]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
-from bottleneck_lab.catalog import CriterionSpec, HintSpec, Lab, QuestionSpec, TextSpec
+from bottleneck_lab.catalog import HintSpec, Lab, QuestionSpec, TextSpec
 from bottleneck_lab.declared import Keys, load_declared, position, unknown
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.diagnosis import FIGURES, problem
@@ -30,17 +30,16 @@ def criteria(lab: Lab) -> Iterator[str]:
     """Yield targets without a figure, and texts with an unknown placeholder."""
     for device, spec in lab.spec.devices.items():
         for number, criterion in enumerate(spec.criteria):
-            keys: Keys = ("devices", device, "criteria", number)
-            yield from (f"{at(lab, *keys)}: {problem}" for problem in _criterion(criterion))
-
-
-def _criterion(criterion: CriterionSpec) -> Iterator[str]:
-    if criterion.kind == "target" and criterion.target is None:
-        yield f"the criterion {criterion.id} has no target."
-    yield from _placeholders(criterion.text, ["target"] if criterion.target is not None else [])
+            where = at(lab, "devices", device, "criteria", number)
+            has_target = criterion.target is not None
+            if criterion.kind == "target" and not has_target:
+                yield f"{where}: the criterion {criterion.id} has no target."
+            for sentence in _placeholders(criterion.text, ["target"] if has_target else []):
+                yield f"{where}: {sentence}"
 
 
 def _placeholders(text: str, filled: list[str]) -> Iterator[str]:
+    """Yield every placeholder of the text that is not among those filled in."""
     for name in _PLACEHOLDER.findall(text):
         if name not in filled:
             problem_ = f"the text has `{{{name}}}`, which is not filled in here"
@@ -48,7 +47,7 @@ def _placeholders(text: str, filled: list[str]) -> Iterator[str]:
 
 
 def hints(lab: Lab) -> Iterator[str]:
-    """Yield a hint with a finding shows its evidence, and no other does."""
+    """Yield hints that name a finding without showing its evidence, or the other way round."""
     if not lab.spec.hints:
         yield "The lab has no hints."
     for number, hint in enumerate(lab.spec.hints):
@@ -73,8 +72,8 @@ def _hint(hint: HintSpec) -> Iterator[str]:
 
 
 def translations(lab: Lab) -> Iterator[str]:
-    """Yield every lab.<language>.toml fits the lab: as many hints with the same placeholders, and
-    questions and criteria that there are.
+    """Yield where a lab.<language>.toml does not fit the lab: it needs as many hints, the same
+    placeholders, and only questions and criteria that there are.
     """
     for path in sorted(lab.path.glob("lab.*.toml")):
         try:
@@ -112,7 +111,7 @@ def _mistranslated(lab: Lab, text: TextSpec) -> Iterator[tuple[Keys, str]]:
 
 
 def taught(lab: Lab) -> Iterator[str]:
-    """Yield some detector reports what the lab teaches."""
+    """Yield that no detector reports what the lab teaches."""
     if lab.spec.taught not in ("", *FINDING_IDS):
         problem = unknown(f"no detector reports `{lab.spec.taught}`", lab.spec.taught, FINDING_IDS)
         yield f"{at(lab, 'taught')}: {problem}"
@@ -169,7 +168,10 @@ def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object)
     )
     if question.ceiling_of is not None and question.ceiling_of not in ids:
         yield unknown(f"{question.id}: `ceiling_of` names no question", question.ceiling_of, ids)
-    wrong = problem(question, solved) or _refused(question, solved)
+    wrong = problem(question, solved)
+    has_patterns = question.type == "text" and question.accept
+    if not wrong and has_patterns and not question.accepts(str(solved)):
+        wrong = "it matches none of the patterns in `accept`."
     if wrong and question.type != "interval":  # a stretch is of the learner's own capture
         yield f"the solution's answer to {question.id}: {wrong}"
     if problem(question, shipped) is None and question.type == "choice":
@@ -209,12 +211,3 @@ def _marks(lab: Lab, range_: str) -> bool:
         if (lab.path / name).is_file()
     ]
     return any(f'"{range_}"' in text or f"'{range_}'" in text for text in texts)
-
-
-def _refused(question: QuestionSpec, solved: object) -> str | None:
-    """Return why the lab's own patterns refuse the solution's words."""
-    if question.type != "text" or not question.accept or not isinstance(solved, str):
-        return None
-    if question.accepts(solved):
-        return None
-    return "it matches none of the patterns in `accept`."

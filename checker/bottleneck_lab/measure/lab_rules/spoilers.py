@@ -30,8 +30,15 @@ def spoilers(lab: Lab) -> Iterator[str]:
     }
     for where, text in texts.items():
         yield from (f"{where} names the cause: '{name}'." for name in names if _says(text, name))
-    for name in lab.spec.files:
-        yield from _told_by_code(lab.path / name, (*names, *ANNOUNCED))
+    # In Python only what is for readers counts: names, comments and docstrings, not the words of a
+    # message.
+    for path in (lab.path / file for file in lab.spec.files if file.endswith(".py")):
+        for line, text in _for_readers(_read(path)):
+            yield from (
+                f"{path}, line {line} tells the cause: '{name}'."
+                for name in (*names, *ANNOUNCED)
+                if _says(text, name)
+            )
 
 
 def _names_of_the_cause(lab: Lab) -> list[str]:
@@ -52,24 +59,11 @@ def _names_of_the_cause(lab: Lab) -> list[str]:
     return sorted(cause for cause in {lab.spec.taught, *right} if cause and len(cause.split()) <= 2)
 
 
-def _told_by_code(path: Path, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield where a source file names the cause."""
-    # In Python only what is for readers counts: names, comments and docstrings, not the words of a
-    # message.
-    if path.suffix != ".py":
-        return
-    for line, text in _for_readers(_read(path)):
-        yield from (
-            f"{path}, line {line} tells the cause: '{name}'." for name in names if _says(text, name)
-        )
-
-
 def _for_readers(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the names, comments and docstrings of Python code, each with its line."""
     try:
-        tree, tokens = (
-            ast.parse(source),
-            list(tokenize.generate_tokens(io.StringIO(source).readline)),
-        )
+        tree = ast.parse(source)
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (SyntaxError, tokenize.TokenError):  # another rule reports it
         return
     yield from (

@@ -98,7 +98,14 @@ def namespaces() -> list[str]:
     processes, network and the rest, and fresh /proc and /dev.
     """
     path = str(bubblewrap())
-    return [path, *_NAMESPACES, *_no_namespaces_below(path), *_MOUNTS]
+    # What runs in the sandbox must not make another one, in which it would be root. Bubblewrap
+    # before 0.8 does not know the option.
+    none_below = ["--disable-userns"]
+    try:
+        _try(path, *none_below)
+    except subprocess.SubprocessError:
+        none_below = []
+    return [path, *_NAMESPACES, *none_below, *_MOUNTS]
 
 
 @cache
@@ -114,17 +121,6 @@ def lets_ranks_part() -> bool:
     except subprocess.SubprocessError:
         return False
     return True
-
-
-def _no_namespaces_below(path: str) -> list[str]:
-    """Return the option that keeps what runs in the sandbox from making another one, in which it
-    would be root; since bubblewrap 0.8.
-    """
-    try:
-        _try(path, "--disable-userns")
-    except subprocess.SubprocessError:
-        return []
-    return ["--disable-userns"]
 
 
 def _try(path: str, *options: str, command: tuple[str, ...] = ("true",)) -> None:

@@ -20,26 +20,19 @@ _AT_ONCE, _AGAIN_S = 50, 0.0005
 """Looks at whether a group is frozen, one after the other and then seconds apart."""
 
 
-def _mount() -> Path | None:
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        if right.startswith("cgroup2 "):
-            return Path(left.split()[4])
-    return None
-
-
 def own_group() -> Path | None:
     """Return the control group (v2) of this process; None if none is mounted."""
     try:
-        mount = _mount()
-        path = next(
-            line[3:]
-            for line in Path("/proc/self/cgroup").read_text().splitlines()
-            if line.startswith("0::")
-        )
+        # Behind " - " stands the type of the file system, in the fifth field where it is mounted
+        # (proc(5), "mountinfo").
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        mount = next(line.split()[4] for line in mounts if " - cgroup2 " in line)
+        # Version 2 is hierarchy 0 and names no controllers (cgroups(7), "/proc files").
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        path = next(line[3:] for line in groups if line.startswith("0::"))
     except (OSError, StopIteration):
         return None
-    return mount / path.lstrip("/") if mount else None
+    return Path(mount) / path.lstrip("/")
 
 
 def take_charge() -> None:
@@ -54,8 +47,10 @@ def take_charge() -> None:
         return
     with contextlib.suppress(OSError):
         inside = (own / "cgroup.procs").read_text().split()
+        this = psutil.Process()
+        family = (this, *this.parents(), *this.children(recursive=True))
         # Somebody else's programs are not moved about.
-        if not {int(pid) for pid in inside} <= _family():
+        if not {int(pid) for pid in inside} <= {process.pid for process in family}:
             return
         (own / _OURS).mkdir(exist_ok=True)
         for pid in inside:
@@ -116,12 +111,6 @@ def _parent_of_groups() -> Path | None:
     """
     own = own_group()
     return own.parent if own is not None and own.name == _OURS else own
-
-
-def _family() -> set[int]:
-    """Return the numbers of this process, of its ancestors and of its descendants."""
-    this = psutil.Process()
-    return {process.pid for process in (this, *this.parents(), *this.children(recursive=True))}
 
 
 class Cgroup:

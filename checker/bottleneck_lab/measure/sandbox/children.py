@@ -105,12 +105,10 @@ def stream(
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
     """Yield a process's output as text, line by line, until nobody holds it open."""
     assert process.stdout is not None
-    text, begun = (
-        io.IncrementalNewlineDecoder(
-            codecs.getincrementaldecoder("utf-8")("replace"), translate=True
-        ),
-        "",
+    text = io.IncrementalNewlineDecoder(
+        codecs.getincrementaldecoder("utf-8")("replace"), translate=True
     )
+    begun = ""  # a line whose end has not come yet
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         data = b"any"

@@ -71,21 +71,15 @@ class Signals:
                 os.killpg(self._group, number)
 
     def _at_rest(self) -> bool:
+        members = []
         with contextlib.suppress(psutil.NoSuchProcess):
-            members = [
-                child
-                for child in self._supervisor.children(recursive=True)
-                if self._is_member(child.pid)
-            ]
-            return {
-                status.rpartition(")")[2].split()[0] for _, status in of_threads(members, "stat")
-            } <= _AT_REST
-        return True
-
-    def _is_member(self, pid: int) -> bool:
-        with contextlib.suppress(ProcessLookupError):
-            return os.getpgid(pid) == self._group
-        return False
+            for child in self._supervisor.children(recursive=True):
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getpgid(child.pid) == self._group:
+                        members.append(child)
+        # The state follows the name, which the process chose and may itself hold a bracket.
+        states = {status.rpartition(")")[2].split()[0] for _, status in of_threads(members, "stat")}
+        return states <= _AT_REST
 
 
 def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[tuple[int, str]]:

@@ -127,13 +127,6 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _end_supervisor(pid: int) -> None:
-    end = time.monotonic() + SUPERVISOR_S
-    while _runs(pid) and time.monotonic() < end:
-        time.sleep(0.01)
-    _kill(pid)
-
-
 def _clear_group(group: Path) -> None:
     with contextlib.suppress(OSError):
         (group / "cgroup.kill").write_text("1")
@@ -176,16 +169,21 @@ def _clean(remembered: list[list[str]]) -> None:
             _kill(int(name))
     for what, name in remembered:
         if what == "supervisor":
-            _end_supervisor(int(name))
+            # Its lifeline was cut when the verifier died, so it is ending its worker.
+            end = time.monotonic() + SUPERVISOR_S
+            while _runs(int(name)) and time.monotonic() < end:
+                time.sleep(0.01)
+            _kill(int(name))
     for what, name in remembered:
         if what == "folder":
             _remove_folder(name)
 
 
 def main() -> None:
-    """Read what to remember until the verifier is gone, then removes it: groups, processes,
+    """Read what to remember until the verifier is gone, then remove it: groups, processes,
     folders.
     """
+    # Ctrl-C ends the whole foreground group; the janitor must outlive the verifier.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     remembered: list[list[str]] = []
     for line in sys.stdin:

@@ -93,33 +93,24 @@ class Watch:
         self._looked = time.monotonic()
         if self._looked - self._began - self._paused_s > self._limits.total_s:
             return Exceeded("timed out", f"ran longer than {self._limits.total_s:.0f} s in all")
-        words = self._too_many() or self._too_much_memory() or self._too_much_on_disk()
-        return Exceeded("crashed", words) if words else None
-
-    def _too_many(self) -> str | None:
         tree, threads = self._tree(), 0
+        pids = [process.pid for process in tree]
         for process in tree:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 threads += process.num_threads()
-        many = len(tree) > self._limits.processes or threads > 8 * self._limits.processes
-        if many:
-            return f"started more than {self._limits.processes} processes"
-        return None
-
-    def _too_much_memory(self) -> str | None:
+        # A process's threads cost the kernel about as much as processes do, but libraries start one
+        # a core.
+        if len(tree) > self._limits.processes or threads > 8 * self._limits.processes:
+            return Exceeded("crashed", f"started more than {self._limits.processes} processes")
         most = self._limits.memory_bytes
-        held = self._memory_bytes() if self._memory_bytes else _memory_bytes(self._pids(), most)
+        held = self._memory_bytes() if self._memory_bytes else _memory_bytes(pids, most)
         if held > most:
-            return f"used more than {most / (1 << 30):.3g} GiB of memory"
+            return Exceeded("crashed", f"used more than {most / (1 << 30):.3g} GiB of memory")
+        # What has no name any more takes room on the disk all the same.
+        nameless = nameless_bytes(pids, in_memory=False)
+        if litter := too_much_below(self._scratch, self._limits.scratch_bytes, nameless):
+            return Exceeded("crashed", f"wrote {litter}")
         return None
-
-    def _too_much_on_disk(self) -> str | None:
-        nameless = nameless_bytes(self._pids(), in_memory=False)
-        litter = too_much_below(self._scratch, self._limits.scratch_bytes, nameless)
-        return f"wrote {litter}" if litter else None
-
-    def _pids(self) -> list[int]:
-        return [process.pid for process in self._tree()]
 
 
 def set_limits(limits: Limits) -> None:
@@ -127,10 +118,7 @@ def set_limits(limits: Limits) -> None:
     for what, value in (
         (resource.RLIMIT_CPU, limits.cpu_s),
         # Counts reserved memory too; what is really used is watched.
-        (
-            resource.RLIMIT_DATA,
-            2 * limits.memory_bytes,
-        ),
+        (resource.RLIMIT_DATA, 2 * limits.memory_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),
@@ -165,21 +153,11 @@ def _summed(
     for pid in pids:
         with contextlib.suppress(OSError):
             try:
-                text, wanted = (
-                    Path(f"/proc/{pid}/{file}").read_text(errors="replace"),
-                    (
-                        own,
-                        shared,
-                    ),
-                )
+                text = Path(f"/proc/{pid}/{file}").read_text(errors="replace")
+                wanted = own, shared
             except PermissionError:  # PR_SET_DUMPABLE
-                text, wanted = (
-                    Path(f"/proc/{pid}/status").read_text(errors="replace"),
-                    (
-                        ("RssAnon",),
-                        ("RssShmem",),
-                    ),
-                )
+                text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+                wanted = ("RssAnon",), ("RssShmem",)
             for at, fields in enumerate(wanted):
                 total[at] += sum(_field_bytes(text, name) for name in fields)
     return total[0], total[1]
@@ -238,8 +216,11 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
                         return f"more than {MAX_FILES:,} files"
                     if entry.is_dir(follow_symlinks=False):
                         folders.append((entry.path, depth + 1))
-                    else:
-                        total += _taken_bytes(entry)
+                        continue
+                    with contextlib.suppress(FileNotFoundError):  # it has been removed meanwhile
+                        status = entry.stat(follow_symlinks=False)
+                        # The length, or the blocks where more was preallocated.
+                        total += max(status.st_size, status.st_blocks * 512)
         except PermissionError:
             return "folders that cannot be read"
         except OSError as error:
@@ -249,14 +230,3 @@ def too_much_below(root: Path, most_bytes: int, besides: int = 0) -> str | None:
     if total > most_bytes:
         return f"more than {most_bytes / (1 << 30):.3g} GiB"
     return None
-
-
-def _taken_bytes(entry: os.DirEntry[str]) -> int:
-    """Return bytes that a file takes: its length, or its blocks where more was preallocated. 0 if
-    it has been removed.
-    """
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return 0
-    return max(status.st_size, status.st_blocks * 512)

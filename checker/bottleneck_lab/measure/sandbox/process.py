@@ -89,15 +89,6 @@ def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str,
     }
 
 
-def _clock_s(pid: int) -> float:
-    """Return CPU seconds of a process, to the nanosecond where /proc has hundredths. Raises OSError
-    when there is no such process.
-
-    Its clock as clock_getcpuclockid(3) numbers it.
-    """
-    return time.clock_gettime(~pid << 3 | 2)
-
-
 def python_module(name: str, *arguments: str) -> list[str]:
     """Return the command line of a module in an isolated interpreter."""
     return [sys.executable, "-I", "-u", "-m", name, *arguments]
@@ -139,7 +130,7 @@ class Worker:
         environment = worker_environment(paths, threads, bound=bound, gpu=gpu)
         confine = _confinement(limits, self._cgroup, cores, network=network)
         self.process = self._launch(command, environment, confine, pass_fds)
-        # One may be made, but not used.
+        # Some machines let a group be made, but no process be moved into it.
         if self._cgroup is not None and not self._cgroup.populated():
             self._cgroup.remove()
             self._cgroup = None
@@ -222,7 +213,10 @@ class Worker:
                 total += times.children_user + times.children_system
                 if bubblewrap() and process.ppid() in ours and len(ours) < _HOLDERS:
                     ours.add(process.pid)
-                total += _clock_s(process.pid) if process.pid not in ours else 0.0
+                if process.pid not in ours:
+                    # A process's own clock, as clock_getcpuclockid(3) numbers it, counts ns; /proc
+                    # has hundredths of a second.
+                    total += time.clock_gettime(~process.pid << 3 | 2)
         return total
 
     def waiting(self) -> Waiting:
@@ -240,7 +234,11 @@ class Worker:
         code = self.process.poll()
         if code is None:
             return "is still running"
-        code = code - 256 if code > 192 else (128 - code if 128 < code <= 192 else code)
+        # A signal N is 128 + N as a shell reports it, and -N as Python does, here in eight bits.
+        if code > 192:
+            code -= 256
+        elif code > 128:
+            code = 128 - code
         if code >= 0:
             return f"exited with status {code}"
         try:

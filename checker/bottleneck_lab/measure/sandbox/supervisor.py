@@ -33,45 +33,27 @@ def _processes() -> Iterator[tuple[int, int]]:
             continue
 
 
-def _descendants() -> set[int]:
-    """Return all processes below this one, zombies too."""
-    # One reading of /proc, then a generation at a time: psutil would be another import to wait for.
-    parents, below, new = dict(_processes()), set[int](), {os.getpid()}
-    while new := {pid for pid, parent in parents.items() if parent in new} - below:
-        below |= new
-    return below
-
-
-def _kill(pid: int) -> None:
-    """Kill a process, unless it is gone."""
-    try:  # noqa: SIM105 - no contextlib
-        os.kill(pid, _SIGKILL)
-    except OSError:
-        pass
-
-
 def end_all() -> None:
     """Kill everything below this process, again and again, until the kernel says that it has no
     child: orphans become its own.
     """
     while True:
-        for pid in _descendants():
-            _kill(pid)
+        # One reading of /proc, then a generation at a time: psutil would be another import to wait
+        # for.
+        parents, below, new = dict(_processes()), set[int](), {os.getpid()}
+        while new := {pid for pid, parent in parents.items() if parent in new} - below:
+            below |= new
+        for pid in below:
+            try:  # noqa: SIM105 - no contextlib
+                os.kill(pid, _SIGKILL)
+            except OSError:  # it has ended meanwhile
+                pass
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
         time.sleep(0.001)
-
-
-def _leave(group: str) -> None:
-    """Leave the worker's control group, which is stopped, limited and charged."""
-    try:
-        with open(f"{group}/../cgroup.procs", "w") as file:  # noqa: PTH123 - no pathlib
-            file.write("0")
-    except OSError:
-        pass
 
 
 def _watch(worker: int, lifeline: int) -> int:
@@ -100,7 +82,13 @@ def main() -> None:
     os.set_inheritable(lifeline, False)
     worker = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigdef=_IGNORED)
     if group:
-        _leave(group)
+        # The worker stays in its control group, which is stopped, limited and charged; this
+        # process, which must end it, does not.
+        try:
+            with open(f"{group}/../cgroup.procs", "w") as file:  # noqa: PTH123 - no pathlib
+                file.write("0")
+        except OSError:
+            pass
     # The worker's ends of its channels: while they are open here, the verifier would not hear that
     # it has closed them.
     os.closerange(3, lifeline)

@@ -13,7 +13,7 @@ import argparse
 import contextlib
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -108,14 +108,23 @@ class Engine:
         """Return an operator's result, and the numbers of the tensors that it was given, by their
         identity.
         """
-        function = _operator(name, overload)
+        if name in REFUSED or name.startswith("_cuda"):
+            raise LookupError(f"aten::{name} is not available on the virtual GPU")
+        try:
+            function = getattr(getattr(aten, name), overload)
+        except AttributeError:
+            raise LookupError(f"aten::{name}.{overload} is unknown") from None
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
         result, flops, waits = _run(function, args, kwargs)
         self._account(function, (args, kwargs), result, flops, line, waits=waits)
-        self._follow(given.values(), line)
+        # An operator may have given its `out=` a larger storage. Where the device has no room for
+        # that, the tensor is gone.
+        for number in given.values():
+            if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
+                self._hold(number, self._release(number, self.clock.host_us, line), line)
         return result, given
 
     def upload(
@@ -267,15 +276,6 @@ class Engine:
         self._record(at_us, storage, before, line)
         return self._tensors.pop(number)
 
-    def _follow(self, numbers: Iterable[int], line: str) -> None:
-        """Charge the memory's books where an operator has given its `out=` a larger storage.
-
-        Raises OutOfMemory where the device has no room for that; the tensor is then gone.
-        """
-        for number in numbers:
-            if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
-                self._hold(number, self._release(number, self.clock.host_us, line), line)
-
     def _account(
         self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool
     ) -> None:
@@ -298,15 +298,6 @@ class Engine:
 
 def _seed(seed: int) -> None:
     torch.manual_seed(seed)  # it returns its generator, which has no form on the wire
-
-
-def _operator(name: str, overload: str) -> Any:
-    if name in REFUSED or name.startswith("_cuda"):
-        raise LookupError(f"aten::{name} is not available on the virtual GPU")
-    try:
-        return getattr(getattr(aten, name), overload)
-    except AttributeError:
-        raise LookupError(f"aten::{name}.{overload} is unknown") from None
 
 
 def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
@@ -381,8 +372,8 @@ class Server:
         self._failed: list[Any] | None = None
 
     def serve(self) -> None:
-        """Say that it is there, then answers. Returns when the owner is gone, in the middle of an
-        answer too: so a capture ends that is stopped.
+        """Say that it is there, then answer until the owner is gone, even in the middle of an
+        answer: a capture that is stopped ends this way.
         """
         with contextlib.suppress(EOFError, OSError):
             self._owner.send(b"")
@@ -397,40 +388,34 @@ class Server:
     def _answer_program(self) -> bool:
         """Answer the calls that have come; False when the program is gone or speaks no protocol:
         nothing more is read of it.
+
+        An answer is `[True, result, copies that have arrived, bytes that are free]`, or `[False,
+        kind, words]` of what went wrong with the call or one before.
         """
         try:
             self._program.read()
             while (body := self._program.come()) is not None:
                 name, released, collections, *args = decode(body)
                 self._engine.let_go(released, collections)
-                if name == "launch":
-                    self._failed = self._failed or self._launch(args)
-                else:
-                    self._program.send(encode(self._answer(self._calls[name], args)))
+                if name != "launch":
+                    function = self._calls[name]
+                    failed, self._failed = self._failed, None
+                    answer = failed or _attempt(function, args)
+                    if answer[0]:
+                        answer += [self._engine.arrived(), self._engine.memory.free_bytes]
+                    self._program.send(encode(answer))
+                elif not self._failed:
+                    # Nobody waits for a launch. As on a GPU, what goes wrong with one is the answer
+                    # to the next call, and nothing is launched until then.
+                    answer = _attempt(self._engine.launch, args)
+                    if not answer[0]:
+                        if len(args) > 4:
+                            answer[2] += f" (launched at {args[4]})"
+                        self._failed = answer
         except (EOFError, OSError, Malformed, TypeError, KeyError, ValueError):
             self._program.sock.close()
             return False
         return True
-
-    def _launch(self, args: list[Any]) -> list[Any] | None:
-        """Run an operator that nobody waits for. What goes wrong with it is told in answer to the
-        next call, as a GPU does.
-        """
-        answer = _attempt(self._engine.launch, args)
-        if answer[0]:
-            return None
-        _, kind, words = answer
-        return [False, kind, f"{words} (launched at {args[4]})" if len(args) > 4 else words]
-
-    def _answer(self, function: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """Return `[True, result, copies that have arrived, bytes that are free]`, or `[False, kind,
-        words]` of what went wrong with the call or one before.
-        """
-        failed, self._failed = self._failed, None
-        answer = failed or _attempt(function, args)
-        if answer[0]:
-            return [*answer, self._engine.arrived(), self._engine.memory.free_bytes]
-        return answer
 
     def _answer_owner(self, body: bytes) -> None:
         """Open the books of a run, or close and send them."""

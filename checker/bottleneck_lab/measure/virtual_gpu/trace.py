@@ -89,8 +89,10 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
             if span.name.startswith("copy"):
                 name = "cudaMemcpyAsync"
             if span.kind != "pin":
+                # A wait is called "wait for NAME", a copy "copy h2d" or the like.
+                operator = "copy_" if "copy" in span.name else span.name.split()[-1]
                 yield emulated_row(
-                    "cpu_op", f"aten::{_operator(span)}", span.start_us, span.end_us, HOST, HOST
+                    "cpu_op", f"aten::{operator}", span.start_us, span.end_us, HOST, HOST
                 )
             begin = span.start_us + DISPATCH_SHARE * (span.end_us - span.start_us) * (
                 span.kind == "launch"
@@ -119,13 +121,6 @@ def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
                 "ts": round(change.at_us, 3),
                 "args": {"emulated": True, "line": change.line, **args},
             }
-
-
-def _operator(span: Span) -> str:
-    """Return the operator's own name: `copy_` for copies, and what is waited for by its last
-    word.
-    """
-    return "copy_" if "copy" in span.name else span.name.split()[-1]
 
 
 def _device_row(span: Span) -> dict[str, Any]:

@@ -50,11 +50,9 @@ def draw_roofline(machine: Machine, rows: Sequence[RooflineRow], width: int) -> 
     for letter, row in reversed(list(zip(LETTERS, rows, strict=False))):
         put(row.intensity, row.flops_per_s, letter)
     marks = {0: top, HEIGHT - 1: bottom}
-    left, right, middle = (
-        f"{10**low:.2g}",
-        f"{10**high:.2g}",
-        "FLOP/byte; lines: memory, caches, arithmetic",
-    )
+    left = f"{10**low:.2g}"
+    right = f"{10**high:.2g}"
+    middle = "FLOP/byte; lines: memory, caches, arithmetic"
     return [
         *(
             [

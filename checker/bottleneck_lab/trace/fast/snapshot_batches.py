@@ -33,15 +33,13 @@ FEWEST = 8
 _REFERENCES = re.compile(rb"(?:h.|j.{4})++", re.DOTALL)
 _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 _H, _J, _K, _M, _I, _LONG, _TEXT = ord("h"), ord("j"), ord("K"), ord("M"), ord("J"), 0x8A, 0x8C
-_MEMOIZE, _PAIR, _LIST, _MARK, _APPENDS, _APPEND, _SET = (
-    0x94,
-    0x86,
-    ord("]"),
-    ord("("),
-    ord("e"),
-    ord("a"),
-    ord("u"),
-)
+_MEMOIZE = 0x94
+_PAIR = 0x86
+_LIST = ord("]")
+_MARK = ord("(")
+_APPENDS = ord("e")
+_APPEND = ord("a")
+_SET = ord("u")
 
 # Bytes of a token by its opcode; 0 for one that is not of a fixed length.
 _WIDTHS = np.zeros(256, dtype=np.int64)

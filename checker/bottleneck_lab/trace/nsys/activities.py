@@ -209,10 +209,8 @@ def read_ranges(export: Export, strings: Strings, threads: Threads) -> tuple[Hos
         names = np.where(rows["text"] >= 0, added[rows["text"]], names)
     used = _used(names)
     # Names are looked at once each, not once a row.
-    renamed, operator = (
-        np.arange(len(strings.values) + len(used) + 1, dtype=np.int32),
-        np.zeros(len(strings.values) + len(used) + 1, dtype=bool),
-    )
+    renamed = np.arange(len(strings.values) + len(used) + 1, dtype=np.int32)
+    operator = np.zeros(len(strings.values) + len(used) + 1, dtype=bool)
     for number in used:
         value = strings.values[number]
         renamed[number] = strings.add(_MARKS.split(value, 1)[0]) if _MARKS.search(value) else number
