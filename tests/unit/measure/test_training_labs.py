@@ -7,9 +7,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -145,10 +143,8 @@ def failed(
     context: Context[TrainingSettings], yours: Training, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """The criteria that a training fails, beside a shipped one that takes 500 µs a step."""
-    worker = SimpleNamespace(train=lambda _seeds: [yours])
     monkeypatch.setattr(check, "_is_shipped", lambda _context: False)
-    monkeypatch.setattr(check, "train_modelled", lambda *_: [SHIPPED])
-    monkeypatch.setattr(check, "modelled_worker", lambda *_: nullcontext(worker))
+    monkeypatch.setattr(check, "train_both", lambda *_: ([yours], [SHIPPED]))
     monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
     return [result.id for result in check.measure(context).results if result.holds is False]
 

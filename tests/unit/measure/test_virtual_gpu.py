@@ -23,7 +23,7 @@ from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
 from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, OutOfMemory
-from bottleneck_lab.measure.virtual_gpu.owner import engine_process
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process, engine_processes
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
@@ -338,6 +338,20 @@ def test_an_engine_ends_without_a_word_when_its_owner_is_ended() -> None:
         _, said = owner.communicate(timeout=20)  # the engine holds the same standard error
     assert said == b""
     assert psutil.wait_procs([engine], timeout=20)[1] == []
+
+
+def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
+    with engine_processes(2) as engines:
+        for engine in engines:
+            engine.begin(PLAIN)
+        program = Frames(engines[0].program)
+        for _ in range(3):
+            program.send(encode(["step", [], 0]))
+            assert decode(program.receive())[0]
+        assert [engine.end().figures.steps for engine in engines] == [3, 0]
+        both = psutil.Process(engines[0].process.pid).children(recursive=True)
+        assert len(both) == 1
+    assert psutil.wait_procs(both, timeout=20)[1] == []
 
 
 PROGRAM = """

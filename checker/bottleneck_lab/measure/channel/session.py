@@ -268,15 +268,21 @@ class CallSession(Session):
         """Return seconds on the verifier's clock from handing over the inputs to holding a copy of
         the whole answer, and that answer.
         """
-        return self._answered(Call(inputs))
+        return self.collect(self.hand_over(inputs))
+
+    def hand_over(self, inputs: list[Value]) -> float:
+        """Send the inputs of a call and let the worker run; return when that was on the verifier's
+        clock. `collect` takes the answer.
+        """
+        return self._send_off(Call(inputs))
 
     def echo(self, inputs: list[Value]) -> float:
         """Return seconds that the protocol takes for these inputs and the last answer, with nothing
         called.
         """
-        return self._answered(Echo(inputs))[0]
+        return self.collect(self._send_off(Echo(inputs)))[0]
 
-    def _answered(self, question: Call | Echo) -> tuple[float, list[Any]]:
+    def _send_off(self, question: Call | Echo) -> float:
         message = pack(question, self.channel.arena, half=0)
         # The worker is frozen: whatever lies in the channel was sent after its last answer, such as
         # an answer to this call made in advance.
@@ -288,6 +294,12 @@ class CallSession(Session):
         began = time.perf_counter()
         self.worker.thaw()
         self._send(message)
+        return began
+
+    def collect(self, began: float) -> tuple[float, list[Any]]:
+        """Wait for the answer to what was handed over at `began`, then freeze the worker. Returns
+        seconds since then and a copy of the answer.
+        """
         outputs = self.expect(Answer, self.worker.limits.call_s, "answering a call").outputs
         answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in outputs]
         seconds = time.perf_counter() - began

@@ -1,9 +1,9 @@
 """The engine of a virtual GPU: holds the tensors, computes every operator on the CPU, and keeps the
 books. Owned by the verifier.
 
-`python -I -m bottleneck_lab.measure.virtual_gpu.engine --program FD --owner FD`: the program's
-calls come over one socket, the owner's questions over the other. The program gets shapes and
-handles; a value leaves only by an operator for which the host would have to wait on a GPU, and that
+`python -I -m bottleneck_lab.measure.virtual_gpu.engine --channels PROGRAM OWNER`: the program's
+calls come over one socket, the owner's questions over the other; with several pairs, each has an
+engine of its own. The program gets shapes and handles; a value leaves only by an operator for which the host would have to wait on a GPU, and that
 wait is counted.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import select
 import socket
 from collections.abc import Callable
@@ -440,16 +441,19 @@ def _attempt(function: Callable[..., Any], args: list[Any]) -> list[Any]:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--program", type=int, required=True)
-    parser.add_argument("--owner", type=int, required=True)
-    options = parser.parse_args()
+    parser.add_argument("--channels", type=int, nargs=2, action="append", required=True)
+    channels = parser.parse_args().channels
+    # PyTorch is imported once. No engine has run yet: what they share is code.
+    mine = next((pair for pair in channels[1:] if os.fork() == 0), channels[0])
+    for fd in (fd for pair in channels if pair is not mine for fd in pair):
+        os.close(fd)
     # One thread: sums are then added up in the same order on every machine. Autograd runs in the
     # program, which sends its operators one by one; here it would only keep tensors alive.
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     with contextlib.ExitStack() as stack:
-        program = stack.enter_context(socket.socket(fileno=options.program))
-        owner = stack.enter_context(socket.socket(fileno=options.owner))
+        program = stack.enter_context(socket.socket(fileno=mine[0]))
+        owner = stack.enter_context(socket.socket(fileno=mine[1]))
         Server(program, owner).serve()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
@@ -72,21 +74,36 @@ def _gone(error: Exception) -> VerifierFault:
 @contextmanager
 def engine_process() -> Iterator[EngineOwner]:
     """Yield a running engine; it ends with this context, or with the process that opened it."""
-    program, theirs = socket.socketpair()
-    owner, owners = socket.socketpair()
+    with engine_processes(1) as (engine,):
+        yield engine
+
+
+@contextmanager
+def engine_processes(count: int) -> Iterator[list[EngineOwner]]:
+    """Yield so many engines, each a process of its own that knows nothing of the others. They end
+    with this context, or with the process that opened it.
+    """
     command = [sys.executable, "-I", "-m", "bottleneck_lab.measure.virtual_gpu.engine"]
-    command += ["--program", str(theirs.fileno()), "--owner", str(owners.fileno())]
-    with program, owner:
-        with theirs, owners:
+    with ExitStack() as ours:
+        ends = []
+        with ExitStack() as theirs:
+            passed = []
+            for _ in range(count):
+                program, programs = socket.socketpair()
+                owner, owners = socket.socketpair()
+                ends.append((ours.enter_context(owner), ours.enter_context(program)))
+                fds = [theirs.enter_context(end).fileno() for end in (programs, owners)]
+                command += ["--channels", *map(str, fds)]
+                passed += fds
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), owners.fileno()],
+                pass_fds=passed,
                 start_new_session=True,
             )
         try:
-            yield EngineOwner(process, owner, program)
+            yield [EngineOwner(process, owner, program) for owner, program in ends]
         finally:
-            # It holds nothing that is worth an orderly end, which takes PyTorch a second.
-            process.kill()
+            # They hold nothing that is worth an orderly end, which takes PyTorch a second.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -32,7 +32,7 @@ from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wron
 from bottleneck_lab.measure.kinds.training.session import (
     OwnFigures,
     Training,
-    modelled_worker,
+    train_both,
     train_modelled,
     train_on_device,
     training_session,
@@ -53,16 +53,13 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
     """
     settings = context.settings
     seeds = [context.rng.getrandbits(31) for _ in range(settings.runs)]
-    context.progress("training with the shipped script", 0.1)
     if _is_shipped(context):
         # A script that is still what was shipped, byte for byte, has the same figures.
+        context.progress("training with the shipped script", 0.1)
         shipped = yours = train_modelled(context, "reference", context.pristine(), seeds)
     else:
-        # The learner's worker imports PyTorch while the shipped script trains: no time is measured.
-        with modelled_worker(context, "learner", context.submission) as learner:
-            shipped = train_modelled(context, "reference", context.pristine(), seeds)
-            context.progress("training with your script", 0.5)
-            yours = learner.train(seeds)
+        context.progress("training with your script and the shipped one", 0.1)
+        yours, shipped = train_both(context, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
         refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings.least_work)
 

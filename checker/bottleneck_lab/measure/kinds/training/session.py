@@ -18,7 +18,7 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.training import TRAIN, TrainingSettings
 from bottleneck_lab.measure.kinds.training.judging import Reports
 from bottleneck_lab.measure.virtual_gpu.books import Figures
-from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_process
+from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_processes
 from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 
 PROGRAM = "bottleneck_lab.measure.kinds.training.child"
@@ -107,44 +107,81 @@ def train_modelled(
     """Train on the virtual GPU, once for each seed. `gpu`: another than the lab's, for benchmarks.
     Raises the fault of whoever is to blame.
     """
-    with modelled_worker(context, role, folder, gpu) as worker:
-        return worker.train(seeds)
+    with (
+        engine_processes(1) as (engine,),
+        modelled_worker(context, role, folder, engine, gpu) as worker,
+    ):
+        return [worker.train(seed) for seed in seeds]
 
 
-@dataclass(frozen=True)
+def train_both(
+    context: Context[TrainingSettings], seeds: list[int]
+) -> tuple[list[Training], list[Training]]:
+    """Train the submission and the shipped script on the virtual GPU at the same time, once for
+    each seed: no figure of either depends on how long it takes. Returns both sides' trainings.
+
+    Raises the fault of whoever is to blame.
+    """
+    yours, shipped = [], []
+    with (
+        engine_processes(2) as (first, second),
+        modelled_worker(context, "reference", context.pristine(), first) as reference,
+        modelled_worker(context, "learner", context.submission, second) as learner,
+    ):
+        for seed in seeds:
+            reference.begin(seed)
+            learner.begin(seed)
+            yours.append(learner.end())  # its limits are watched while it is waited for
+            shipped.append(reference.end())
+    return yours, shipped
+
+
+@dataclass
 class ModelledWorker:
     """A worker on a virtual GPU of its own."""
 
     engine: EngineOwner
     session: CallSession
     gpu: GpuSpec
+    _ready: bool = False
+    _began: float = 0.0
 
-    def train(self, seeds: list[int]) -> list[Training]:
-        """Wait until the code is loaded, then train once for each seed."""
-        self.session.wait_ready()
-        trainings = []
-        for seed in seeds:
-            self.engine.begin(self.gpu)
-            self.engine.wait_started()
-            seconds, (text, *_) = self.session.call([seed, TRAIN])
-            # The parameters come from the engine, not from the worker: no value of them passes
-            # through the learner's process.
-            books = self.engine.end()
-            parameters = {name: kept.array() for name, kept in books.kept.items()}
-            reports = _decode_report(self.session, text).reports
-            trainings.append(Training(reports, parameters, books.figures, seconds))
-        return trainings
+    def train(self, seed: int) -> Training:
+        """Train on the data of a seed."""
+        self.begin(seed)
+        return self.end()
+
+    def begin(self, seed: int) -> None:
+        """Begin a training on the data of a seed, the first when the code is loaded."""
+        if not self._ready:
+            self.session.wait_ready()
+            self._ready = True
+        self.engine.begin(self.gpu)
+        self.engine.wait_started()
+        self._began = self.session.hand_over([seed, TRAIN])
+
+    def end(self) -> Training:
+        """Return the training that was begun."""
+        seconds, (text, *_) = self.session.collect(self._began)
+        # The parameters come from the engine, not from the worker: no value of them passes
+        # through the learner's process.
+        books = self.engine.end()
+        parameters = {name: kept.array() for name, kept in books.kept.items()}
+        return Training(
+            _decode_report(self.session, text).reports, parameters, books.figures, seconds
+        )
 
 
 @contextmanager
 def modelled_worker(
-    context: Context[TrainingSettings], role: Role, folder: Path, gpu: GpuSpec | None = None
+    context: Context[TrainingSettings],
+    role: Role,
+    folder: Path,
+    engine: EngineOwner,
+    gpu: GpuSpec | None = None,
 ) -> Iterator[ModelledWorker]:
-    """Start a virtual GPU and a worker on it; both load their code while something else goes on."""
-    with (
-        engine_process() as engine,
-        training_session(context, role, folder, engine, wait=False) as session,
-    ):
+    """Start a worker on this engine; it loads its code while something else goes on."""
+    with training_session(context, role, folder, engine, wait=False) as session:
         yield ModelledWorker(engine, session, gpu or H200.at_scale(context.settings.scale))
 
 
