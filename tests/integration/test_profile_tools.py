@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck_lab import load, summarise
+from bottleneck_lab.course.captures import read_timeline
+
 pytestmark = pytest.mark.long
 
 LAB = [sys.executable, "-m", "bottleneck_lab"]
@@ -108,6 +111,35 @@ def test_json_is_all_that_stdout_holds_and_a_schedule_counts_optimizer_steps(fol
     assert found["capture"] == str(folder / "mine")
     assert len(found["summary"]["steps"]) == 2
     assert "trained" in done.stderr
+
+
+def test_frames_change_no_share(folder):
+    """They come from a second run: the first one's times are reported, with the other's lines."""
+    (folder / "slow.py").write_text(
+        "import torch\n"
+        "def tidy():\n"
+        "    words = []\n"
+        "    for number in range(3000):\n"
+        "        words.append(str(number).strip())\n"
+        "for step in range(20):\n"
+        "    torch.randn(200, 200) @ torch.randn(200, 200)\n"
+        "    tidy()\n"
+    )
+    done = lab(folder, "profile", "--stack", "--json", "--", sys.executable, "slow.py")
+    assert done.returncode == 0, done.stderr
+    capture = folder / "captures" / "0001-torch"
+    described = json.loads((capture / "capture.json").read_text())
+    assert described["frames"] == ["frames.json.gz"]
+    assert set(described["costs_ns"]) == {"operators", "shapes"}
+    alone, together = summarise(load(capture / "trace.json.gz")), summarise(read_timeline(capture))
+    assert alone.lines == []
+    (was,), (now,) = alone.devices, together.devices
+    assert [(p.cause, p.idle_ns) for p in was.gap_causes] == [
+        (p.cause, p.idle_ns) for p in now.gap_causes
+    ]
+    assert [f.id for f in alone.findings] == [f.id for f in together.findings]
+    assert any("tidy" in row.line for row in together.lines)
+    assert any("of the host's time" in note for note in together.quality.notes)
 
 
 def test_under_torchrun_each_rank_leaves_a_trace(folder):

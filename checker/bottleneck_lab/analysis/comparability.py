@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.trace.timeline import ActivityKind, DeviceTable, HostTable, Timeline, take
 
 Kind = Literal["device", "settings", "program"]
@@ -64,7 +65,7 @@ def find_conditions(timeline: Timeline) -> Conditions:
     # Kineto states a setting only where it is on. Frames are looked for, since other tools and
     # older releases do not state them; shapes and allocations may be on and leave nothing.
     recorded = {name for fact, name in _STATED.items() if timeline.facts.get(fact) in ("1", "True")}
-    if len(timeline.python):
+    if len(timeline.python) and timeline.facts.get(FRAMES_OF) != SECOND_RUN:
         recorded.add(_STACK)
     kernels = take(timeline.device, timeline.device.kind == ActivityKind.KERNEL)
     names = _times(kernels, timeline.strings) + _times(timeline.operators, timeline.strings)

@@ -90,6 +90,20 @@ class Evidence(msgspec.Struct, frozen=True):
             idle += sum(part.idle_ns for part in use.gap_causes if part.cause == cause)
         return idle / self.time_ns
 
+    def line_of(self, cause: Cause) -> str:
+        """Return a sentence that names the user's own lines that ran while devices were idle for
+        this cause; empty where these are not known.
+        """
+        parts = [
+            part
+            for use in self.devices
+            for part in use.gap_causes
+            if part.cause == cause and part.line
+        ]
+        if not parts:
+            return ""
+        return f" Most of that is in {max(parts, key=lambda part: part.idle_ns).line}."
+
     @property
     def late(self) -> list[LateRank]:
         """Who was waited for in collectives, longest first; empty where they were not matched."""

@@ -15,6 +15,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
     lost_launches,
 )
 from bottleneck_lab.analysis.device.use import DeviceUse
+from bottleneck_lab.analysis.host.second_run import FRAMES_OF, SECOND_RUN
 from bottleneck_lab.analysis.steps.window import find_window, step_rows
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, different
@@ -89,7 +90,8 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         for thread in timeline.threads
     ]
     threads = different(timeline.python.thread).tolist()
-    if any(thread >= len(sampled) or not sampled[thread] for thread in threads):
+    slowing = timeline.facts.get(FRAMES_OF) != SECOND_RUN
+    if slowing and any(thread >= len(sampled) or not sampled[thread] for thread in threads):
         slowed = (
             "Python's frames were recorded, which makes Python slower: the host's share is too"
             " high here, and a capture without --stack has the right one"

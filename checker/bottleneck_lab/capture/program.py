@@ -17,15 +17,17 @@ from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.needs import install_command
 
 TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
+FRAMES, FRAMES_OUTCOME = "frames.json.gz", "frames-outcome.json"
+"""What the second run leaves, which records Python's frames and lines and little else."""
 
 # Above all of Kineto's levels: it otherwise prints lines of its own among the program's.
 SILENT = "6"
 _SCRIPT = Path(__file__).with_name("script.py")
 
 
-def command(request: Request, python: str) -> list[str]:
-    """Return the program with the profiler around it, in every rank of a launcher. Raises
-    UsageError for what is not Python.
+def command(request: Request, python: str, *, frames: bool = False) -> list[str]:
+    """Return the program with the profiler around it, in every rank of a launcher; with `frames`,
+    for the run that records those. Raises UsageError for what is not Python.
     """
     launch, options = split(request.program, python), request.options
     split_command = None
@@ -41,13 +43,16 @@ def command(request: Request, python: str) -> list[str]:
     ours = [
         str(_SCRIPT),
         "--trace",
-        str(request.out / TRACE),
+        str(request.out / (FRAMES if frames else TRACE)),
         "--outcome",
-        str(request.out / OUTCOME),
+        str(request.out / (FRAMES_OUTCOME if frames else OUTCOME)),
     ]
-    flags = {"--shapes": options.shapes, "--memory": options.memory, "--stack": options.stack}
-    ours += [flag for flag, wanted in flags.items() if wanted]
-    if options.memory:
+    if frames:
+        ours.append("--stack")
+    else:
+        flags = {"--shapes": options.shapes, "--memory": options.memory}
+        ours += [flag for flag, wanted in flags.items() if wanted]
+    if options.memory and not frames:
         ours += ["--snapshot", str(request.out / SNAPSHOT)]
     if options.schedule:
         ours += [
@@ -60,10 +65,14 @@ def command(request: Request, python: str) -> list[str]:
 def record(request: Request) -> Captured:
     """Run the program under torch.profiler. Raises CaptureError when it left no trace, with the
     reason.
+
+    Where frames are asked for, it runs twice: they slow Python down, so that the times are taken
+    from a run without them.
     """
     line = command(request, sys.executable)
-    request.announce(typed(line, request))
-    ended = run(request, line, {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", SILENT)})
+    which = "  # the first of two runs: without frames, for the times"
+    request.announce(f"{typed(line, request)}{which if request.options.stack else ''}")
+    ended = run(request, line, _environment())
     outcomes = [
         json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(request.out.glob("outcome*.json"))
@@ -107,7 +116,27 @@ def record(request: Request) -> Captured:
         notes.append(
             f"`lab report` on this capture's {SNAPSHOT} shows what holds the GPU's memory."
         )
-    return Captured(files, typed(line, request), ended, version, extra, notes)
+    frames: list[str] = []
+    if request.options.stack and not ended.interrupted:
+        frames, second = _record_frames(request)
+        if second.interrupted:
+            ended = second
+        if not frames:
+            notes.append(f"No lines of Python: in the run with frames the program {second.why()}.")
+    costs = outcomes[0].get("costs_ns", {}) if outcomes else {}
+    return Captured(files, typed(line, request), ended, version, extra, notes, frames, costs)
+
+
+def _record_frames(request: Request) -> tuple[list[str], CommandEnd]:
+    """Run the program again, with frames; return the traces that it left and how it ended."""
+    line = command(request, sys.executable, frames=True)
+    request.announce(f"{typed(line, request)}  # the second: with frames, for the lines")
+    ended = run(request, line, _environment())
+    return sorted(path.name for path in request.out.glob("frames*.json.gz")), ended
+
+
+def _environment() -> dict[str, str]:
+    return {"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL", SILENT)}
 
 
 def explain(

@@ -99,6 +99,9 @@ class CommandEnd:
 class Captured:
     """A tool's results: the files of the capture that hold a timeline or a table, the command as it
     can be typed, and remarks.
+
+    `frames` are the traces of a second run, with Python's frames. `costs_ns` is what each setting
+    costs per operator, ns.
     """
 
     files: list[str]
@@ -107,6 +110,8 @@ class Captured:
     version: str = ""
     extra: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    frames: list[str] = field(default_factory=list)
+    costs_ns: dict[str, float] = field(default_factory=dict)
 
 
 def typed(command: list[str], request: Request) -> str:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 NO_TORCH = "no torch"
+COSTED_CALLS = 300
+"""So many calls of an operator are timed, five times over, to learn what recording one costs."""
 
 
 def rank_suffix() -> str:
@@ -128,6 +130,41 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
             torch.cuda.memory._dump_snapshot(str(place(options.snapshot)))  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
+def costs_ns(options: argparse.Namespace) -> dict[str, float]:
+    """Return what recording costs here per operator, ns: the operator itself, its shapes, and its
+    allocations, each only if this capture records it.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    tensor = torch.ones(1, device="cpu")
+
+    def shortest_call_ns() -> float:
+        lengths = []
+        for _ in range(5):
+            began = time.perf_counter_ns()
+            for _ in range(COSTED_CALLS):
+                torch.add(tensor, tensor)
+            lengths.append((time.perf_counter_ns() - began) / COSTED_CALLS)
+        return min(lengths)
+
+    costs, before, settings = {}, shortest_call_ns(), {}
+    for name, setting, wanted in (
+        ("operators", None, True),
+        ("shapes", "record_shapes", options.shapes),
+        ("allocations", "profile_memory", options.memory),
+    ):
+        if not wanted:
+            continue
+        if setting:
+            settings[setting] = True
+        with profile(activities=[ProfilerActivity.CPU], **settings):
+            after = shortest_call_ns()
+        costs[name] = round(max(after - before, 0.0), 1)
+        before = after
+    return costs
+
+
 def _lines_module() -> Any:
     """Import lines.py beside this file, under a name that no program's own module has."""
     spec = importlib.util.spec_from_file_location(
@@ -186,6 +223,9 @@ def run(options: argparse.Namespace, program: list[str], outcome: dict[str, Any]
                 with contextlib.suppress(OSError, ValueError):
                     stream.flush()
             os._exit(status)
+    if not status and not options.stack:
+        with contextlib.suppress(RuntimeError):  # such as a profiler of the program's own, still on
+            outcome["costs_ns"] = costs_ns(options)
     return status
 
 

@@ -31,6 +31,7 @@ from bottleneck_lab.course.captures import (
     capture_figures,
     circumstances,
     mismatch,
+    read_timeline,
     readable,
     trace_files,
 )
@@ -198,6 +199,8 @@ class Subject:
 
     def timeline(self) -> Timeline:
         """Return the timeline of all ranks. Raises CaptureError for an unreadable trace."""
+        if self.folder:
+            return read_timeline(self.folder)
         return merge_ranks([load(path) for path in self.traces])
 
     def attempts(self) -> list[Verdict]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bottleneck_lab.analysis.counters.roofline import Machine
+from bottleneck_lab.analysis.host.second_run import place_frames
 from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
@@ -14,17 +16,34 @@ from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.machine import cpu_model
-from bottleneck_lab.report.words import format_moment
+from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.folder import Workspace, numbered, read_json
 
 
 def read_timeline(folder: Path) -> Timeline:
-    """Return the timeline of one capture, all its ranks together.
+    """Return the timeline of one capture, all its ranks together, with the frames of its second
+    run, and with what recording cost among its notes.
 
     Raises CaptureError when it cannot be read.
     """
-    return merge_ranks([load(path) for path in trace_files(folder)])
+    timeline = merge_ranks([load(path) for path in trace_files(folder)])
+    description = _description(folder)
+    cost = describe_costs(timeline, description.get("costs_ns", {}))
+    if cost:
+        timeline = replace(timeline, notes=(*timeline.notes, cost))
+    frames = [folder / name for name in description.get("frames", [])]
+    if not frames or not all(path.is_file() for path in frames):
+        return timeline
+    framed = merge_ranks([load(path) for path in frames])
+    placed = place_frames(timeline, framed)
+    if placed is not None:
+        return placed
+    note = (
+        "lines are missing: the second run, which recorded them, did other work than the first, so"
+        f" that nothing connects the two; `lab report {frames[0].name}` shows it by itself"
+    )
+    return replace(timeline, notes=(*timeline.notes, note))
 
 
 def read_capture(folder: Path) -> Summary:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.counters.roofline import Machine
@@ -13,6 +14,7 @@ from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.grading.criteria import format_figure, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
+from bottleneck_lab.trace.timeline import Timeline
 
 DEVICE_NAMES = {"cuda": "CUDA GPU", "cpu": "CPU", "virtual": "emulated accelerator"}
 
@@ -277,6 +279,22 @@ def describe_startup(startup: StartUp | None) -> str:
         f"Start-up: {format_duration(startup.ns)} passed before the device got its first work,"
         f" {format_duration(startup.call_ns)} of them in one {startup.call} call. The first call of"
         " CUDA or HIP makes the context; a loop does not pay for it again."
+    )
+
+
+def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
+    """State what recording cost the host, by setting, from the cost of each per operator (ns);
+    empty where that is not known.
+    """
+    count = len(timeline.operators) / max(len(timeline.ranks), 1)
+    whole = timeline.extent[1] - timeline.extent[0]
+    spent = {name: count * ns for name, ns in costs_ns.items()}
+    if not whole or not sum(spent.values()):
+        return ""
+    parts = ", ".join(f"{name} {format_duration(ns)}" for name, ns in spent.items())
+    return (
+        f"Recording took about {format_duration(sum(spent.values()))} of the host's time,"
+        f" {format_share(sum(spent.values()) / whole)}: {parts}"
     )
 
 

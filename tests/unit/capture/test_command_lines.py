@@ -243,10 +243,19 @@ class TestTorch:
             request(*DIRECT[1:], shapes=False, stack=True, schedule=(1, 2, 3)), "/py/python"
         )
         assert line[0] == "/py/python"
-        assert "--stack" in line
         assert "--shapes" not in line
         assert '{"wait": 1, "warmup": 2, "active": 3}' in line
         assert line[line.index("--") + 1 :] == ["train.py", "--lr", "0.1"]
+
+    def test_frames_are_recorded_by_a_run_of_their_own(self):
+        """They make Python several times as slow, so that the times come from the other run."""
+        asked = request(*DIRECT[1:], stack=True, memory=True)
+        plain = program.command(asked, "/py/python")
+        framed = program.command(asked, "/py/python", frames=True)
+        assert "--stack" not in plain
+        assert {"--shapes", "--memory", "/out/trace.json.gz"} <= set(plain)
+        assert {"--stack", "/out/frames.json.gz"} <= set(framed)
+        assert not {"--shapes", "--memory", "--snapshot"} & set(framed)
 
     def test_every_rank_is_profiled_under_torchrun(self):
         line = program.command(request("torchrun", "--nproc-per-node=2", "train.py"), "/py/python")

@@ -54,10 +54,13 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
             state = "no operator ran"
         evidence = f"For {share:.0%} of the time {state} while {sentence}."
         advice = ""
-        if seen.lines and not seen.on_cpu:
+        if seen.lines:
             # Nobody is told to record what the capture has.
-            line = max(seen.lines, key=lambda row: row.host_ns)
-            evidence += f" Of the program's own lines, {line.line} takes longest."
+            longest = max(seen.lines, key=lambda row: row.host_ns)
+            evidence += (
+                seen.line_of(cause)
+                or f" Of the program's own lines, {longest.line} takes longest."
+            )
             advice = known_lines
         evidence += _in_other_ranks(seen, cause)
         return [Detection(evidence, share, advice=advice, removal=Removal(causes=(cause,)))]
@@ -96,7 +99,7 @@ def late_input(seen: Evidence) -> list[Detection]:
         f"For {share:.0%} of the time {state} while the main thread waited for or prepared the next"
         " batch."
     )
-    evidence += _in_other_ranks(seen, "input")
+    evidence += seen.line_of("input") + _in_other_ranks(seen, "input")
     return [Detection(evidence, share, title, advice, Removal(causes=("input",)))]
 
 

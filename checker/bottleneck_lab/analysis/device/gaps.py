@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, Cause, Sureness
+from bottleneck_lab.analysis.host.lines import lines_during
 from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, PYTHON_NS, HostView
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline
 
 LARGEST = 20
 """Number of gaps that are listed."""
+LEAST_LINE_SHARE = 0.05
+"""The lines of a cause below this share (0-1) of the time are not looked for."""
 
 TOGETHER_NS = 20_000
 """A copy call and a wait closer than this belong to one operator."""
@@ -33,7 +36,8 @@ PATTERNS = {cause.id: cause.patterns for cause in IDLE_CAUSES if cause.patterns}
 
 class GapCause(msgspec.Struct, frozen=True):
     """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one
-    sentence; `sure` says what the cause rests on.
+    sentence; `sure` says what the cause rests on; `line` is the user's own code that ran for most
+    of it, empty where no lines were recorded.
     """
 
     cause: Cause
@@ -42,6 +46,7 @@ class GapCause(msgspec.Struct, frozen=True):
     gaps: int
     evidence: str
     sure: Sureness = "certain"
+    line: str = ""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -59,6 +64,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 def explain_gaps(
     timeline: Timeline,
+    rank: int,
     start: Ints,
     name: SmallInts | None,
     idle: iv.Intervals,
@@ -93,7 +99,10 @@ def explain_gaps(
             f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in {count}"
             f" gap{'s' * (count != 1)}, in which {sentence}."
         )
-        causes.append(GapCause(cause, part.total, share, count, evidence, how_sure(cause, host)))
+        line = lines_during(timeline, part, rank) if share >= LEAST_LINE_SHARE else ""
+        causes.append(
+            GapCause(cause, part.total, share, count, evidence, how_sure(cause, host), line)
+        )
 
     def row_name(index: int) -> str:
         """Return the name of the device's row with this number; "" beyond its ends."""

@@ -270,6 +270,7 @@ def _use(
         name = infos[0].name if infos else ""
     causes, largest = explain_gaps(
         timeline,
+        time.rank,
         rows.start,
         None if is_cpu else rows.name,
         time.idle,

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, nest
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
 from bottleneck_lab.analysis.steps.window import host_window
@@ -24,8 +25,14 @@ _LIBRARY = re.compile(
 )
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
 _AT_LINE = re.compile(r"\(\d+\): ")
 _FOLDERS = re.compile(r"^[^()]*/")
+
+NAMED_SHARE = 0.3
+"""A function is named as the place of a loss where it ran for this share (0-1) of it or more."""
+NAMED_LINE_SHARE = 0.15
+"""Its lines are those that took this share (0-1) of its time or more."""
 
 
 class LineRow(msgspec.Struct, frozen=True):
@@ -110,6 +117,35 @@ def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str
         for i, row in zip(rest[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True):
             texts[i] = names[row]
     return texts
+
+
+def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
+    """Return the user's own function, with its lines, that ran for most of these stretches, as
+    "file.py(23-24): function"; empty where no lines were recorded, or none ran for long.
+    """
+    sums = np.zeros(len(timeline.strings))
+    for track, _ in _tracks(timeline):
+        if timeline.threads[track].rank == rank:
+            lines = take(timeline.python, timeline.python.thread == track)
+            ran = iv.covered_before(stretches, lines.end) - iv.covered_before(
+                stretches, lines.start
+            )
+            sums += np.bincount(lines.name, weights=ran, minlength=len(sums))
+    functions: dict[tuple[str, str], dict[int, float]] = {}
+    for name in np.flatnonzero(sums).tolist():
+        match = _LINE.match(timeline.strings[name])
+        if match:
+            file, number, function = match.groups()
+            functions.setdefault((file, function), {})[int(number)] = float(sums[name])
+    if not functions:
+        return ""
+    (file, function), times = max(functions.items(), key=lambda item: sum(item[1].values()))
+    whole = sum(times.values())
+    if whole < NAMED_SHARE * stretches.total:
+        return ""
+    numbers = sorted(number for number, ns in times.items() if ns >= NAMED_LINE_SHARE * whole)
+    text = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
+    return f"{file}({text}): {function}"
 
 
 def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
