@@ -58,8 +58,7 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
             # Nobody is told to record what the capture has.
             longest = max(seen.lines, key=lambda row: row.host_ns)
             evidence += (
-                seen.line_of(cause)
-                or f" Of the program's own lines, {longest.line} takes longest."
+                seen.line_of(cause) or f" Of the program's own lines, {longest.line} takes longest."
             )
             advice = known_lines
         evidence += _in_other_ranks(seen, cause)

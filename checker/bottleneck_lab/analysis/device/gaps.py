@@ -202,8 +202,8 @@ def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv
     """Return the part of `left` that follows from the host's having stood waiting for the device.
 
     A wait that was still open when the device ran dry, or ended within the gap, kept the host from
-    launching ahead: the whole gap follows from it. So do later gaps before the next wait, where the
-    host launches faster than the device works: it would be ahead by then.
+    launching ahead: the whole gap follows from it. So do later gaps before the next wait, unless a
+    host that never waits would be late there too.
     """
     # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from
     # the start of the copy call right before it.
@@ -220,31 +220,32 @@ def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv
     keep = inside & (waits.start[safe] <= begin) & (waits.end[safe] <= stop)
 
     # From one wait's end to the next one's: the host's own time until it waits again, what the
-    # device then worked, and how long it was idle. Without the waits a host that needs longer than
-    # the device would leave it idle for the difference all the same.
+    # device then worked, and how long it was idle.
     start, end, done = waits.end[:-1], waits.start[1:], waits.end[1:]
     idled = iv.covered_before(idle, done) - iv.covered_before(idle, start)
-    own, worked = end - start, done - start - idled
-    quick = own < worked
-    held = iv.Intervals(start[quick], end[quick])
+    slow = _host_bound(end - start, done - start - idled, idled)
+    held = iv.Intervals(start[~slow], end[~slow])
     keep |= iv.covered_before(held, begin + 1) > iv.covered_before(held, begin)
-    slow = (2 * (own - worked) > idled) & _not_made_up_for(own, worked)
     blamed = iv.Intervals(start[slow], done[slow])
     keep &= iv.covered_before(blamed, stop) <= iv.covered_before(blamed, stop - 1)
     return iv.Intervals(left.start[keep], left.end[keep])
 
 
-def _not_made_up_for(own: Ints, worked: Ints) -> NDArray[np.bool_]:
-    """Return the stretches between waits in which a host that never waited would keep the device
-    idle, given its own time and the device's work in each.
+def _host_bound(own: Ints, worked: Ints, idled: Ints) -> NDArray[np.bool_]:
+    """Return the stretches between waits whose idle time a host that never waits would leave too,
+    given its own time, the device's work and idle time in each, ns.
 
-    Without waits, work that the device has left from one stretch covers the next ones. So over all
-    of them it is idle only for as long as the host's own time exceeds its work altogether: the
-    stretches with the largest excess, as many as come to that.
+    Without waits, what the device has left to do from earlier stretches covers those in which the
+    host needs longer (Lindley's recursion for a queue: Proc. Camb. Phil. Soc. 48, 1952). Where
+    that covers a part only, stretches are taken in turn so that the sum is right.
     """
-    excess = own - worked
-    order = np.argsort(-excess, kind="stable")
-    before = np.concatenate([[0], np.cumsum(excess[order])[:-1]])
-    slow = np.zeros(len(excess), dtype=bool)
-    slow[order] = before < excess.sum()
+    ahead = np.cumsum(worked - own)
+    late = -np.diff(np.minimum.accumulate(np.minimum(ahead, 0)), prepend=0)
+    slow = np.zeros(len(own), dtype=bool)
+    owed = 0
+    for i in np.flatnonzero(late).tolist():
+        owed += int(late[i])
+        if 2 * owed > idled[i]:
+            slow[i] = True
+            owed -= int(idled[i])
     return slow

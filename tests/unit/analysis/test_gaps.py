@@ -1,0 +1,70 @@
+"""Whether an idle device was kept waiting by the host's waits or by the host's own work: loops
+written by hand, of which it is known what they would take without waits.
+"""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, summarise
+
+KERNELS = 8
+SLOW_HOST, SLOW_DEVICE, LIGHT = (3.5, 1.5), (1.0, 6.0), (1.0, 2.0)
+"""A step's time on the host and on the device, ms."""
+
+
+def run(steps, *, waits: bool) -> tuple[float, list[dict]]:
+    """Return the length, µs, and the events of a loop that launches, and then waits or does not."""
+    events: list[dict] = []
+
+    def add(category: str, name: str, start: float, us: float, correlation: int, **where) -> None:
+        row = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": us}
+        events.append({**row, **where, "args": {"correlation": correlation, "device": 0}})
+
+    host, device, number = 0.0, 0.0, 0
+    for own, work in steps:
+        begun = host
+        for _ in range(KERNELS):
+            number += 1
+            add("cuda_runtime", "cudaLaunchKernel", host, 5, number, pid=1, tid=1)
+            start = max(host + 10, device + 1)
+            device = start + work * 1000 / KERNELS
+            add("kernel", "gemm", start, device - start, number, pid=0, tid=7)
+            host += own * 1000 / KERNELS
+        if waits:
+            end = max(host, device) + 5
+            add("cuda_runtime", "cudaStreamSynchronize", host, end - host, 0, pid=1, tid=1)
+            host = end
+        add("user_annotation", f"ProfilerStep#{number}", begun, host - begun, 0, pid=1, tid=1)
+    return max(host, device), events
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [SLOW_DEVICE] * 20,
+        [SLOW_HOST] * 20,
+        [SLOW_HOST, SLOW_DEVICE] * 10,
+        [SLOW_HOST] * 10 + [SLOW_DEVICE] * 10,
+        [SLOW_DEVICE] * 10 + [SLOW_HOST] * 10,
+        [SLOW_HOST, LIGHT] * 10,
+    ],
+    ids=[
+        "the device is slower",
+        "the host is slower",
+        "in turn",
+        "first the host",
+        "first the device",
+        "in turn, mostly the host",
+    ],
+)
+def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, steps):
+    with_waits, events = run(steps, waits=True)
+    without, _ = run(steps, waits=False)
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    summary = summarise(load(tmp_path / "x.json"))
+    (use,) = summary.devices
+    blamed = sum(part.idle_ns for part in use.gap_causes if part.cause == "synchronisation")
+    assert blamed / 1000 == pytest.approx(with_waits - without, abs=0.02 * with_waits)
+    gain = summary.gains.get("idle-synchronisation", 1.0)
+    assert gain == pytest.approx(with_waits / without, rel=0.03)
