@@ -148,7 +148,8 @@ def costs_ns(options: argparse.Namespace) -> dict[str, float]:
             lengths.append((time.perf_counter_ns() - began) / COSTED_CALLS)
         return min(lengths)
 
-    costs, before, settings = {}, shortest_call_ns(), {}
+    costs, before = {}, shortest_call_ns()
+    settings: dict[str, Any] = {}
     for name, setting, wanted in (
         ("operators", None, True),
         ("shapes", "record_shapes", options.shapes),

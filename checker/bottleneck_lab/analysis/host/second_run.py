@@ -40,6 +40,12 @@ class _Clock(NamedTuple):
     framed: Ints
     plain: Ints
 
+    @property
+    def ratio(self) -> float:
+        """How many times as long the framed run took."""
+        took, plain = (int(each[-1] - each[0]) for each in self)
+        return took / max(plain, 1)
+
     def moved(self, moments: Ints) -> Ints:
         """Return moments of the framed run on the plain run's clock; beyond the ends as fast."""
         origin, target = int(self.framed[0]), int(self.plain[0])
@@ -72,7 +78,7 @@ def place_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
         if clock is None:
             continue
         own = timeline.threads[target]
-        ratios.append(np.ptp(clock.framed) / max(np.ptp(clock.plain), 1))
+        ratios.append(clock.ratio)
         if of_lines:
             target = len(threads)
             threads.append(Thread(own.rank, own.pid, f"{LINES_OF}{own.tid}", source.name))
