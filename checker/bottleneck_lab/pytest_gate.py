@@ -114,7 +114,10 @@ def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
     control: list[float] = []
     trees = request.config.stash.setdefault(TREES, Trees(request.config))
     with trees.baseline(request.node) as old, trees.working(request.node) as new:
-        calls = _enough_calls(old)
+        # Several calls a sample, until the clock resolves them well; both sides are then warm.
+        calls = 1
+        while old.seconds(calls) < SHORTEST_S:
+            calls *= 2
         new.seconds(calls)
         wanted = rules.looks[0]
         while wanted:
@@ -132,13 +135,6 @@ def _measure(request: pytest.FixtureRequest) -> BenchmarkChange:
             ]
             wanted = judged.wanted
     return judged
-
-
-def _enough_calls(side: Side) -> int:
-    calls = 1
-    while side.seconds(calls) < SHORTEST_S:
-        calls *= 2
-    return calls
 
 
 class Trees:

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from bottleneck_lab.analysis.counters.roofline import Machine
-from bottleneck_lab.capture.doctor import Requirement, examine, gpus
+from bottleneck_lab.capture.doctor import examine, gpus
 from bottleneck_lab.commands.screen import progress
 from bottleneck_lab.commands.ui import Json, note, print_json, say
 from bottleneck_lab.errors import ExitCode
@@ -51,7 +51,14 @@ def command(measure: _Measure = False, again: _Again = False, json: Json = False
         print_json(findings)
     else:
         for finding in findings:
-            _show(finding)
+            if finding.present:
+                say(f"✓ {finding.name}: {finding.found}")
+                continue
+            if finding.need == "required":
+                say(f"✗ {finding.name}: {finding.found}", style="red")
+            else:
+                say(f"– {finding.name}: {finding.found}")
+            say(f"    unlocks  {finding.unlocks}\n    remedy   {finding.remedy}", style="dim")
         for device in get_args(CeilingDevice):
             ceilings = stored_ceilings(device)
             if ceilings:
@@ -82,14 +89,3 @@ def _show_ceilings(*, again: bool, as_json: bool) -> None:
         for line in describe_ceilings(machine):
             say(line, hang=2)
     note("Saved for this machine; `lab doctor --measure --again` measures again.")
-
-
-def _show(finding: Requirement) -> None:
-    if finding.present:
-        say(f"✓ {finding.name}: {finding.found}")
-        return
-    if finding.need == "required":
-        say(f"✗ {finding.name}: {finding.found}", style="red")
-    else:
-        say(f"– {finding.name}: {finding.found}")
-    say(f"    unlocks  {finding.unlocks}\n    remedy   {finding.remedy}", style="dim")

@@ -331,18 +331,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         return
     if summary:
         render_summary(summary, console())
-    _show_description(folder, tool)
-    read_s = time.monotonic() - recorded
-    note(
-        f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took"
-        f" {read_s:.1f} s."
-    )
-    note(f"The capture is in {folder}")
-    tell_next(workspace, load_attempts(workspace), load_record(workspace))
-
-
-def _show_description(folder: Path, tool: str) -> None:
-    """Show the rest of `capture.json`: kernels, remarks, and how to repeat the capture by hand."""
+    # The rest of `capture.json`: kernels, remarks, and how to repeat the capture by hand.
     described = read_json(folder / "capture.json", dict[str, Any])
     if tool == "ncu":
         _show_kernels(folder, described["files"])
@@ -350,6 +339,13 @@ def _show_description(folder: Path, tool: str) -> None:
         say(remark)
     if "command" in described:
         note(f"By hand, in this folder: {described['command']}")
+    read_s = time.monotonic() - recorded
+    note(
+        f"Recording took {recorded - began:.1f} s, including start-up and writing; reading took"
+        f" {read_s:.1f} s."
+    )
+    note(f"The capture is in {folder}")
+    tell_next(workspace, load_attempts(workspace), load_record(workspace))
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:

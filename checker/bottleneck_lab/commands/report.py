@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
-from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
+from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import query
@@ -394,28 +394,20 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
                 " 12.5-14ms`.",
             )
     else:
-        stretch = _longest_gap([use for use, _ in devices], gap, timeline.extent[0])
-        if stretch is None:
+        gaps = [each for use, _ in devices for each in use.largest_gaps]
+        if gap > len(gaps):
             raise UsageError(
                 f"There is no gap {gap} in this capture.", "`lab report` lists the gaps."
             )
+        longest = sorted(gaps, key=lambda each: each.start_ns - each.end_ns)[gap - 1]
+        # A stretch counts from the start of the capture.
+        origin_ns = timeline.extent[0]
+        stretch = Window(longest.start_ns - origin_ns, longest.end_ns - origin_ns)
     selection: Selection = select(timeline, [time for _, time in devices], stretch)
     if json:
         print_json(selection)
     else:
         render_selection(selection, timeline, console())
-
-
-def _longest_gap(devices: list[DeviceUse], number: int, origin_ns: int) -> Window | None:
-    """Return the `number`-th longest gap, in ns from the start of the capture; None if none."""
-    gaps = sorted(
-        (gap for use in devices for gap in use.largest_gaps),
-        key=lambda gap: gap.start_ns - gap.end_ns,
-    )
-    if number > len(gaps):
-        return None
-    gap = gaps[number - 1]
-    return Window(gap.start_ns - origin_ns, gap.end_ns - origin_ns)
 
 
 def _query(subject: Subject, sql: str, *, shorten: bool, json: bool) -> None:

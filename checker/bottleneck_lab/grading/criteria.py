@@ -145,11 +145,12 @@ def not_held_against(
     `rate`: the figure is work done over time. It counts where it would be a miss even if the work
     had stood still whenever another program ran.
     """
-    if (
-        result.holds is not False
-        or other_cores <= BUSY_CORES
-        or (rate and _too_slow_anyway(result, other_cores))
-    ):
+    if result.holds is not False or other_cores <= BUSY_CORES:
+        return result
+    # In the worst case the work stood still for the share of the time, at most `other_cores`, in
+    # which others ran; had it not, the rate would have been higher by 1 / (1 - share).
+    reachable = (result.target or 0.0) * (1 - other_cores)
+    if rate and result.high is not None and result.high < reachable:
         return result
     why = (
         why
@@ -157,17 +158,6 @@ def not_held_against(
     )
     sentence = f"{result.sentence.rstrip('.')}. Not held against you: {why}."
     return msgspec.structs.replace(result, holds=None, sentence=sentence)
-
-
-def _too_slow_anyway(result: CriterionResult, other_cores: float) -> bool:
-    """Return True if a rate misses its target even if no work was done in the share of the time, at
-    most `other_cores`, in which others ran.
-    """
-    if result.high is None or result.target is None:
-        return False
-    # In the worst case the work stood still for that share of the time; had it not, the rate would
-    # have been higher by 1 / (1 - share).
-    return result.high < result.target * (1 - other_cores)
 
 
 def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
@@ -393,14 +383,19 @@ def conclude(
         return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
     machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
     if machine is not None:
-        return Conclusion(
-            Outcome.ERROR, None, f"{NOT_YOURS}{_lower(machine.message)}", [machine.remedy]
-        )
-    return (
-        _failure(results, stopped)
-        or _undecided(results, conditions or Conditions())
-        or _pass(results)
-    )
+        message = machine.message
+        # A sentence goes on after a colon; names in capitals stay.
+        if not message[:2].isupper():
+            message = message[:1].lower() + message[1:]
+        return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{message}", [machine.remedy])
+    no_pass = _failure(results, stopped) or _undecided(results, conditions or Conditions())
+    if no_pass:
+        return no_pass
+    main = next((result for result in results if result.kind == "target"), results[0])
+    count = f"All {len(results)} criteria are met"
+    if len(results) == 1:
+        count = "The only criterion is met"
+    return Conclusion(Outcome.PASS, None, f"{count}. {main.sentence}", [])
 
 
 def _incomplete(
@@ -531,18 +526,3 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
         "Make single calls faster.",
         again,
     ]
-
-
-def _pass(results: Sequence[CriterionResult]) -> Conclusion:
-    main = next((result for result in results if result.kind == "target"), results[0])
-    count = (
-        "The only criterion is met" if len(results) == 1 else f"All {len(results)} criteria are met"
-    )
-    return Conclusion(Outcome.PASS, None, f"{count}. {main.sentence}", [])
-
-
-def _lower(sentence: str) -> str:
-    """Return a sentence as it goes on after a colon; names in capitals stay."""
-    if sentence[:2].isupper():
-        return sentence
-    return sentence[:1].lower() + sentence[1:]

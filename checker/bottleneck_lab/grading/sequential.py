@@ -90,19 +90,16 @@ def ever_missed(looks: Sequence[int], ranks: Sequence[int]) -> Fraction:
     """
     alive, tossed = {0: 1}, 0
     for look, rank in zip(looks, ranks, strict=True):
-        alive = _toss(alive, look - tossed)
-        alive = {below: paths for below, paths in alive.items() if below >= rank}
+        coins = look - tossed
+        ways = [math.comb(coins, more) for more in range(coins + 1)]
+        after: dict[int, int] = defaultdict(int)
+        for below, paths in alive.items():
+            for more, way in enumerate(ways):
+                after[below + more] += paths * way
+        alive = {below: paths for below, paths in after.items() if below >= rank}
         tossed = look
+    # Whole numbers until here: of 2 ** 192 paths, a float would lose the few that err.
     return 1 - Fraction(sum(alive.values()), 2**tossed)
-
-
-def _toss(alive: dict[int, int], coins: int) -> dict[int, int]:
-    ways = [math.comb(coins, more) for more in range(coins + 1)]
-    after: dict[int, int] = defaultdict(int)
-    for below, paths in alive.items():
-        for more, way in enumerate(ways):
-            after[below + more] += paths * way
-    return after
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -125,6 +125,8 @@ def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
 
 
 def _cpu_ceilings(on_step: OnStep) -> Machine:
+    import psutil
+
     threads = _usable_cores()
     caches = read_caches(threads)
     steps, levels = len(caches) + 2, []
@@ -133,7 +135,11 @@ def _cpu_ceilings(on_step: OnStep) -> Machine:
         working_set = working_set_in(cache, caches[done - 1] if done else None)
         levels.append(CacheLevel(cache.name, working_set, copy_rate(working_set, threads)))
     on_step("copying in memory", len(caches) / steps)
-    memory = copy_rate(_memory_working_set(caches, threads), threads)
+    # Four times the outermost cache, as far as there is memory for it: what is copied has been
+    # evicted when it is copied again.
+    beyond_caches = 4 * max((cache.thread_bytes for cache in caches), default=2**28)
+    room = min(LARGEST_BYTES, psutil.virtual_memory().available // 4)
+    memory = copy_rate(min(beyond_caches, room // threads), threads)
     on_step("multiplying matrices", (len(caches) + 1) / steps)
     flops = {"fp32": _cpu_flops(threads)}
     return Machine(cpu_model(), flops, memory, levels, threads, date.today().isoformat())
@@ -173,15 +179,6 @@ def working_set_in(cache: Cache, inner: Cache | None) -> int:
     if inner is None:
         return cache.thread_bytes // 2
     return int(sqrt(cache.thread_bytes * inner.thread_bytes))
-
-
-def _memory_working_set(caches: list[Cache], threads: int) -> int:
-    """Return how many bytes of a thread no cache holds, as far as there is memory for them."""
-    import psutil
-
-    # Four times the outermost cache: what is copied has been evicted when it is copied again.
-    wanted = 4 * max((cache.thread_bytes for cache in caches), default=2**28)
-    return int(min(wanted, min(LARGEST_BYTES, psutil.virtual_memory().available // 4) // threads))
 
 
 def copy_rate(thread_bytes: int, threads: int) -> float:

@@ -51,9 +51,12 @@ def serve_trace(trace: Path, *, port: int = PORT) -> Iterator[Served]:
     is refused: no other page can reach the trace. Raises MachineError when the port is taken,
     CaptureError when the file cannot be read.
     """
+    if not trace.is_file():
+        raise CaptureError(f"{trace} is not a file.", "Record a capture with `lab profile`.")
     path = f"/{secrets.token_urlsafe(16)}/{quote(trace.name)}"
     fetched = threading.Event()
-    server = _bind(_handler(trace, path, fetched), port)
+    handler = type("Handler", (_Handler,), {"trace": trace, "served": path, "fetched": fetched})
+    server = _bind(handler, port)
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
     )
@@ -93,15 +96,8 @@ def _bind(handler: type[BaseHTTPRequestHandler], port: int) -> ThreadingHTTPServ
         ) from error
 
 
-def _handler(trace: Path, path: str, fetched: threading.Event) -> type[BaseHTTPRequestHandler]:
-    if not trace.is_file():
-        raise CaptureError(f"{trace} is not a file.", "Record a capture with `lab profile`.")
-
-    return type("Handler", (_Handler,), {"trace": trace, "served": path, "fetched": fetched})
-
-
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one path with one trace; `_handler` says which."""
+    """Answers one path with one trace; a subclass says which."""
 
     trace: Path
     served: str

@@ -12,7 +12,7 @@ from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.commitments import Record, hides_causes
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered
-from bottleneck_lab.workspace.progress import LabProgress, Progress
+from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import load_drawn
 
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
@@ -38,7 +38,10 @@ def next_lab(labs: dict[str, Lab], progress: Progress, after: str | None = None)
     steps = []
     for slug in slugs:
         entry = progress.labs.get(slug)
-        if entry and _is_done(entry):
+        if entry and entry.passed is not None:
+            continue
+        # A pass after the solution was seen is no pass, but the lab is behind the learner.
+        if entry and entry.solution_seen and entry.outcome == "PASS":
             continue
         # The folder may be gone; then the lab is started again.
         under_way = entry is not None and is_workspace(Path(entry.workspace))
@@ -55,10 +58,6 @@ def next_lab(labs: dict[str, Lab], progress: Progress, after: str | None = None)
     if after is None:
         steps.sort(key=lambda pair: not pair[0])  # stable: the course's order otherwise
     return steps[0][1]
-
-
-def _is_done(entry: LabProgress) -> bool:
-    return entry.passed is not None or bool(entry.solution_seen and entry.outcome == "PASS")
 
 
 def next_here(

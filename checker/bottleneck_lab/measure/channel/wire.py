@@ -294,8 +294,15 @@ class Channel:
 
     def _fill(self, size: int, deadline: float | None) -> None:
         """Read on until `size` bytes of the current message are there, and not one more."""
+        # select(2) takes no descriptor above 1023, and a verifier of many ranks has those.
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        left_ms = None
         while len(self._pending) < size:
-            self._wait(deadline)
+            if deadline is not None:
+                left_ms = max(0.0, deadline - time.monotonic()) * 1000
+            if not poll.poll(left_ms):
+                raise TimedOut("no answer in time")
             try:
                 chunk = self.sock.recv(min(size - len(self._pending), 1 << 20))
             except OSError as error:
@@ -303,15 +310,6 @@ class Channel:
             if not chunk:
                 raise Closed("the other side closed the channel")
             self._pending += chunk
-
-    def _wait(self, deadline: float | None) -> None:
-        # select(2) takes no descriptor above 1023, and a verifier of many ranks has those.
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        if not poll.poll(
-            None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        ):
-            raise TimedOut("no answer in time")
 
     def close(self) -> None:
         self.sock.close()

@@ -29,20 +29,17 @@ def profile(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
     """
     _collect(context)
     try:
-        files = (
-            _profile_gpus(context, trace) if context.device == "cuda" else _emulate(context, trace)
-        )
+        if context.device == "cuda":
+            files = _profile_gpus(context, trace)
+        else:
+            secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
+            files = write_traces(run_alone(context, {MANY: secret})[MANY], trace)
     except LearnerFault as fault:
         on_line(f"{fault.detail}\n")
         return 1
     for file in files:
         on_line(f"{file.name}\n" if context.device == "cuda" else f"emulated: {file.name}\n")
     return 0
-
-
-def _emulate(context: Context[Settings], trace: Path) -> list[Path]:
-    secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
-    return write_traces(run_alone(context, {MANY: secret})[MANY], trace)
 
 
 def _profile_gpus(context: Context[Settings], trace: Path) -> list[Path]:

@@ -166,7 +166,11 @@ def _time(
     parameters, and the digest. Raises LearnerFault.
     """
     end = time.monotonic() + START_S
-    connections = [stack.enter_context(_accept(listener, worker, end)) for _ in range(job.world)]
+    connections = []
+    for _ in range(job.world):
+        while not _readable(listener):
+            _look_after(worker, end)
+        connections.append(stack.enter_context(listener.accept()[0]))
     ranks = {_receive(connection, 1, worker, end)[0]: connection for connection in connections}
     if set(ranks) != set(range(job.world)):
         raise LearnerFault("tampered", "A rank connected twice.")
@@ -180,13 +184,6 @@ def _time(
     if _receive(ranks[0], len(DONE), worker, end + START_S) != DONE:
         raise LearnerFault("tampered", "A rank sent an unexpected message.")
     return seconds, digest
-
-
-def _accept(listener: socket.socket, worker: Worker, end: float) -> socket.socket:
-    """Accept the next rank's connection. Raises LearnerFault if the job ends before."""
-    while not _readable(listener):
-        _look_after(worker, end)
-    return listener.accept()[0]
 
 
 def _receive(connection: socket.socket, count: int, worker: Worker, end: float) -> bytes:

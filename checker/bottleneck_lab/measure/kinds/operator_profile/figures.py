@@ -25,6 +25,10 @@ The least of all times, or single passes, lie no nearer.
 """
 LOWER = 0.1
 """The quantile that UNDISTURBED is compared with, to see if other programs have a part in it."""
+_STUDENT = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 15: 2.14, 20: 2.09}
+"""By the number of captures, the two-sided 95% quantile of Student's distribution with one degree
+of freedom less. For a number that is not listed, the next smaller one's is larger: safe.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,11 @@ def estimate_shares(captures: Sequence[OperatorCapture], passes: int) -> dict[st
     left_out = [
         undisturbed_shares([*captures[:n], *captures[n + 1 :]], passes) for n in range(count)
     ]
+    student = _STUDENT[max(listed for listed in _STUDENT if listed <= count)]
     shares = {}
     for name, value in share.items():
         spread = statistics.pstdev(one.get(name, 0.0) for one in left_out) * math.sqrt(count - 1)
-        shares[name] = Share(name, value, _student(count) * spread + abs(value - lower[name]))
+        shares[name] = Share(name, value, student * spread + abs(value - lower[name]))
     return shares
 
 
@@ -122,14 +127,6 @@ def _pass_ns(parts: Sequence[Times], quantile: float) -> float:
     if len({part.shape[1] for part in parts}) > 1:
         parts = [part.sum(axis=1, keepdims=True) for part in parts]
     return float(np.quantile(np.concatenate(parts), quantile, axis=0).sum())
-
-
-def _student(count: int) -> float:
-    """Return the two-sided 95% quantile of Student's distribution with `count` − 1 degrees of
-    freedom; the next smaller one where none is listed.
-    """
-    table = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 15: 2.14, 20: 2.09}
-    return table[max((key for key in table if key <= count), default=3)]
 
 
 def uncertainty(shares: Mapping[str, Share]) -> float:

@@ -10,7 +10,6 @@ import atexit
 import os
 import sys
 import threading
-from typing import NoReturn
 
 from bottleneck_lab.measure.kinds.profiling import profiling, run_child
 from bottleneck_lab.measure.kinds.training.child import program_of, training_parser
@@ -28,23 +27,18 @@ def _train(options: argparse.Namespace) -> None:
         program.train(0, on_step=step, on_report=show)
 
 
-def _leave() -> NoReturn:
-    """End this process as multiprocessing ends its own: PyTorch is not taken apart, which takes a
-    second.
-    """
-    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
 def main() -> None:
     """Entry point."""
     options = training_parser().parse_args()
     run_child(_train, options)
     if options.engine is not None:
-        _leave()
+        # End as multiprocessing ends its own processes: PyTorch is not taken apart, which takes a
+        # second.
+        threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -253,7 +253,11 @@ class FabricServer:
             )
         play(link.clock, event, self.costs)
         if len(self.gradients) < link.clock.step:
-            self.gradients.append(self._step_moments())
+            # What the gradients of the step that has ended may come to: all that the whole world
+            # reduced, alone or with any one smaller group's.
+            whole = self._reduced.pop(self._everyone, NOTHING)
+            self.gradients.append([whole, *(whole.plus(part) for part in self._reduced.values())])
+            self._reduced = {}
 
     def _hand_out(self, rank: int, link: Link) -> None:
         batch = self.batches(link.ledger.fetched, rank)
@@ -298,7 +302,13 @@ class FabricServer:
             raise Violation(
                 "crashed", f"Rank {rank} called a collective that the emulated link cannot carry."
             )
-        link.gradients = _of_gradients(link.ledger, event)
+        # As far as the rank's ledger can tell, it exchanges gradients in this collective.
+        if event.kind is EventKind.ALLREDUCE:
+            link.gradients = link.ledger.reduces_gradients(event.flag, event.amount, event.group)
+        else:
+            link.gradients = event.kind is EventKind.BROADCAST and link.ledger.hands_on_gradients(
+                event.flag, event.amount
+            )
         link.waiting, link.announced = event, link.clock.announce()
         if all(self.links[other].waiting == event for other in members(event.group)):
             self._collective(event)
@@ -405,24 +415,6 @@ class FabricServer:
         if event.group != self._everyone:
             for arena in arenas:
                 arena[: parts * count * size].copy_(result[: parts * count * size])
-
-    def _step_moments(self) -> list[Moments]:
-        """Return the moments that the gradients of a step may have, and close the step's account:
-        of all that the whole world reduced, alone or with any one smaller group's.
-        """
-        whole = self._reduced.pop(self._everyone, NOTHING)
-        moments = [whole, *(whole.plus(part) for part in self._reduced.values())]
-        self._reduced = {}
-        return moments
-
-
-def _of_gradients(ledger: Ledger, event: RankEvent) -> bool:
-    """Return True if a rank exchanges gradients in this collective, as far as its ledger
-    can tell.
-    """
-    if event.kind is EventKind.ALLREDUCE:
-        return ledger.reduces_gradients(event.flag, event.amount, event.group)
-    return event.kind is EventKind.BROADCAST and ledger.hands_on_gradients(event.flag, event.amount)
 
 
 def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:

@@ -47,8 +47,13 @@ def take_own_files(scratch: Path, readable: list[Path]) -> None:
     for folder in emptied:
         folder.mkdir(parents=True, exist_ok=True)
         _mount_empty(folder, _NO_SETUID | _NO_DEVICES, _SIZE)
+    # Mounted again by what was opened before their parents were emptied: still read-only, and
+    # hidden folders in them still hidden.
     for folder, opened in sorted(kept.items()):
-        _show_again(folder, opened)
+        folder.mkdir(parents=True, exist_ok=True)
+        source, flags = f"/proc/self/fd/{opened}".encode(), _BIND | _WITH_MOUNTS_BELOW
+        _call("mount", source, bytes(folder), None, flags, None)
+        os.close(opened)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -61,16 +66,6 @@ def take_own_files(scratch: Path, readable: list[Path]) -> None:
 
 def _mount_empty(folder: Path, flags: int, options: bytes) -> None:
     _call("mount", b"tmpfs", bytes(folder), b"tmpfs", flags, options)
-
-
-def _show_again(folder: Path, opened: int) -> None:
-    """Mount a folder, opened before its parent was emptied, at its old path: still read-only, and
-    hidden folders in it still hidden.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    source, flags = f"/proc/self/fd/{opened}".encode(), _BIND | _WITH_MOUNTS_BELOW
-    _call("mount", source, bytes(folder), None, flags, None)
-    os.close(opened)
 
 
 def _call(name: str, *arguments: object) -> None:

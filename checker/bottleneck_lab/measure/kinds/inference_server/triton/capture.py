@@ -190,17 +190,16 @@ def merge(traces: Iterable[Path], notes: list[str], merged: Path) -> None:
         whole = {**content, **whole}
         # Each process counts from a time of its own.
         later_us = (int(content["baseTimeNanoseconds"]) - int(whole["baseTimeNanoseconds"])) / 1000
-        whole["traceEvents"] += [_placed(event, later_us, _model_of(trace)) for event in events]
+        for event in events:
+            if event.get("name") == "process_name":
+                event["args"] = {"name": f"Triton: {_model_of(trace)}"}
+            if "ts" in event:
+                event["ts"] += later_us
+        whole["traceEvents"] += events
     unfinished = merged.with_name(f"unfinished-{merged.name}")
     with gzip.open(unfinished, "wt", compresslevel=1, encoding="utf-8") as file:
         json.dump({**whole, NOTES: notes}, file)
     unfinished.rename(merged)
-
-
-def _placed(event: dict[str, Any], later_us: float, model: str) -> dict[str, Any]:
-    if event.get("name") == "process_name":
-        event["args"] = {"name": f"Triton: {model}"}
-    return {**event, "ts": event["ts"] + later_us} if "ts" in event else event
 
 
 def _model_of(trace: Path) -> str:

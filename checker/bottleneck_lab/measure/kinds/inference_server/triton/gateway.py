@@ -128,19 +128,16 @@ class Upstream:
     async def infer(self, picture: bytes) -> tuple[int, dict[str, Any]]:
         """Return HTTP status and answer for a picture: its scores, or Triton's error."""
         try:
-            status, body = await self._exchange(infer_request(picture))
+            if self._streams is None:
+                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            reader, writer = self._streams
+            writer.write(infer_request(picture))
+            (_, status, *_), headers = await read_head(reader)
+            body = await reader.readexactly(int(headers["content-length"]))
         except (OSError, asyncio.IncompleteReadError):
             self.close()
             return 503, {"error": "Triton cannot be reached"}
-        return answer_of(status, body)
-
-    async def _exchange(self, message: bytes) -> tuple[int, bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        writer.write(message)
-        (_, status, *_), headers = await read_head(reader)
-        return int(status), await reader.readexactly(int(headers["content-length"]))
+        return answer_of(int(status), body)
 
     def close(self) -> None:
         """Close it."""

@@ -62,17 +62,17 @@ def _host(node: ast.AST) -> Iterator[_Node]:
     """Yield every expression and statement that Python itself will run: all but the bodies of
     functions that Triton compiles.
     """
+    # A decorator below `triton.jit` would be given the function as it stands, and could call it:
+    # so that one must be the last.
+    compiled: list[ast.stmt] = []
+    match node:
+        case ast.FunctionDef(body=body, decorator_list=[*_, last]) if ast.unparse(last) == _JIT:
+            compiled = body
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Node):
             yield child
-        if not (isinstance(node, ast.FunctionDef) and _is_compiled(node) and child in node.body):
+        if child not in compiled:
             yield from _host(child)
-
-
-def _is_compiled(function: ast.FunctionDef) -> bool:
-    """Return True if Triton alone reads the body."""
-    # A decorator below `triton.jit` would be given the function as it stands, and could call it.
-    return bool(function.decorator_list) and ast.unparse(function.decorator_list[-1]) == _JIT
 
 
 def _problem(node: _Node) -> str | None:  # noqa: PLR0911 - a rule a line
