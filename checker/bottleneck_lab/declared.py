@@ -119,7 +119,8 @@ def _table(header: str, counts: dict[Keys, int], *, is_array: bool) -> Keys:
     names, keys = _names(header), ()  # type: tuple[list[str], Keys]
     for name in names[:-1]:
         keys = (*keys, name)
-        keys = (*keys, counts[keys] - 1) if keys in counts else keys
+        if keys in counts:
+            keys = (*keys, counts[keys] - 1)
     keys = (*keys, names[-1])
     if not is_array:
         return keys

@@ -124,11 +124,9 @@ def dali_extra() -> str:
     if driver is not None:
         return "dali" if driver >= _CUDA_13_DRIVER else "dali-cuda12"
     torch = importlib.util.find_spec("torch")
-    cuda = (
-        _leading(r"cuda\b[^=]*= '(\d+)", Path(torch.origin).with_name("version.py"))
-        if torch and torch.origin
-        else None
-    )
+    cuda = None
+    if torch and torch.origin:
+        cuda = _leading(r"cuda\b[^=]*= '(\d+)", Path(torch.origin).with_name("version.py"))
     return "dali-cuda12" if cuda == 12 else "dali"
 
 

@@ -80,7 +80,8 @@ def find_conditions(timeline: Timeline) -> Conditions:
 def _unnamed(capability: str, multiprocessors: int) -> str:
     """Return what tells a GPU whose name was not recorded; empty where nothing does."""
     parts = [f"compute capability {capability}"] if capability else []
-    parts += [f"{multiprocessors} multiprocessors"] if multiprocessors else []
+    if multiprocessors:
+        parts += [f"{multiprocessors} multiprocessors"]
     return f"a GPU with {' and '.join(parts)}" if parts else ""
 
 

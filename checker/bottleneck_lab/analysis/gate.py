@@ -136,11 +136,9 @@ def judge_suite(
 
 
 def _sentence(outcome: Change, interval: Interval, pairs: int, rules: Rules) -> str:
-    span = (
-        f"{interval.low:.3f}–{interval.high:.3f}x"
-        if math.isfinite(interval.high)
-        else "no bounds yet"
-    )
+    span = "no bounds yet"
+    if math.isfinite(interval.high):
+        span = f"{interval.low:.3f}–{interval.high:.3f}x"
     seen = f"{interval.median:.3f}x the time ({span}, {pairs} pairs)"
     return {
         "worse": f"slower: {seen}.",

@@ -96,11 +96,9 @@ def signed_rank_interval(samples: Sequence[float], confidence: float) -> Interva
     walsh = np.sort((values[first] + values[second]) / 2)
     rank = _signed_rank(len(values), (1 - Fraction(str(confidence))) / 2)
     middle = float(np.median(walsh))
-    return (
-        Interval(float(walsh[rank - 1]), middle, float(walsh[-rank]))
-        if rank
-        else Interval(-math.inf, middle, math.inf)
-    )
+    if rank:
+        return Interval(float(walsh[rank - 1]), middle, float(walsh[-rank]))
+    return Interval(-math.inf, middle, math.inf)
 
 
 @lru_cache(maxsize=4096)

@@ -238,7 +238,8 @@ def list_obstacles(gpu: GpuState) -> list[Requirement]:
         )
     if gpu.others:
         state = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
-        state += f", a kernel running {gpu.busy:.0%} of the time" if gpu.busy is not None else ""
+        if gpu.busy is not None:
+            state += f", a kernel running {gpu.busy:.0%} of the time"
         remedy = "End them (`nvidia-smi` lists them), or name a free GPU: `CUDA_VISIBLE_DEVICES=1`."
         rows.append(
             Requirement(

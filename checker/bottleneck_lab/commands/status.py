@@ -82,11 +82,13 @@ def _show(me: Me, url: str) -> None:
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
         due = f", opens {lab.opens}" if lab.opens else ""
-        due += f", due {lab.due}" if lab.due else ""
+        if lab.due:
+            due += f", due {lab.due}"
         points = ""
         if lab.points is not None:
             points = f", {lab.points:g} of {lab.max_points:g} points"
-            points += f" ({lab.penalty:g} off for being late)" if lab.penalty else ""
+            if lab.penalty:
+                points += f" ({lab.penalty:g} off for being late)"
         mark = "✓" if lab.passed else "·"
         say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{points}{left}{due}")
     for standing in me.submissions[:10]:

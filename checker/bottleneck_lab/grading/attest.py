@@ -140,11 +140,9 @@ def _judge(verdict: Verdict, public_key: Ed25519PublicKey) -> Verification:
     except InvalidSignature:
         return Verification(False, f"Its content was changed after key {ours} signed it.", verdict)
     outcome = f"{verdict.outcome} for {verdict.lab}"
-    claim = (
-        f"Verified: {outcome}"
-        if verdict.outcome == "PASS"
-        else f"The signature is genuine, and the outcome is {outcome}"
-    )
+    claim = f"The signature is genuine, and the outcome is {outcome}"
+    if verdict.outcome == "PASS":
+        claim = f"Verified: {outcome}"
     return Verification(True, f"{claim}, signed with key {ours}.", verdict)
 
 

@@ -65,11 +65,9 @@ def describe_calibration(calibration: Calibration) -> str:
     labs = f"{len(calibration.points)} lab{'s' * (len(calibration.points) != 1)}"
     right = sum(describe_point(point) == "right" for point in calibration.points)
     off = max(calibration.bias, 1 / calibration.bias)
-    lean = (
-        f"{off:.2f}x too {'much' if calibration.bias > 1 else 'little'}"
-        if off > RIGHT
-        else "neither too much nor too little"
-    )
+    lean = "neither too much nor too little"
+    if off > RIGHT:
+        lean = f"{off:.2f}x too {'much' if calibration.bias > 1 else 'little'}"
     return (
         f"{right} of {labs} predicted within 10%. Typically you are off by"
         f" {calibration.typical:.2f}x; on the whole you promise {lean}."

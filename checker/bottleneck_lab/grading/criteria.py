@@ -243,16 +243,18 @@ def _measured(spec: CriterionSpec, holds: bool | None, interval: Interval, count
     undecided = "undecided, " if holds is None else ""
     if math.isnan(interval.median):
         return f"{undecided}{count} measured"
-    bounds = (
-        format_range(interval.low, interval.high, spec.unit, spec.target)
-        if math.isfinite(interval.high)
-        else ""
-    )
-    details = [bounds] if bounds not in ("", value) and holds is not None else []
-    details += [] if count.startswith("0 ") else [count]
+    bounds = ""
+    if math.isfinite(interval.high):
+        bounds = format_range(interval.low, interval.high, spec.unit, spec.target)
+    details = []
+    if bounds not in ("", value) and holds is not None:
+        details.append(bounds)
+    if not count.startswith("0 "):
+        details.append(count)
     # A middle that decides nothing is no figure to quote.
     shown = bounds if bounds and holds is None else value
-    return f"{undecided}{shown}{' (' + ', '.join(details) + ')' if details else ''}"
+    in_brackets = f" ({', '.join(details)})" if details else ""
+    return f"{undecided}{shown}{in_brackets}"
 
 
 def _reminder(spec: CriterionSpec) -> str:
@@ -260,11 +262,9 @@ def _reminder(spec: CriterionSpec) -> str:
     if "{target}" in spec.text:
         return ""
     words = "at least" if spec.direction == "at_least" else "at most"
-    margin = (
-        ""
-        if spec.margin == 1
-        else f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
-    )
+    margin = ""
+    if spec.margin != 1:
+        margin = f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
     return f"; the target is {words} {format_figure(_target(spec), spec.unit)}{margin}"
 
 
@@ -506,11 +506,9 @@ def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[
             WHEN_QUIET,
         ]
     if (conditions.noise or 0) > NOISY_SHARE:
-        unseen = (
-            "for an unknown reason"
-            if conditions.other_cores is None
-            else "though little else was running"
-        )
+        unseen = "though little else was running"
+        if conditions.other_cores is None:
+            unseen = "for an unknown reason"
         cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."
         remedy = (
             "Plug the machine in and let it cool. A machine that you share with others may never be"

@@ -55,7 +55,9 @@ class Margin(msgspec.Struct, frozen=True):
 
 def _distance(good: float, target: float) -> float:
     """Return good over target; large, but finite, where the target is 0."""
-    return good / target if target > 0 else (1.0 if good <= 0 else 1e9)
+    if target > 0:
+        return good / target
+    return 1.0 if good <= 0 else 1e9
 
 
 def margins_of(verdict: Verdict, criteria: Sequence[CriterionSpec]) -> list[Margin]:

@@ -95,11 +95,9 @@ def misdescribed(spec: SiblingSpec, summary: Summary) -> str:
         *(cause for cause, id_ in FINDING_OF.items() if id_ == first.id),
     }
     if spec.cause not in (shown or {"compute-bound"}):
-        shown_words = (
-            f"`{first.id}`, which is {first.cause}"
-            if first
-            else "nothing at all, as where a device is busy all the time"
-        )
+        shown_words = "nothing at all, as where a device is busy all the time"
+        if first:
+            shown_words = f"`{first.id}`, which is {first.cause}"
         return f"the costliest finding of its capture is {shown_words}, not {spec.cause}."
     if true_gain(spec, summary) <= LEAST_GAIN:
         return (

@@ -69,9 +69,9 @@ def format_duration(ns: float) -> str:
     for size, unit in _DURATIONS:
         if abs(ns) >= size:
             value = ns / size
-            return (
-                f"{ns / size:,.{(2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)}f} {unit}"
-            )
+            # Three digits in all: 1.23, 12.3, 123.
+            decimals = (abs(value) < 10) + (abs(value) < 100)
+            return f"{value:,.{decimals}f} {unit}"
     return f"{ns:.0f} ns"
 
 

@@ -120,9 +120,12 @@ def read_chakra(data: bytes, source: Path) -> Timeline:
                 if parts.pop(1, b"") == b"is_cpu_op":
                     on_host = any(parts.values())
             elif isinstance(value, int):
-                kind = value if field == _TYPE else kind
-                start = value if field == _START else start
-                duration = value if field == _DURATION else duration
+                if field == _TYPE:
+                    kind = value
+                elif field == _START:
+                    start = value
+                elif field == _DURATION:
+                    duration = value
         if not start or not duration:
             continue
         communicates = kind in (_SEND, _RECEIVE, _COLLECTIVE)

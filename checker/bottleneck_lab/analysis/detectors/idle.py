@@ -214,7 +214,8 @@ def waits(seen: Evidence) -> list[Detection]:
             often = f"{worst.calls_per_step:.1f} calls per step"
         where = f"; most waiting is in {worst.name}, {often}"
         caller = worst.line or worst.caused_by
-        where += f", from {caller}" if caller else ""
+        if caller:
+            where += f", from {caller}"
     evidence = (
         f"The device was idle for {share:.0%} of the time after the host had waited for it{where}."
     )

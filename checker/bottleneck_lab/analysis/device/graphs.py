@@ -46,7 +46,8 @@ def find_graph_nodes(timeline: Timeline) -> list[GraphNode]:
     launches = named(timeline, timeline.runtime, _LAUNCH)
     launched = timeline.launched_by
     rows = np.flatnonzero((launched >= 0) & (device.kind != ActivityKind.SYNC))
-    rows = rows[launches[launched[rows]]] if len(rows) else rows
+    if len(rows):
+        rows = rows[launches[launched[rows]]]
     if not len(rows):
         return []
     # By replay, then stream, then start: the number within is the node.

@@ -117,11 +117,9 @@ def occupancy(arch: str, registers: int, shared_bytes: int, threads: int) -> Occ
     warps = -(-threads // 32)
     by_warps = limits.warps // warps
     a_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-    by_registers = (
-        limits.registers // a_warp // _WARP_UNIT * _WARP_UNIT // warps
-        if registers
-        else limits.blocks
-    )
+    by_registers = limits.blocks
+    if registers:
+        by_registers = limits.registers // a_warp // _WARP_UNIT * _WARP_UNIT // warps
     a_block = -(-(shared_bytes + limits.reserved_bytes) // _SHARED_UNIT) * _SHARED_UNIT
     by_shared = limits.shared_bytes // a_block if a_block else limits.blocks
     fits = {

@@ -220,11 +220,9 @@ def _release(events: AllocatorEvents) -> Action:
     """Return the action that ends a block: a tensor that other streams still use is free only once
     they are done.
     """
-    return (
-        Action.FREE_COMPLETED
-        if (events.action == Action.FREE_COMPLETED).any()
-        else Action.FREE_REQUESTED
-    )
+    if (events.action == Action.FREE_COMPLETED).any():
+        return Action.FREE_COMPLETED
+    return Action.FREE_REQUESTED
 
 
 def _level(

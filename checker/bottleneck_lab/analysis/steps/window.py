@@ -125,11 +125,9 @@ def host_window(timeline: Timeline, rank: int | None = None) -> Window:
     steps = step_rows(timeline)
     if rank is not None:
         steps = take(steps, steps.rank == rank)
-    return (
-        Window(int(steps.start.min()), int(steps.end.max()))
-        if len(steps)
-        else Window(*timeline.extent)
-    )
+    if len(steps):
+        return Window(int(steps.start.min()), int(steps.end.max()))
+    return Window(*timeline.extent)
 
 
 def launch_times(timeline: Timeline, rows: NDArray[np.intp]) -> Ints:

@@ -1,4 +1,4 @@
-"""Pages on which instructors choose the workshop: labs, their order and moments, and a run sheet."""
+"""Pages on which instructors choose the workshop: labs, their order, moments and a run sheet."""
 
 from __future__ import annotations
 

@@ -87,10 +87,13 @@ def command(
             # A process of its own: what measures holds no sockets, and can be restarted alone.
             command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner"]
             command += ["--folder", str(cohort.folder), "--quiet", str(quiet)]
-            command += ["--gpus", gpus] if gpus is not None else []
+            if gpus is not None:
+                command += ["--gpus", gpus]
             command += ["--uids", ",".join(map(str, users))]
-            command += ["--allow-unsandboxed"] if allow_unsandboxed else []
-            command += ["--allow-no-cgroup"] if allow_no_cgroup else []
+            if allow_unsandboxed:
+                command += ["--allow-unsandboxed"]
+            if allow_no_cgroup:
+                command += ["--allow-no-cgroup"]
             stack.enter_context(Keeper([*command, "--parent", str(os.getpid())]))
         own = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
         reached = (url or cohort.config.url or own).rstrip("/")

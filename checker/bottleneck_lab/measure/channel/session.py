@@ -242,10 +242,12 @@ class CallSession(Session):
         ]
         learners = role == "learner"
         hidden = context.settings.hidden if learners else []
-        arguments += ["--threads-only"] if learners and context.settings.threads_only else []
+        if learners and context.settings.threads_only:
+            arguments += ["--threads-only"]
         # The reference may be another file, which compiles nothing.
         is_entry = entry == context.lab.spec.entry
-        arguments += ["--native"] if is_entry and context.settings.native else []
+        if is_entry and context.settings.native:
+            arguments += ["--native"]
         passed = [theirs.fileno(), arena.fd, *fds]
         worker = start_worker(context, program, arguments, folder, limits, passed, hidden=hidden)
         theirs.close()

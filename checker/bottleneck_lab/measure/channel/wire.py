@@ -133,9 +133,11 @@ def _pack_inline(value: Value) -> bytes:
         return _VALUE.pack(_INT, 0, 0, 8) + struct.pack("<q", int(value))
     if isinstance(value, float):
         return _VALUE.pack(_FLOAT, 0, 0, 8) + struct.pack("<d", value)
-    if isinstance(value, str | bytes):
-        raw = value.encode() if isinstance(value, str) else value
-        return _VALUE.pack(_TEXT if isinstance(value, str) else _BYTES, 0, 0, len(raw)) + raw
+    if isinstance(value, bytes):
+        return _VALUE.pack(_BYTES, 0, 0, len(value)) + value
+    if isinstance(value, str):
+        raw = value.encode()
+        return _VALUE.pack(_TEXT, 0, 0, len(raw)) + raw
     raise Malformed(f"a {type(value).__name__} cannot be sent")
 
 

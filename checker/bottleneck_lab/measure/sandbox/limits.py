@@ -77,7 +77,8 @@ class Watch:
 
     def resume(self) -> None:
         """Count again: the worker runs."""
-        self._paused_s += time.monotonic() - self._paused_at if self._paused_at else 0.0
+        if self._paused_at:
+            self._paused_s += time.monotonic() - self._paused_at
         self._paused_at = 0.0
 
     def now_and_then(self) -> Exceeded | None:

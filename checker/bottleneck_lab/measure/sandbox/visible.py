@@ -99,7 +99,8 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) 
     shown = list(paths.readable)
     if gpu:
         shown += _driver_libraries()
-        shown += [toolkit] if (toolkit := _cuda_toolkit()) else []
+        if toolkit := _cuda_toolkit():
+            shown += [toolkit]
     for folder in [*SYSTEM, *readable_folders(shown)]:
         command += ["--ro-bind-try", folder, folder]
     if accounts is not None:
@@ -196,11 +197,9 @@ def worker_environment(
     """
     # A thread that waits for work by spinning would go on into the next call, which may be of
     # another case.
-    binding = (
-        {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"}
-        if bound
-        else {}
-    )
+    binding = {}
+    if bound:
+        binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"}
     # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose
     # names may have 107 bytes.
     temporary = Path("/tmp") if bubblewrap() else paths.scratch / "tmp"

@@ -3,8 +3,8 @@ books. Owned by the verifier.
 
 `python -I -m bottleneck_lab.measure.virtual_gpu.engine --channels PROGRAM OWNER`: the program's
 calls come over one socket, the owner's questions over the other; with several pairs, each has an
-engine of its own. The program gets shapes and handles; a value leaves only by an operator for which the host would have to wait on a GPU, and that
-wait is counted.
+engine of its own. The program gets shapes and handles; a value leaves only by an operator for which
+the host would have to wait on a GPU, and that wait is counted.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ class Sheet:
     def fit(self, text: str, room: int, *, lines: bool = False) -> str:
         """Return `text` cut to `room` characters, on one line unless it may have `lines`."""
         text, ellipsis = self.safe(text), self.safe("…")
-        text = text if lines else " ".join(text.split())
+        if not lines:
+            text = " ".join(text.split())
         if len(text) <= room:
             return text
         return text[: max(0, room - len(ellipsis))] + ellipsis

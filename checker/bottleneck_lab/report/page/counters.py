@@ -23,7 +23,8 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
     `blind` what to attack.
     """
     pairs = compare_kernels(timeline.counters)
-    pairs = counters_only(pairs) if blind else pairs
+    if blind:
+        pairs = counters_only(pairs)
     worst = furthest_behind(pairs)
     notes = [tag("p", note, class_="warning") for note in timeline.notes if "synthetic" in note]
     stalls = [[name, words.format_share(share)] for name, share in worst.own.stalls.items()]

@@ -126,11 +126,9 @@ def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | No
     recorded = ratios.pop() * truth.capture.count("aten::linear") / unit
     if recorded == passes:
         return None
-    more = (
-        "Are the warm-up passes in it?"
-        if recorded > passes
-        else "Was the profiler stopped too early?"
-    )
+    more = "Was the profiler stopped too early?"
+    if recorded > passes:
+        more = "Are the warm-up passes in it?"
     return f"The capture holds {recorded:g} passes; `record` was told to record {passes}. {more}"
 
 

@@ -92,7 +92,8 @@ class Workers:
             seconds, answers[side] = self.learner.call(inputs)
             case.learner_s.append(seconds)
             case.cpu_s += worker.cpu_s() - cpu_s
-            case.waited_s += waiting.seconds_within(seconds) if waiting else 0.0
+            if waiting:
+                case.waited_s += waiting.seconds_within(seconds)
         if case.idle:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])

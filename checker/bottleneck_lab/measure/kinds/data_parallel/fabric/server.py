@@ -191,7 +191,8 @@ class FabricServer:
             for number, _ in ready:
                 if not self._receive(numbers[number]):
                     poll.unregister(number)
-            heard = time.monotonic() if ready else heard
+            if ready:
+                heard = time.monotonic()
             progress(min(link.clock.step for link in self.links))
 
     def _receive(self, rank: int) -> bool:

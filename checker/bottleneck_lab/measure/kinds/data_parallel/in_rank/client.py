@@ -84,7 +84,8 @@ class Client:
         then copy the result into `receive`, one tensor after the other. Raises ConnectionError if
         the fabric is gone.
         """
-        ranks = self.world if ranks is None else ranks
+        if ranks is None:
+            ranks = self.world
         # The whole world reads one result; of any fewer ranks each gets its own, since others may
         # exchange something meanwhile.
         result = self.result if len(ranks) == len(self.world) else self.arena

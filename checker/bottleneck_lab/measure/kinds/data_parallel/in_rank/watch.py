@@ -128,7 +128,8 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
         if module is model or not whole:
             number = client.micro_batch(given[0]) if given else None
-            current = current if number is None else number
+            if number is not None:
+                current = number
         whole = whole or module is model
 
     def ends(*_: Any) -> None:
