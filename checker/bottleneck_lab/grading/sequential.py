@@ -41,6 +41,9 @@ SELF_TEST_LIMIT = 0.5
 unfit.
 """
 
+FAR = 2.0
+"""Work that misses its target by this factor, and by the doubt besides, is far off."""
+
 
 class State(StrEnum):
     """The conclusion that the samples so far allow."""
@@ -210,6 +213,24 @@ class SequentialTest(msgspec.Struct, frozen=True):
             if state is not State.CONTINUE:
                 return Decision(state, interval, seen, 0)
         return _undecided(interval, seen, wanted=0)
+
+    def misses_by_far(self, samples: Sequence[float]) -> bool:
+        """Return True if every sample misses the bar by more than FAR and the doubt together."""
+        bar, factor = self.bar, FAR * (1 + self.doubt)
+        if self.direction == "at_least":
+            return max(samples, default=math.inf) * factor < bar
+        return min(samples, default=-math.inf) > bar * factor
+
+    def first_look(self, samples: Sequence[float]) -> Decision | None:
+        """Return the FAIL of the plan's first look if all its samples miss the bar by far: a check
+        need not go on. None for all other work, which is decided by `decide`.
+        """
+        # Nothing is decided here that `decide` would not: its first look fails with less. So the
+        # plan's error covers it.
+        first, rank = self.plan.looks[0], self.plan.ranks[0]
+        if not rank or len(samples) < first or not self.misses_by_far(samples[:first]):
+            return None
+        return Decision(State.FAIL, bounds_at(samples[:first], rank), first, 0)
 
     def _judge(self, interval: Interval) -> State:
         # With a doubt the bar is a band, and both a PASS and a FAIL must be clear of all of it.

@@ -8,6 +8,7 @@ import random
 from fractions import Fraction
 from functools import partial
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,6 +116,27 @@ def test_at_most_is_the_mirror_of_at_least(samples, target):
     least = SequentialTest(target=-target, plan=SMALL).decide([-value for value in samples])
     most = SequentialTest(target=target, direction="at_most", plan=SMALL).decide(samples)
     assert most.state is least.state
+
+
+@given(st.lists(st.floats(0.1, 10), max_size=60), st.floats(0.5, 20), directions, st.floats(0, 0.5))
+def test_a_first_look_fails_only_what_the_whole_test_would(samples, target, direction, doubt):
+    test = SequentialTest(target, direction, SMALL)
+    look = msgspec.structs.replace(test, doubt=doubt).first_look(samples)
+    assert look is None or test.decide(samples) == look
+
+
+@pytest.mark.parametrize("plan", [BLOCKS, PAIRS])
+def test_a_first_look_takes_all_samples_of_a_look_and_a_miss_by_far(plan):
+    test, first = SequentialTest(target=3.0, plan=plan), plan.looks[0]
+    assert test.first_look([1.4] * first).state is State.FAIL
+    assert test.first_look([1.4] * (first - 1)) is None
+    assert test.first_look([1.4] * (first - 1) + [1.6]) is None
+    assert msgspec.structs.replace(test, doubt=0.5).first_look([1.4] * first) is None
+    most = SequentialTest(target=3.0, direction="at_most", plan=plan)
+    assert most.first_look([6.1] * first).state is State.FAIL
+    assert most.first_look([5.9] * first) is None
+    assert not test.misses_by_far([])
+    assert not most.misses_by_far([])
 
 
 def test_reaching_the_target_exactly_passes():

@@ -85,6 +85,24 @@ def test_fed_well_passes_starved_fails():
     assert graded(run_of([250.0] * 96)) == {"useful-utilisation": False, "data-wait": False}
 
 
+def test_a_script_that_is_far_off_fails_after_eight_batches():
+    run = run_of([400.0] * 32)  # a quarter of the time, where 0.8 is asked for
+    del run.steps[WARM_UP_BATCHES + 8 :]
+    assert check.far_off(context(), run, STEP_S)
+    assert graded(run) == {"useful-utilisation": False, "data-wait": None}
+    assert judging.check_batches(run, JUDGE, context()) == (None, 12 * 16)
+    # Other programs are not to blame for a tenth of what is asked for.
+    assert graded(run, foreign=0.6)["useful-utilisation"] is False
+    assert graded(run, foreign=0.8)["useful-utilisation"] is None
+
+
+@pytest.mark.parametrize(
+    "every_ms", [[370.0] * 32, [400.0] * 7, [400.0] * 7 + [100.0] * 25], ids=["near", "few", "one"]
+)
+def test_nobody_is_far_off_by_less_or_by_fewer_batches(every_ms):
+    assert check.far_off(context(), run_of(every_ms), STEP_S) is None
+
+
 def test_steady_blocks_do_not_make_up_for_a_long_stall():
     stalled = [100.0] * 96
     stalled[16] = 3000.0
@@ -317,7 +335,7 @@ def test_an_undecided_utilisation_says_why():
     """The figure is that over all blocks; where every block lies on one side of the target, the
     sentence says what keeps it open.
     """
-    torn = [100.0 if number // 8 % 2 else 520.0 for number in range(96)]
+    torn = [520.0 if number // 8 % 2 else 100.0 for number in range(96)]
     busy = check.grade(context(), run_of(torn), STEP_S, 1.0, 0.0)[0]
     assert busy.holds is None
     assert "over all" in busy.sentence

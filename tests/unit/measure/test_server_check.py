@@ -47,6 +47,7 @@ class Server:
         self.rate, self.busy, self.latency_s, self.late_s = rate, busy, latency_s, late_s
         self.refuses, self.bad_status, self.harmed = refuses, bad_status, harmed
         self.asked_rates, self.frozen, self.address = [], False, "here"
+        self.loops = []
 
     def __enter__(self):
         return self
@@ -70,7 +71,7 @@ class Server:
         assert not self.frozen, "a server that rests is not loaded"
         result = level()
         period = 16 / self.rate * 1e9
-        ends = np.arange(1, int(self.rate * 7 / 16)) * period
+        ends = np.arange(1, int(self.rate * (self.loops or [7])[-1] / 16)) * period
         none = np.zeros(0)
         return result, [
             Ran(
@@ -109,6 +110,7 @@ class Bench(InferenceBench):
         return self.learner
 
     def closed(self, server, seconds, broken=(), leaves=()):
+        server.loops.append(seconds)
         level = server.level(np.linspace(0, seconds, int(server.rate * seconds)), 0.5)
         if broken:
             level.status[np.arange(min(broken), min(broken) + 1 + server.harmed)] = 400
@@ -188,6 +190,24 @@ def test_a_slow_one_fails_and_is_not_asked_for_a_rate_that_it_cannot_keep_up(che
     assert (outcome, reason) == (Outcome.FAIL, "correct but slow")
     assert results["idle"].holds is False
     assert not learner.asked_rates
+
+
+def test_one_that_is_far_too_slow_fails_by_the_first_look_alone(checked):
+    shipped = Server(90.0, busy=0.33)
+    learner = Server(40.0, busy=0.3)  # 0.44x, where 2x is asked for
+    outcome, reason, results = checked(learner, shipped, shipped_again=1.0)
+    assert (outcome, reason) == (Outcome.FAIL, "correct but slow")
+    assert results["bad-requests"].holds is None
+    assert (len(shipped.loops), len(learner.loops)) == (1, 1)
+    slow = Server(70.0, busy=0.3)
+    assert checked(slow, Server(90.0))[:2] == (Outcome.FAIL, "correct but slow")
+    assert len(slow.loops) == 2, "0.78x is looked at as ever"
+
+
+def test_one_that_answers_too_little_for_a_decision_is_loaded_longer(checked):
+    learner = Server(12.0)
+    assert checked(learner)[:2] == (Outcome.FAIL, "correct but slow")
+    assert learner.loops == [CLOSED_S, loading.MOST_CLOSED_S]
 
 
 def test_one_that_lets_requests_wait_fails_by_its_p99(checked):

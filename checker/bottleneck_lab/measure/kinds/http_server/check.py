@@ -21,9 +21,16 @@ from bottleneck_lab.grading.criteria import (
     grade_check,
     grade_decision,
     not_held_against,
+    not_measured,
     sequential_test,
 )
-from bottleneck_lab.grading.sequential import BLOCKS, Decision, SequentialTest, State
+from bottleneck_lab.grading.sequential import (
+    BLOCKS,
+    SELF_TEST_LIMIT,
+    Decision,
+    SequentialTest,
+    State,
+)
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context, Measured
@@ -100,7 +107,8 @@ def measure(context: Context[HttpServerSettings]) -> Measured:
 
 def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
     """Find the plateau of the shipped server, of the learner's, and of the shipped one again; then
-    load the learner's at a fixed rate. Stops at the first problem.
+    load the learner's at a fixed rate. Stops at the first problem, and once the learner's server is
+    found far too slow.
     """
     context, observed = bench.context, Observed()
     context.progress("loading the shipped server", 0.12)
@@ -112,15 +120,20 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
     with bench.start("learner", context.submission) as server:
         meter = LoadMeter(lambda: own_cpu_s() + server.cpu_s() + shipped.cpu_s())
         context.progress("loading your server to its limit", 0.3)
-        observed.closed = level, batches = bench.closed(server, long_enough_s(bench, before))
-        observed.note(bench, level, batches, all_of=np.arange(len(level.status)))
-        observed.rates = bench.rates(level, batches)
+        # A server that answers too little for a decision gets one longer loop.
+        for seconds in (long_enough_s(bench, before), MOST_CLOSED_S):
+            observed.closed = level, batches = bench.closed(server, seconds)
+            observed.note(bench, level, batches, all_of=np.arange(len(level.status)))
+            observed.rates = bench.rates(level, batches)
+            if observed.problems or len(observed.rates) >= BLOCKS.looks[0]:
+                break
         if doubt := figures.bottleneck_of_its_own(level):
             observed.doubts["throughput"] = doubt
-        if context.criterion("bad-requests"):
+        far = is_far_off(context, observed)
+        if context.criterion("bad-requests") and not far:
             context.progress("sending bad requests among good ones", 0.4)
             _send_bad_requests(bench, server, before, observed)
-        if not observed.problems:
+        if not observed.problems and not far:
             context.progress("loading the shipped server again", 0.45)
             server.freeze()
             shipped.thaw()
@@ -135,6 +148,15 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
         if not observed.problems:
             bench.after_load(server)
     return observed
+
+
+def is_far_off(context: Context[Any], observed: Observed) -> bool:
+    """Return True if every block of the first look misses the throughput by far."""
+    test = sequential_test(context.required("throughput"), BLOCKS)
+    # The doubt is that of the worst machine on which anything is judged: the shipped server is not
+    # loaded again.
+    worst = msgspec.structs.replace(test, doubt=SELF_TEST_LIMIT)
+    return worst.first_look([rate / observed.shipped[0] for rate in observed.rates]) is not None
 
 
 def long_enough_s(bench: Bench[Any], shipped: float) -> float:
@@ -232,12 +254,18 @@ def grade_problems(
     context: Context[Any], observed: Observed, checked: dict[str, tuple[int, str]]
 ) -> list[CriterionResult]:
     """Grade the criteria of correctness. `checked`: for each, how many of what were looked at."""
-    counts = checked | {"bad-requests": (observed.refused, "bad requests")}
-    return [
+    results = [
         grade_check(spec, observed.problems.get(id_), count, things)
-        for id_, (count, things) in counts.items()
+        for id_, (count, things) in checked.items()
         if (spec := context.criterion(id_))
     ]
+    if spec := context.criterion("bad-requests"):
+        problem = observed.problems.get("bad-requests")
+        if observed.refused:
+            results.append(grade_check(spec, problem, observed.refused, "bad requests"))
+        else:
+            results.append(not_measured(spec, "because the server is far too slow"))
+    return results
 
 
 def grade_load(

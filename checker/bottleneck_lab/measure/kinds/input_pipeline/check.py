@@ -24,9 +24,10 @@ from bottleneck_lab.grading.criteria import (
     grade_value,
     lies_on_one_side,
     not_held_against,
+    not_measured,
     sequential_test,
 )
-from bottleneck_lab.grading.sequential import BLOCKS, Decision, State
+from bottleneck_lab.grading.sequential import BLOCKS, SELF_TEST_LIMIT, Decision, State
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Done, EpochAsked, Trained
 from bottleneck_lab.measure.context import Context, Measured
@@ -73,7 +74,11 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
     problem, checked = check_kept(run, judge, context)
     # An emulated step follows the host's speed, so the shipped loader is timed again. A real
     # device's does not, but its own clocks may change.
-    drift = after_s / step_s if context.device == "cuda" else calibrate(context, count) / before_s
+    # Far off is far off at any speed.
+    if context.device == "cuda":
+        drift = after_s / step_s
+    else:
+        drift = 1.0 if far_off(context, run, step_s) else calibrate(context, count) / before_s
     wrong_batch, looked_at = check_batches(run, judge, context)
     correctness = [
         grade_check(context.required("every-sample-once"), wrong_batch, looked_at, called),
@@ -107,7 +112,8 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
 def train(
     session: PipelineSession, context: Context[InputPipelineSettings], judge: ModuleType
 ) -> PipelineRun:
-    """Hand out epochs until the utilisation is decided, and collect what the device saw.
+    """Hand out epochs until the utilisation is decided, and collect what the device saw. A script
+    that is far off is left in the middle of an epoch.
 
     Raises LearnerFault for a script that ends early, hangs or cheats.
     """
@@ -118,6 +124,8 @@ def train(
         message = session.receive(settings.call_s, f"training (step {len(run.steps) + 1})")
         if isinstance(message, Trained):
             run.steps.append(message)
+            if far_off(context, run, session.device.step_s):
+                return run
         elif isinstance(message, EpochAsked):
             expect_steps(run, message.steps)
             if len(run.assignments) > MAX_EPOCHS:
@@ -137,6 +145,21 @@ def train(
             return run
 
 
+def far_off(
+    context: Context[InputPipelineSettings], run: PipelineRun, step_s: float
+) -> Decision | None:
+    """Return the FAIL of a script whose first batches all miss the target by far; None otherwise.
+
+    Whatever follows, such an epoch misses: 8 of 32 batches at a third of the target take as long as
+    24 at the target.
+    """
+    test = sequential_test(context.required("useful-utilisation"), BLOCKS)
+    # The doubt is that of the worst machine on which anything is judged: the speed is not measured
+    # again afterwards.
+    worst = msgspec.structs.replace(test, doubt=SELF_TEST_LIMIT)
+    return worst.first_look(run.batch_utilisation(step_s)) if run.timed() else None
+
+
 def grade(
     context: Context[InputPipelineSettings],
     run: PipelineRun,
@@ -147,9 +170,13 @@ def grade(
     """Grade utilisation and data wait.
 
     `drift`: how much more time the calibration took after the check than before. If the machine
-    changed speed, only what holds at both speeds is decided.
+    changed speed, only what holds at both speeds is decided. The data wait of a script that is far
+    off is not measured.
     """
     spec, wait = context.required("useful-utilisation"), context.required("data-wait")
+    if far := far_off(context, run, step_s):
+        busy = not_held_against(grade_decision(spec, far, "batches"), foreign_cores, rate=True)
+        return [busy, not_measured(wait, "because the device is used far too little")]
     speeds = [1.0, drift]
     decision = _decide_at_all(
         spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds]

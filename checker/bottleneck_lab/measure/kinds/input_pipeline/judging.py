@@ -49,8 +49,11 @@ def check_batches(
     batches = 0
     for assignment in run.assignments:
         # order: (batches × batch,) indices into the data set, as the epoch handed them out
-        for order in assignment.order.reshape(-1, run.batch):
-            labels = run.steps[batches].labels
+        # A check of work that is far off ends within an epoch.
+        left = run.steps[batches : batches + assignment.batches]
+        orders = assignment.order.reshape(-1, run.batch)[: len(left)]
+        for order, step in zip(orders, left, strict=True):
+            labels = step.labels
             batches += 1
             if labels.tolist() == [judge.label(context.data, int(index)) for index in order]:
                 continue

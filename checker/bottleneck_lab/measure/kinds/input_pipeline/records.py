@@ -76,6 +76,13 @@ class PipelineRun:
         ends = self.block_ends_ns()
         return [BATCHES_PER_BLOCK * step_s * 1e9 / (end - begin) for begin, end in pairwise(ends)]
 
+    def batch_utilisation(self, step_s: float) -> list[float]:
+        """Return the useful utilisation (0–1) of each batch: a step over the time since the batch
+        before ended.
+        """
+        ends = [self.began_ns(), *(step.ended_ns for step in self.timed())]
+        return [step_s * 1e9 / (end - begin) for begin, end in pairwise(ends)]
+
     def idle(self) -> list[float]:
         """Return the share (0–1) of each block's wall time in which the device had no work."""
         ends, steps = self.block_ends_ns(), self.timed()

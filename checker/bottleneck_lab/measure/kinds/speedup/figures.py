@@ -15,9 +15,9 @@ import msgspec
 from bottleneck_lab.analysis.statistics import bounds_at
 from bottleneck_lab.grading.sequential import Decision, SequentialTest, State
 
-FAR_PAIRS, FAR = 7, 2.0
+FAR_PAIRS = 7
 """For code so slow that the time runs out before the first look: this many pairs of a case decide
-if each misses the target by this factor.
+if each misses the target by far (sequential.FAR).
 
 Code that meets the target would have to fall on the wrong side of it seven times out of seven, 1 in
 2⁷, and each time by a factor of two.
@@ -142,7 +142,7 @@ class Case:
         test, pairs = tests.get("speedup"), [*self.ratios(), *self.without_overhead().ratios()]
         if test is None or not 0 < len(self.learner_s) < test.plan.looks[0]:
             return False
-        return max(pairs) * FAR * (1 + test.doubt) < test.bar
+        return test.misses_by_far(pairs)
 
     def states(self) -> dict[str, State]:
         """Return the outcome of each test so far."""
