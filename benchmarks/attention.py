@@ -79,16 +79,16 @@ def kernels(device: str, folder: Path, flags: tuple[str, ...] = ()) -> dict[str,
     }
     # A loaded attention.py imports attention_triton.py, which is switched off in every folder.
     sys.path.append(str(LAB))
-    found = {}
-    for name, place in places.items():
-        if (place / source).is_file():
+    loaded = {}
+    for name, origin in places.items():
+        if (origin / source).is_file():
             target = folder / name
             shutil.copytree(LAB, target)
-            shutil.copy(place / source, target)
+            shutil.copy(origin / source, target)
             module = load_module(target / "attention.py", f"attention_{name}")
             module.CPU_COMPILER = [*module.CPU_COMPILER, *flags]
-            found[name] = module.load(device)
-    return found
+            loaded[name] = module.load(device)
+    return loaded
 
 
 BACKENDS = {
@@ -106,7 +106,7 @@ def backends(device: str) -> dict[str, object]:
     """Name → PyTorch's attention by each backend that works on this machine."""
     from torch.nn.attention import SDPBackend
 
-    small, found = np.ones((1, 1, 64, 64), np.float16 if device == "cuda" else np.float32), {}
+    small, working = np.ones((1, 1, 64, 64), np.float16 if device == "cuda" else np.float32), {}
     for name, backend in BACKENDS.items():
         module = load_module(LAB / "reference.py", f"reference_{backend.lower()}")
         module.BACKEND = getattr(SDPBackend, backend)
@@ -115,8 +115,8 @@ def backends(device: str) -> dict[str, object]:
             side(small, small, small, 0, *([np.ones(1, np.float32)] if device == "cuda" else [1]))
         except RuntimeError:  # "No available kernel"
             continue
-        found[name] = side
-    return found
+        working[name] = side
+    return working
 
 
 def shapes(device: str, lengths: list[int]):
@@ -363,7 +363,7 @@ def _panel(rows: list[dict], colors: dict[str, str]) -> str:
     for name, color in colors.items():
         heights = [180 - 150 * min(row["ratios"][name], TOP_RATIO) / TOP_RATIO for row in rows]
         points = " ".join(
-            f"{place:.0f},{height:.1f}" for place, height in zip(x.values(), heights, strict=True)
+            f"{along:.0f},{height:.1f}" for along, height in zip(x.values(), heights, strict=True)
         )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
     return "".join(parts)
@@ -371,9 +371,9 @@ def _panel(rows: list[dict], colors: dict[str, str]) -> str:
 
 def merged(file: Path, measured: list[dict]) -> list[dict]:
     """The rows of a file together with these, which take the place of those of the same shape."""
-    place = itemgetter("threads", "length", "dim", "causal")
+    shape_of = itemgetter("threads", "length", "dim", "causal")
     old = json.loads(file.read_text())["rows"] if file.is_file() else []
-    return sorted({place(row): row for row in [*old, *measured]}.values(), key=place)
+    return sorted({shape_of(row): row for row in [*old, *measured]}.values(), key=shape_of)
 
 
 def compact(result: dict) -> str:

@@ -1,5 +1,5 @@
-"""What torch.profiler costs the workload that it captures: step time with and without it, in turns,
-in one run.
+"""Measure what torch.profiler costs the workload that it captures: step time with and without it,
+in turns, in one run.
 
     python benchmarks/capture_overhead.py [--photos DIR] [--pairs 12]
 

@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pages", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=10)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "cohort") as room:
         room.cohort.database.clock = room.clock = time.time
         with room.cohort.database.writing() as connection:
@@ -79,21 +79,21 @@ def main() -> None:
         _, token = room.join()
         with serving(room.cohort.folder) as (port, server):
             memory = psutil.Process(server.process.pid).memory_info().rss
-            cookies = [log_in(room, port, instructor).cookie for _ in range(asked.pages)]
+            cookies = [log_in(room, port, instructor).cookie for _ in range(options.pages)]
 
             def submit() -> str:
                 return room.intake.offer(token, room.submission()).result(10).receipt.submission
 
-            took = sorted(asyncio.run(watch(port, cookies, submit, asked.rounds)))
+            took = sorted(asyncio.run(watch(port, cookies, submit, options.rounds)))
             more = psutil.Process(server.process.pid).memory_info().rss - memory
-            expected = asked.pages * asked.rounds
+            expected = options.pages * options.rounds
             print(
                 f"{len(took)} of {expected} told; p50 {took[len(took) // 2]:.2f} s, p99"
                 f" {took[int(len(took) * 0.99)]:.2f} s, longest {took[-1]:.2f} s"
             )
             print(
-                f"the server grew by {more / 2**20:.1f} MiB with {asked.pages} pages open"
-                f" ({more / asked.pages / 1024:.0f} KiB a page)"
+                f"the server grew by {more / 2**20:.1f} MiB with {options.pages} pages open"
+                f" ({more / options.pages / 1024:.0f} KiB a page)"
             )
 
 

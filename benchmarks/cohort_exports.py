@@ -44,12 +44,12 @@ def fill(room, learners: int, attempts: int) -> int:
         change_settings(connection, min_interval_s=0, max_waiting=1000)
     for number in range(learners):
         _, token = room.join(f"learner {number}")
-        asked = [
+        submissions = [
             room.submission(f"# right {number} {attempt}\n", lab=slug)
             for slug in load_labs()
             for attempt in range(attempts)
         ]
-        for answer in [room.intake.offer(token, one) for one in asked]:
+        for answer in [room.intake.offer(token, one) for one in submissions]:
             answer.result(30)
         with room.cohort.database.writing() as connection:
             while lease := leases.claim(
@@ -73,17 +73,17 @@ def main() -> None:
     parser.add_argument("--learners", type=int, default=100)
     parser.add_argument("--labs", type=int, default=12)
     parser.add_argument("--attempts", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BOTTLENECK_LAB_CONTENT"] = str(Path(folder) / "content")
-        course(Path(folder) / "content", asked.labs)
+        course(Path(folder) / "content", options.labs)
         from tests.cohort.conftest import opened_room
 
         from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
 
         with opened_room(Path(folder) / "cohort") as room:
-            count = fill(room, asked.learners, asked.attempts)
-            print(f"{asked.learners} learners x {asked.labs} labs, {count} signed verdicts:")
+            count = fill(room, options.learners, options.attempts)
+            print(f"{options.learners} learners x {options.labs} labs, {count} signed verdicts:")
             for export in EXPORTS.values():
                 began = time.perf_counter()
                 with room.cohort.database.reading() as connection:

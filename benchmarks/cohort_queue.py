@@ -72,27 +72,27 @@ def main() -> None:
     parser.add_argument("--checks", type=int, default=200)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=0.05)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "cohort") as room:
         room.cohort.database.clock = room.clock = time.time
         os.environ["BOTTLENECK_LAB_FAKE_LOG"] = str(Path(folder) / "log")
         with room.cohort.database.writing() as connection:
-            change_settings(connection, min_interval_s=0, max_waiting=asked.checks)
+            change_settings(connection, min_interval_s=0, max_waiting=options.checks)
         tokens = [room.join(f"learner {number}")[1] for number in range(LEARNERS)]
-        per_learner = asked.checks // LEARNERS
+        per_learner = options.checks // LEARNERS
         for (
             token
         ) in tokens:  # the first learner submits everything before the second submits anything
             for number in range(per_learner):
-                asked_for = room.submission(f"# right {asked.seconds} {token[:6]} {number}\n")
+                asked_for = room.submission(f"# right {options.seconds} {token[:6]} {number}\n")
                 room.intake.offer(token, asked_for).result(30)
-        with executor_of(asked.executor, room, Path(folder), asked.slots) as executor:
+        with executor_of(options.executor, room, Path(folder), options.slots) as executor:
             began = time.perf_counter()
             run_until(room.runner(executor=executor), settled(room), 1800)
-            report(room, time.perf_counter() - began, asked)
+            report(room, time.perf_counter() - began, options)
 
 
-def report(room, wall_s: float, asked: argparse.Namespace) -> None:
+def report(room, wall_s: float, options: argparse.Namespace) -> None:
     """Overlaps on a slot, verdicts a submission, fairness, overhead."""
     leases = room.rows(tables.leases)
     overlaps = sum(
@@ -110,14 +110,15 @@ def report(room, wall_s: float, asked: argparse.Namespace) -> None:
         for other in set(order)
     )
     print(
-        f"{len(verdicts)} verdicts of {asked.checks} submissions, {len(set(verdicts))} different;"
+        f"{len(verdicts)} verdicts of {options.checks} submissions, {len(set(verdicts))} different;"
         f" {overlaps} overlaps on a slot"
     )
     print(f"after every round of {LEARNERS}, learners had been served at most {unfair} apart")
-    work_s = asked.checks * asked.seconds / asked.slots
+    work_s = options.checks * options.seconds / options.slots
+    overhead_ms = 1000 * (wall_s - work_s) * options.slots / options.checks
     print(
-        f"{wall_s:.1f} s in all, {1000 * (wall_s - work_s) * asked.slots / asked.checks:.0f} ms of"
-        f" overhead a check on each of {asked.slots} slots"
+        f"{wall_s:.1f} s in all, {overhead_ms:.0f} ms of overhead a check on each of"
+        f" {options.slots} slots"
     )
     log = [
         json.loads(line)
@@ -130,11 +131,11 @@ def report(room, wall_s: float, asked: argparse.Namespace) -> None:
         and other["began"] < one["ended"]
         for at, one in enumerate(log)
         for other in log[at + 1 :]
-        if asked.executor == "slurm"
+        if options.executor == "slurm"
     )
     nodes = (
         f" on {len(places)} nodes, {together} times beside another on the same"
-        if asked.executor == "slurm"
+        if options.executor == "slurm"
         else ""
     )
     print(f"the stand-in ran {len(log)} times{nodes}")

@@ -104,20 +104,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--uploads", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened_room(Path(folder) / "sqlite") as room:
         print(
-            f"SQLite (WAL, synchronous=FULL), {asked.uploads} uploads of {BYTES // 1000} KB at"
+            f"SQLite (WAL, synchronous=FULL), {options.uploads} uploads of {BYTES // 1000} KB at"
             " once:"
         )
-        measure(room, asked.uploads, asked.rounds)
+        measure(room, options.uploads, options.rounds)
     with (
         tempfile.TemporaryDirectory() as folder,
         postgresql_server() as server,
         opened_room(Path(folder) / "c", server.new_database("uploads")) as room,
     ):
-        print(f"PostgreSQL, {asked.uploads} uploads of {BYTES // 1000} KB at once:")
-        measure(room, asked.uploads, asked.rounds)
+        print(f"PostgreSQL, {options.uploads} uploads of {BYTES // 1000} KB at once:")
+        measure(room, options.uploads, options.rounds)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """How often `lab compare` of repeated captures errs: simulated captures of two versions of a
 program, with no change and with one of known size.
 
-    python benchmarks/compare_simulation.py                  # prints the table python
-    benchmarks/compare_simulation.py --write          # also writes it to
-    docs/measured/compare_simulation.md
+    python benchmarks/compare_simulation.py           # prints the table
+    python benchmarks/compare_simulation.py --write   # also writes it into docs/measured/
 
 Every figure follows from the seed. A simulated capture is what `compare` sees of a real one: a time
 for the step and for each operator. The machine's slowdown of that moment is in all of them, by the
@@ -35,7 +34,7 @@ CAPTURES = (16, 32, 64)
 """Of each version."""
 SLOWER = 1.1
 SUMMARY: Any = SimpleNamespace(
-    findings=[], emulated=False, quality=SimpleNamespace(reliable=True, reasons=[])
+    steps=[None], findings=[], emulated=False, quality=SimpleNamespace(reliable=True, reasons=[])
 )
 
 
@@ -62,25 +61,25 @@ def comparison(rng: random.Random, slots: Slots, captures: int, change: float) -
     return compare(before, after)
 
 
-def worse(found: Comparison) -> set[str]:
-    return {change.what for change in found.changes if change.outcome == "worse"}
+def worse(result: Comparison) -> set[str]:
+    return {change.what for change in result.changes if change.outcome == "worse"}
 
 
 def row(noise: str, level: str, captures: int, runs: int, seed: int) -> tuple[list[str], int]:
     """A row of the table, and how many comparisons of the same code called anything worse."""
     rng = random.Random(f"{seed} {noise} {level} {captures}")
-    said = {
+    worse_by_change = {
         change: [
             worse(comparison(rng, NOISES[noise](rng, LEVELS[level]), captures, change))
             for _ in range(runs)
         ]
         for change in (1.0, SLOWER)
     }
-    alarms = sum(map(bool, said[1.0]))
-    step = sum("time" in names for names in said[SLOWER])
-    operators = sum(len(names - {"time"}) for names in said[SLOWER])
-    found = [percent(step / runs), percent(operators / runs / len(OPERATORS_NS))]
-    return [level, noise, str(captures), str(alarms), *found], alarms
+    alarms = sum(map(bool, worse_by_change[1.0]))
+    step = sum("time" in names for names in worse_by_change[SLOWER])
+    operators = sum(len(names - {"time"}) for names in worse_by_change[SLOWER])
+    shares = [percent(step / runs), percent(operators / runs / len(OPERATORS_NS))]
+    return [level, noise, str(captures), str(alarms), *shares], alarms
 
 
 def render(runs: int, seed: int) -> str:
@@ -91,8 +90,8 @@ def render(runs: int, seed: int) -> str:
         for captures in CAPTURES
         for noise in NOISES
     ]
-    found = [row(*cell, runs, seed) for cell in cells]
-    alarms, pairs = sum(count for _, count in found), runs * len(cells)
+    rows = [row(*cell, runs, seed) for cell in cells]
+    alarms, pairs = sum(count for _, count in rows), runs * len(cells)
     most = percent(binomtest(alarms, pairs).proportion_ci(CONFIDENCE).high)
     return f"""# `lab compare` of repeated captures, simulated
 
@@ -108,7 +107,7 @@ Scale of the noise between captures: quiet {LEVELS["quiet"]:g}, usual {LEVELS["u
 All rows together: {alarms} false alarms in {pairs:,} comparisons, so at most {most} at \
 {CONFIDENCE:.0%} confidence; the rules allow 0.1%.
 
-{table(head, [cells for cells, _ in found])}
+{table(head, [cells for cells, _ in rows])}
 """
 
 

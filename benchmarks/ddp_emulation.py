@@ -1,9 +1,8 @@
 """The modelled figures of the distributed lab: the shipped script, the solution and every variant
 on 4 and 8 emulated ranks.
 
-    python benchmarks/ddp_emulation.py [--only NAME …] [--repeat 2] python
-    benchmarks/ddp_emulation.py --checks [--only NAME …]     # whole checks of what passes, as a
-    learner's are
+    python benchmarks/ddp_emulation.py [--only NAME …] [--repeat 2]
+    python benchmarks/ddp_emulation.py --checks [--only NAME …]   # whole checks of what passes
 
 Modelled times repeat exactly, on any machine and under any load: with --repeat the spread is
 printed and must be 0. Wall time and memory (the sum of the proportional set sizes of all processes,
@@ -85,26 +84,28 @@ def run(script: Path, secret: Secret) -> tuple[dict[int, EmulatedRun], float, fl
         with crew(
             folder, "train.py", load_costs(LAB), [8, 4], janitor.folder / "scratch", janitor
         ) as ranks:
-            found = {world: ranks.run(secret) for world in (8, 4)}
-    return found, time.monotonic() - start, memory.peak
+            runs = {world: ranks.run(secret) for world in (8, 4)}
+    return runs, time.monotonic() - start, memory.peak
 
 
 def check(script: Path) -> str:
     """A row of what a learner's check of this script comes to."""
     lab, start = find_lab("ddp-scaling"), time.monotonic()
-    with PeakMemory() as memory, tempfile.TemporaryDirectory() as place:
-        workspace = Path(place)
+    with PeakMemory() as memory, tempfile.TemporaryDirectory() as folder:
+        workspace = Path(folder)
         shutil.copy(LAB / "recipe.py", workspace)
         shutil.copy(script, workspace / "train.py")
         verdict = check_lab(lab, workspace, "virtual", data=workspace, home=workspace)
-    found = verdict.measurement
-    figures = f"{found['scaling']:7.3f} {found['overlap_share']:8.1%} {found['difference']:9.2e}"
+    measured = verdict.measurement
+    figures = (
+        f"{measured['scaling']:7.3f} {measured['overlap_share']:8.1%} {measured['difference']:9.2e}"
+    )
     return f"{verdict.outcome:8} {figures} {time.monotonic() - start:7.1f} {memory.peak:5.2f}"
 
 
 def spread(runs: list[dict[int, EmulatedRun]]) -> float:
     """The largest relative difference of a modelled step time between two of the runs."""
-    times = [[found[world].step_ms for found in runs] for world in (4, 8)]
+    times = [[by_world[world].step_ms for by_world in runs] for world in (4, 8)]
     return max(max(some) / min(some) - 1 for some in times)
 
 
@@ -120,13 +121,13 @@ def compare(names: dict[str, Path], repeat: int) -> None:
     )
     for name, script in names.items():
         seen = [run(script, secret) for _ in range(repeat)]
-        found, wall_s, gib = seen[0]
-        few, many = found[4], found[8]
+        runs, wall_s, gib = seen[0]
+        few, many = runs[4], runs[8]
         problem = same_training(many, reference[8]) or same_training(few, reference[4])
         print(
             f"{name:14} {few.step_ms:10.3f} {many.step_ms:10.3f}"
             f" {many.samples_per_s / few.samples_per_s:7.3f} {many.overlap_share:8.1%}"
-            f" {max(found[world].difference(reference[world]) for world in found):9.2e}"
+            f" {max(runs[world].difference(reference[world]) for world in runs):9.2e}"
             f" {spread([one for one, _, _ in seen]):7.2%} {wall_s:7.1f} {gib:5.2f}"
             f" {problem or 'same training'}",
             flush=True,

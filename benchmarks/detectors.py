@@ -188,11 +188,11 @@ def shaped(folder: Path, shapes: list[Shape], seeds: range) -> Iterator[Case]:
             replay(run, make, shape, bottleneck, strength, number, marked)
         path = folder / "shaped.json"
         path.write_text(json.dumps(run.trace(bottleneck)))
-        found = {finding.id for finding in findings(load(path))}
+        reported = {finding.id for finding in findings(load(path))}
         yield (
             f"{shape.name} {bottleneck} {seed} {'steps' if marked else 'no steps'}",
             set(expected),
-            found,
+            reported,
         )
 
 
@@ -213,11 +213,11 @@ def replay(
     if bottleneck == "pageable":
         run.copy(int(0.4 * strength * unit * 6e3), pinned=False)
     group = 0.0
-    for place, (us, host) in enumerate(zip(shape.kernels, shape.host, strict=True)):
+    for index, (us, host) in enumerate(zip(shape.kernels, shape.host, strict=True)):
         start = run.host
         run.python(min(scale * host, 300.0) if bottleneck != "launch" else wanted / count - 5.0)
-        run.launch(f"kernel_{place % 40}", us * longer)
-        run.add("cpu_op", f"aten::op{place % 40}", start, run.host - start)
+        run.launch(f"kernel_{index % 40}", us * longer)
+        run.add("cpu_op", f"aten::op{index % 40}", start, run.host - start)
         group += us * longer
         if bottleneck == "sync" and group > 400.0:
             run.item()

@@ -1,9 +1,8 @@
 """How often the gate errs: simulated comparisons of two versions under five kinds of noise, with no
 change and with one of known size.
 
-    python benchmarks/gate_simulation.py                  # prints the table python
-    benchmarks/gate_simulation.py --write          # also writes it to
-    docs/measured/gate_simulation.md
+    python benchmarks/gate_simulation.py           # prints the table
+    python benchmarks/gate_simulation.py --write   # also writes it into docs/measured/
 
 Every figure follows from the seed. A comparison looks after 16, 24, … pairs until it has decided,
 as the pytest plugin does.
@@ -39,20 +38,20 @@ def compare(rng: random.Random, slots: Slots, change: float, rules: Rules) -> Be
             earlier, later = (second, first) if after_first else (first, second)
             before.append(earlier)
             after.append(later * change)
-        found = judge((before, after), rules)
-        wanted = found.wanted
-    return found
+        result = judge((before, after), rules)
+        wanted = result.wanted
+    return result
 
 
 def row(noise: str, level: str, change: float, runs: int, seed: int) -> list[str]:
     rng, rules = random.Random(f"{seed} {noise} {level} {change}"), Rules()
-    found = [compare(rng, NOISES[noise](rng, LEVELS[level]), change, rules) for _ in range(runs)]
-    said = Counter(one.outcome for one in found)
-    pairs = sum(one.pairs for one in found) / runs
+    changes = [compare(rng, NOISES[noise](rng, LEVELS[level]), change, rules) for _ in range(runs)]
+    outcomes = Counter(one.outcome for one in changes)
+    pairs = sum(one.pairs for one in changes) / runs
     counts = [
-        percent(said[outcome] / runs) for outcome in ("worse", "same", "better", "cannot tell")
+        percent(outcomes[outcome] / runs) for outcome in ("worse", "same", "better", "cannot tell")
     ]
-    most = percent(binomtest(said["worse"], runs).proportion_ci(CONFIDENCE).high)
+    most = percent(binomtest(outcomes["worse"], runs).proportion_ci(CONFIDENCE).high)
     return [level, noise, f"{change:.3g}x", *counts, most if change <= 1 else "", f"{pairs:.1f}"]
 
 

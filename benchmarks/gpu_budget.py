@@ -102,7 +102,7 @@ CALLS: dict[str, Callable[[list[Any]], Call]] = {
 
 
 class Budget:
-    """What the calls of a lab's cases cost. `slower`: how many times the CPU seconds measured here
+    """The cost of the calls of a lab's cases. `slower`: how many times as long as measured here
     drawing and judging take.
     """
 

@@ -172,8 +172,8 @@ def compare(load: Load, strips: Strips, address: str, seconds: float, rounds: in
     carrier = Carrier(address, strips.file(strips.draw(1, np.random.default_rng(2))[0]))
 
     def both(rate: float, seed: int) -> tuple[float, float]:
-        told = theirs(carrier, rate, seconds, seed)
-        return ours(load, address, carrier.moments_ns()), told
+        their_knee = theirs(carrier, rate, seconds, seed)
+        return ours(load, address, carrier.moments_ns()), their_knee
 
     table = np.array(
         [[both(rate, 100 * turn + int(rate)) for rate in RATES] for turn in range(rounds)]

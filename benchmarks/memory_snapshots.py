@@ -2,7 +2,7 @@
 `pickle.load` takes for the same file (and would execute).
 
     python benchmarks/memory_snapshots.py [--megabytes 100 1000] [--depth 60] [--repeats 3]
-    [--peer-megabytes 200] [--keep FOLDER]
+        [--peer-megabytes 200] [--keep FOLDER]
 
 The snapshot is made up (datasets/snapshots.py) and written by pickle as
 `torch.cuda.memory._dump_snapshot` does, with stacks of --depth lines of Python. Wall time of the

@@ -79,15 +79,15 @@ def expected(host_ms):
     """By machine of ASSUMED: what share (0-1) of a shipped request its preprocessing is; then by
     script the times as fast, and its milliseconds.
     """
-    found = {}
+    by_machine = {}
     for machine, (faster, shipped_ms, fixed_ms) in ASSUMED.items():
         before = host_ms["shipped"] / faster + shipped_ms
         after = {name: ms / faster + fixed_ms for name, ms in host_ms.items() if name != "shipped"}
-        found[machine] = (
+        by_machine[machine] = (
             1 - shipped_ms / before,
             {name: (before / ms, ms) for name, ms in after.items()},
         )
-    return found
+    return by_machine
 
 
 def expected_table(host_ms):
@@ -218,7 +218,7 @@ def host(options):
 
 
 def settings_of(device):
-    """What the judge reads of lab.toml."""
+    """Return what the judge reads of lab.toml."""
     return tomllib.loads((LAB / "lab.toml").read_text())["devices"][device]["settings"]["judge"]
 
 

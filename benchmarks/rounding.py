@@ -1,8 +1,8 @@
-"""Whether rounding stays rounding in the labs of the kind `training`: the shipped script trains
-twice, once with every weight changed by about 1e-7 of itself.
+"""Measure whether rounding stays rounding in the labs of the kind `training`: the shipped script
+trains twice, once with every weight changed by about 1e-7 of itself.
 
-    python benchmarks/rounding.py [--lab stuttering-tagger …] [--trainings 40] [--edit 'gelu(self'
-    'torch.relu(self']
+    python benchmarks/rounding.py [--lab stuttering-tagger …] [--trainings 40]
+        [--edit 'gelu(self' 'torch.relu(self']
 
 Prints how far apart the parameters end, as a share of each one's norm: the median and the largest
 over trainings with different seeds, and how many end further apart than a check allows. --edit
@@ -75,11 +75,11 @@ def main() -> None:
     torch.set_num_threads(1)
     for slug in options.lab:
         allowed = kind_of(labs[slug]).settings(labs[slug], "virtual").tolerance
-        found = [apart(labs[slug], options.edit, seed) for seed in range(options.trainings)]
-        beyond = sum(one > allowed for one in found)
+        differences = [apart(labs[slug], options.edit, seed) for seed in range(options.trainings)]
+        beyond = sum(one > allowed for one in differences)
         print(
-            f"{slug}: median {median(found):.1e}, largest {max(found):.1e}; {beyond} of"
-            f" {len(found)} beyond {allowed:g}"
+            f"{slug}: median {median(differences):.1e}, largest {max(differences):.1e}; {beyond} of"
+            f" {len(differences)} beyond {allowed:g}"
         )
 
 

@@ -1,8 +1,8 @@
 """How long, and in how much memory, a trace is analysed: this project against Holistic Trace
 Analysis, in one run on one machine.
 
-    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300] [--alone 1000]
-    [--repeats 3] [--plot FILE.svg]
+    python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300]
+        [--alone 1000] [--repeats 3] [--plot FILE.svg]
         [--nsys FILE.sqlite] [--nsys-megabytes 1000]
 
 The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for.
@@ -317,10 +317,10 @@ def compare_nsys(path: Path, options: argparse.Namespace) -> None:
             runs[side].append(
                 measure([sys.executable, "-c", before + OURS, str(path)], options.limit_s)
             )
-    found = {side: median(several) for side, several in runs.items()}
-    for side, run in found.items():
+    medians = {side: median(several) for side, several in runs.items()}
+    for side, run in medians.items():
         show(path.stat().st_size / 1e6, side, run)
-    pages, sql = found["pages"], found["sql"]
+    pages, sql = medians["pages"], medians["sql"]
     print(
         f"          ratio: {sql['wall_s'] / pages['wall_s']:.1f}x in time,"
         f" {sql['peak_mb'] / pages['peak_mb']:.2f}x in memory"

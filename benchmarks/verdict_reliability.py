@@ -1,23 +1,23 @@
 """How often whole checks err: `lab check`'s own code on work of known speed, on a quiet machine and
 on loaded ones.
 
-    python benchmarks/verdict_reliability.py --budget-s 1500 --write     # goes on where the state
-    file ends, then writes docs/measured/ python benchmarks/verdict_reliability.py --budget-s 0
-    --write        # only writes
+    python benchmarks/verdict_reliability.py --budget-s 1500 --write   # goes on where the state
+                                                                      # file ends, then writes
+    python benchmarks/verdict_reliability.py --budget-s 0 --write      # only writes docs/measured/
 
 The speed is known by construction, nothing is calibrated beforehand; a level is a multiple of the
 target:
 - itself (running-mean, resnet-latency, fused-attention): reference and learner run the same code,
-  so the true speed-up is 1; the target is put at
-  1 / level.
+  so the true speed-up is 1; the target is put at 1 / level.
 - pace (idle-gpu, and its miniature feeder): batches are loaded as in the solution and handed over
-  at a pace, in units of the device's step, which the
-  script times during the warm-up. The level is of 85% utilisation, which the stricter criterion
-  asks for.
+  at a pace, in units of the device's step, which the script times during the warm-up. The level is
+  of 85% utilisation, which the stricter criterion asks for.
 - modelled (ddp-scaling): the solution; its figure comes from a logical clock and is the same every
   time; the target is put at figure / level.
 - answers (resnet-top-ops): nothing is fast or slow; the solution's answers, and the same with one
-  of them wrong. Every level at or above 1.1 has to PASS, every level at or below 0.9 to FAIL.
+  of them wrong.
+
+Every level at or above 1.1 has to PASS, every level at or below 0.9 to FAIL.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def checked(lab: Lab, files: dict[str, str], data: Path, scratch: Path) -> Any:
 
 
 def one_check(slug: str, level: float, data: Path) -> dict[str, Any]:
-    """What a check of work of this level came to, and the figure that was measured."""
+    """Return what a check of work of this level came to, and the figure that was measured."""
     subject = SUBJECTS[slug]
     os.environ["BOTTLENECK_LAB_CONTENT"] = str(subject.content)
     load_labs.cache_clear()
@@ -317,7 +317,7 @@ def load(kind: str) -> Iterator[None]:
 
 
 def machine() -> str:
-    """What a check ran on, as the page names it."""
+    """Return what a check ran on, as the page names it."""
     here = fingerprint()
     return (
         f"{here['cpu']}, {here['cores']} cores, Linux {platform.release()}, Python"
@@ -351,15 +351,15 @@ def run(state: Path, slugs: list[str], loads: list[str], budget_s: float, data: 
     while cells := _affordable(read(state), slugs, loads, end - time.monotonic()):
         slug, level, kind = cells[0]
         with load(kind):
-            found = one_check(slug, level, data)
+            result = one_check(slug, level, data)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         add(
             state,
-            {"lab": slug, "level": level, "load": kind, "at": at, "machine": machine(), **found},
+            {"lab": slug, "level": level, "load": kind, "at": at, "machine": machine(), **result},
         )
         print(
-            f"{slug:15} {level:4}x {kind:14} {found['outcome']:13}"
-            f" {found['of_target'] or 0:.3g}x of the target, {found['seconds']:.1f} s",
+            f"{slug:15} {level:4}x {kind:14} {result['outcome']:13}"
+            f" {result['of_target'] or 0:.3g}x of the target, {result['seconds']:.1f} s",
             flush=True,
         )
 
@@ -492,13 +492,13 @@ def _bounds(checks: list[dict[str, Any]]) -> list[str]:
 
 
 def _promised(line: dict[str, Any], kind: str | None = None) -> bool:
-    """Whether the line is off the target itself, and quiet or not as asked."""
+    """Return True if the line is off the target itself, and quiet or not as `kind` says."""
     return bool(line["level"] != 1.0 and (line["load"] == "quiet") == (kind == "quiet"))
 
 
 def _others(checks: list[dict[str, Any]]) -> list[str]:
     """Return a table of the checks with another outcome than their level calls for."""
-    said = Counter(
+    outcomes = Counter(
         (
             line["lab"],
             line["load"],
@@ -509,7 +509,7 @@ def _others(checks: list[dict[str, Any]]) -> list[str]:
         for line in checks
         if line["level"] != 1.0 and line["outcome"] != expected(line["level"])
     )
-    rows = [f"| {count} | {' | '.join(map(str, key))} |" for key, count in said.most_common()]
+    rows = [f"| {count} | {' | '.join(map(str, key))} |" for key, count in outcomes.most_common()]
     head = ["## Checks with another outcome than their level calls for", ""]
     table = [
         "| times | lab | load | level | outcome | what it said |",

@@ -1,4 +1,4 @@
-"""Writes the cost table of the emulated GPU: how long each module of the lab's model takes, forward
+"""Write the cost table of the emulated GPU: how long each module of the lab's model takes, forward
 and backward, an image.
 
     python scripts/ddp_cost_table.py labs/ddp-scaling/recipe.py labs/ddp-scaling/costs.json

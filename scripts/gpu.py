@@ -96,7 +96,7 @@ _BEGIN, _END = "<!-- never run: begin -->", "<!-- never run: end -->"
 
 @dataclass(frozen=True)
 class Ran:
-    """What a step's process left: its exit status (None: out of time) and what it printed last."""
+    """How a step's process ended: its exit status (None: out of time) and its last output."""
 
     status: int | None
     output: str
@@ -246,8 +246,8 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
 
 
 def form_of(step: str) -> int:
-    """Return the place of a step's form among FORMS."""
-    return next(place for place, form in enumerate(FORMS) if re.fullmatch(form, step))
+    """Return the index of a step's form in FORMS."""
+    return next(number for number, form in enumerate(FORMS) if re.fullmatch(form, step))
 
 
 def expected_s(step: str, records: Iterable[dict[str, Any]]) -> float:
@@ -288,7 +288,7 @@ def listed(
 
 
 def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
-    """What a submission needs that this machine does not have, in words; empty where it has all."""
+    """Return what a submission needs and this machine lacks, in words; empty if nothing."""
     if gpu_count < lab.spec.devices[DEVICE].gpus:
         return f"needs {lab.spec.devices[DEVICE].gpus} GPUs"
     sources = [
@@ -320,7 +320,7 @@ def compute_capability() -> tuple[int, int]:
 
 
 def has_triton() -> bool:
-    """Whether a Triton Inference Server is set up."""
+    """Return True if a Triton Inference Server is set up."""
     from bottleneck_lab.workspace.dataset import is_made
 
     return is_made("tritonserver")
@@ -334,12 +334,12 @@ def not_rehearsed(lab: Any, tool: str) -> str:
 
 
 def installed(distribution: str) -> bool:
-    """Whether a package is there."""
+    """Return True if a package is installed."""
     return bool(list(importlib.metadata.distributions(name=distribution)))
 
 
 def captured(lab: Any, tool: str) -> tuple[str, ...]:
-    """What a tool records of a lab, `starter` or `solution`."""
+    """Return what a tool records of a lab: `starter` or `solution`."""
     from bottleneck_lab.measure.kinds.registry import kind_of
 
     return kind_of(lab).captured_work(tool)
@@ -367,7 +367,7 @@ def command_of(step: str, kept: Path) -> list[str]:
 
 
 class State:
-    """What was done, kept in one file after every step."""
+    """The steps that were done, kept in one file after each of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.file = folder, folder / "state.json"
@@ -384,8 +384,8 @@ class State:
         temporary.replace(self.file)
 
     def in_order(self, step: str) -> bool:
-        """Whether a step was done and nothing was wrong. The data set is this machine's, which may
-        be another one than last time.
+        """Return True if a step was done and nothing was wrong. The data set is this machine's,
+        which may be another one than last time.
         """
         return step in self.done and step != "data" and is_good(self.done[step])
 
@@ -396,7 +396,7 @@ class State:
 
 
 def is_good(record: dict[str, Any]) -> bool:
-    """Whether a step was run and nothing was wrong with it."""
+    """Return True if a step was run and nothing was wrong with it."""
     return not record["problems"] and "cannot" not in record
 
 
@@ -507,7 +507,7 @@ def publish_captures(made: Path, target: Path) -> dict[str, Any]:
 
 
 def measured(gpu: str, state: State, versions: dict[str, str], left: list[str]) -> dict[str, Any]:
-    """What docs/measured/<gpu>.json holds."""
+    """Return the content of docs/measured/<gpu>.json."""
     day = datetime.now(UTC).date().isoformat()
     return {
         "recorded_by": RECORDED_BY,
@@ -670,7 +670,7 @@ def keep(trace: Path, target: Path) -> dict[str, Any]:
 
 
 def never_run(labs: Iterable[Any], records: Iterable[dict[str, Any]]) -> list[str]:
-    """What no record in docs/measured shows to be in order on a GPU, a line a lab."""
+    """Return what no record in docs/measured shows to work on a GPU, a line a lab."""
     good = {step for record in records for step, row in record["steps"].items() if is_good(row)}
     lines = []
     for lab in labs:

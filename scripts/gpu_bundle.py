@@ -1,4 +1,4 @@
-"""Packs this project for a GPU machine that has no package index: `make gpu-bundle PYTHON=3.12`.
+"""Pack this project for a GPU machine that has no package index: `make gpu-bundle PYTHON=3.12`.
 
     python scripts/gpu_bundle.py [--python 3.12] [--out build/bottleneck-lab-gpu.tar.gz]
 

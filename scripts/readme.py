@@ -1,4 +1,4 @@
-"""Keeps the README's table of labs in step with the course: `python scripts/readme.py` prints the
+"""Keep the README's table of labs in step with the course: `python scripts/readme.py` prints the
 README as it should be, `--write` writes it.
 """
 
@@ -30,7 +30,7 @@ def table() -> str:
 def readme() -> str:
     """The README with that table."""
     return _TABLE.sub(
-        lambda found: found[1] + table() + found[2], README.read_text(encoding="utf-8")
+        lambda match: match[1] + table() + match[2], README.read_text(encoding="utf-8")
     )
 
 

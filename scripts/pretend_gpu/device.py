@@ -66,7 +66,7 @@ class Event:
         """Another stream waits: all of them are one queue."""
 
     def query(self) -> bool:
-        """Whether the mark has been reached."""
+        """Return True if the mark has been reached."""
         return time.monotonic() >= self.at
 
     def elapsed_time(self, end: Event) -> float:
@@ -99,7 +99,7 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        """Whether the queue is empty."""
+        """Return True if the queue is empty."""
         return time.monotonic() >= QUEUE.done_at
 
 

@@ -1,4 +1,4 @@
-"""What is replaced where: in the package's modules, in files of labs, and in torch.
+"""Replace what the pretend GPU has to: in the package's modules, in files of labs, and in torch.
 
 Imported by every process of a rehearsal, so it imports little; the functions import what they need.
 """
