@@ -359,16 +359,18 @@ def before_and_after(lab: Lab, device: Device) -> str | None:
     ]
     if not all(tally.outcome for tally in tallies):
         return None
-    targets = [spec.id for spec in lab.spec.devices[device].criteria if spec.target is not None]
-    rows = [["", *targets, "outcome"], ["---"] * (len(targets) + 2)]
+    targets = {
+        spec.id: spec.label or spec.id
+        for spec in lab.spec.devices[device].criteria
+        if spec.target is not None
+    }
+    rows = [["", *targets.values(), "outcome"], ["---"] * (len(targets) + 2)]
     for tally in tallies:
         name = "shipped" if tally.work.part == "starter" else tally.work.name or "solution"
         rows.append([name, *(tally.figures.get(id_, "–") for id_ in targets), tally.outcome])
     latest = max(tallies, key=lambda tally: tally.at)
     table = [f"| {' | '.join(cells)} |" for cells in rows]
-    source = (
-        f"Measured by `benchmarks/judged_work.py`, until {latest.at[:10]}, on {latest.machine}."
-    )
+    source = f"Measured until {latest.at[:10]}, on {latest.machine}."
     return "\n".join([*table, "", source])
 
 

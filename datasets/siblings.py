@@ -64,6 +64,15 @@ _VISION = Shape(
         "void at::native::vectorized_elementwise_kernel<4, ReluFunctor>",
     ),
 )
+_TABLES = Shape(
+    parts=("load_batch", "to_device", "forward", "backward"),
+    operators=("aten::addmm", "aten::relu_", "aten::embedding_bag"),
+    kernels=(
+        "sm90_xmma_gemm_bf16bf16_bf16f32_tn",
+        "void at::native::vectorized_elementwise_kernel<4, ReluFunctor>",
+        "void at::native::EmbeddingBag_updateOutputKernel_sum_mean<c10::BFloat16, long>",
+    ),
+)
 _SERVICE = Shape(parts=("receive", "upload", "model", "answer"), layers=14, kernel_us=220.0)
 _RANKS = replace(_VISION, ranks=4, layers=16)
 _HOST = Shape(
@@ -92,12 +101,12 @@ _ATTENTION = Shape(
 PROGRAMS: dict[str, Shape] = {
     # Training jobs whose device stands still for a part of the time.
     "speech": replace(Shape(), reads=40, read_python_us=25.0, kernel_us=120.0),
-    "recommender": replace(_VISION, copied=26_000_000, pinned=False, kernel_us=140.0),
+    "recommender": replace(_TABLES, copied=26_000_000, pinned=False, kernel_us=140.0),
     "tagger": replace(Shape(), layers=90, kernel_us=19.0, python_us=9.0, copied=100_000),
     "video": replace(_VISION, slow_fetch_us=42_000.0, slow_every=3),
     "weather": replace(Shape(), weights_bytes=180_000_000, activations=90_000_000, kept=30_000_000),
     "ledger": replace(
-        _VISION,
+        _TABLES,
         weights_bytes=60_000_000,
         activations=700_000_000,
         copied=26_000_000,

@@ -48,7 +48,7 @@ class CriterionSpec(_Spec, frozen=True):
     `{target}`.
 
     `margin` below 1 asks for non-inferiority: the bound only has to reach that share of the target
-    (0.97 for "as fast as").
+    (0.97 for "as fast as"). `label` names it in a few words, next to its figure.
     """
 
     id: str
@@ -58,6 +58,7 @@ class CriterionSpec(_Spec, frozen=True):
     direction: Literal["at_least", "at_most"] = "at_least"
     unit: str = ""
     margin: float = 1.0
+    label: str = ""
 
 
 class DeviceSpec(_Spec, frozen=True):
@@ -466,6 +467,17 @@ def current_name(name: str) -> str:
     except LabError:  # a recorded verdict can be shown even if a lab pack is broken
         return name
     return lab.slug if lab else name
+
+
+def criterion_label(lab: str, device: Device, id_: str) -> str:
+    """Return a criterion's name for people; its id where the lab gives none, or is not here."""
+    try:
+        declared = known_lab(lab)
+    except LabError:
+        declared = None
+    spec = declared.spec.devices.get(device) if declared else None
+    criteria = spec.criteria if spec else []
+    return next((each.label for each in criteria if each.id == id_ and each.label), id_)
 
 
 def find_lab(name: str) -> Lab:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+SITE = "https://bottleneck-lab.github.io/bottleneck-lab"
+"""The documentation: installed packages do not have its pages as files."""
+
 
 class ExitCode(IntEnum):
     """The exit statuses, the same for every command."""

@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import SITE, MachineError
 
 EXTRAS: dict[str, dict[str, str]] = {
     "labs": {
@@ -111,7 +111,7 @@ def require_linux(command: str) -> None:
         system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         raise MachineError(
             f"{command} needs Linux; this is {system}.",
-            "Run it in WSL2 or in the container (docs/install.md). `lab list`, `report`, `compare`"
+            f"Run it in WSL2 or in the container: {SITE}/install/. `lab list`, `report`, `compare`"
             " and `verify` work here.",
         )
 

@@ -11,11 +11,12 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import SITE, MachineError
 from bottleneck_lab.needs import install_command
 
 _NVIDIA = (
-    "It comes with the CUDA toolkit; NVIDIA's package repository has it as `{}` (docs/capture.md)."
+    "It comes with the CUDA toolkit; NVIDIA's package repository has it as `{}`:"
+    f" {SITE}/capture/."
 )
 _HOW_TO_GET = {
     "g++": "Install a C++ compiler: `apt-get install g++`, or your system's equivalent.",

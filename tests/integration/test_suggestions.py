@@ -1,8 +1,9 @@
 """Every command that a message suggests works as it is printed, in that lab, at that moment.
 
-A lab is brought into each state that it can be in. There every message is read, and the commands
-that it suggests are typed, in the order in which it names them. The measurement and the profiler
-are stood in for; everything between them and the messages is real.
+A lab, of the miniature course or a real one, is brought into each state that it can be in. There
+every message is read, and the commands that it suggests are typed, in the order in which it names
+them. The measurement and the profiler are stood in for; everything between them and the messages
+is real.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +23,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import check as check_command
-from bottleneck_lab.commands import profile, run
+from bottleneck_lab.commands import profile, run, start
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.criteria import _ADVICE as ADVICE
@@ -30,6 +32,8 @@ from bottleneck_lab.grading.verdict import Outcome, Prediction, Verdict
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parent / "mini"
+COURSE = tomllib.loads((ROOT / "labs" / "course.toml").read_text())
+LABS = [slug for stage in COURSE["stages"] for slug in stage["labs"]]
 TRACE = ROOT / "datasets" / "captures" / "synthetic-input.json.gz"
 SIBLING = """
 [[siblings]]
@@ -43,9 +47,11 @@ PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]+\b|…")
 """What a learner has to fill in: LAB, FILE, START-END, `-a cause=…`."""
 ELSEWHERE = re.compile(
     r"lab (data|join|watch|doctor --measure|profile --tool (nsys|ncu|sanitizer|memory)"
-    r"|profile --|status|submit|list|solution$)"
+    r"|profile --|status|submit|list|solution$|run --ranks|check --static|report step\.json)"
 )
-"""Needs a network, a data set, a GPU's tools or a terminal; each has tests of its own."""
+"""Needs a network, a data set, a GPU's tools, a compiler or a terminal, takes minutes, or reads
+what another program writes; each has tests of its own.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +84,13 @@ class Learner:
         monkeypatch.setattr(checking, "check_lab", self._measure)
         monkeypatch.setattr(check_command, "wait_until_quiet", lambda *_: None)
         monkeypatch.setattr(profile.workload, "profile", _capture)
+        # Data sets count as made: nothing reads them, since nothing is measured.
+        for name in ("photos", "tritonserver"):
+            made = folder / "home" / "datasets" / name / "manifest.json"
+            made.parent.mkdir(parents=True)
+            made.write_text('{"complete": true}')
+        monkeypatch.setattr(start, "make", lambda _name: None)
+        monkeypatch.setattr(run, "_scale", lambda *_: None)
         monkeypatch.setattr(run, "run_workload", lambda *_, on_line, **__: on_line("285.0") or 0)
         load_labs.cache_clear()
         self.at(folder)
@@ -128,6 +141,8 @@ def _capture(lab, root, device, tool, *, out, **_):
 
 
 ANSWER = ["diagnose", "-a", "cause=1", "-a", "gain=3"]
+GIVEN = {"choice": "1", "share": "0.5", "ratio": "2", "number": "5", "interval": "10-20 ms"}
+"""An answer of the right form to each type of question; any text is one, too."""
 DIAGNOSED = [["profile"], ANSWER]
 FAIL = ("FAIL", "correct but slow")
 PASS = ("PASS", None)
@@ -219,10 +234,22 @@ def test_suggested_commands_work(state, lab, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "me").mkdir()
     learner = Learner(tmp_path / "me", content, monkeypatch)
-    messages = [learner.type("start", lab, "work")]
+    looks = [*READING, *CHANGING]
+    if state.startswith("failed: "):
+        looks = [[], ["report"], ["check"]]  # only the check's own message differs
+    elif state == "of another version":
+        looks = [[]]  # whatever else it suggests ends in the remedy that `lab` names
+    wrong = _walk(learner, lab, STATES[state], looks)
+    load_labs.cache_clear()
+    assert not wrong, "\n".join(wrong)
+
+
+def _walk(learner: Learner, lab: str, steps: list, looks: list[list[str]]) -> list[str]:
+    """What is wrong with the commands suggested on the way to a state, and by the looks there."""
+    messages = [learner.type("start", lab, "work", "--no-data")]
     assert messages[0].status == 0, messages[0].shown
     learner.at(learner.folder)
-    for step in STATES[state]:
+    for step in steps:
         if isinstance(step, tuple):
             learner.outcome, learner.reason = Outcome(step[0]), step[1]
             messages.append(learner.type("check"))
@@ -232,11 +259,7 @@ def test_suggested_commands_work(state, lab, content, tmp_path, monkeypatch):
             messages.append(learner.type())
         else:
             messages.append(learner.type(*step))
-    looks = [*READING, *CHANGING]
-    if state.startswith("failed: "):
-        looks = [[], ["report"], ["check"]]  # only the check's own message differs
-    elif state == "of another version":
-        looks = [[]]  # whatever else it suggests ends in the remedy that `lab` names
+        assert messages[-1].status in (0, 1, 3, 4), messages[-1].shown
     wrong = _problems(
         learner, "the last step", messages[-1].shown, learner.folder, at_start=len(messages) == 1
     )
@@ -244,7 +267,7 @@ def test_suggested_commands_work(state, lab, content, tmp_path, monkeypatch):
     for number, look in enumerate(looks):
         folder = learner.folder
         if look in CHANGING:
-            folder = shutil.copytree(learner.folder, tmp_path / f"look-{number}")
+            folder = shutil.copytree(learner.folder, learner.folder.parent / f"look-{number}")
         learner.at(folder)
         message = learner.type(*look)
         commands = suggested(message.shown)
@@ -256,6 +279,28 @@ def test_suggested_commands_work(state, lab, content, tmp_path, monkeypatch):
                 continue
             tried.add(tuple(commands))
         wrong += _problems(learner, f"`lab {' '.join(look)}`", message.shown, folder)
+    return wrong
+
+
+AFTER = ("just started", "captured", "diagnosed", "failed: correct but slow", "passed")
+"""The states of the real labs that are walked: the last one every day."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lab", LABS)
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param(state, marks=() if state == "passed" else pytest.mark.slow) for state in AFTER],
+)
+def test_suggested_commands_work_in_every_lab(state, lab, tmp_path, monkeypatch):
+    questions = load_labs()[lab].spec.questions
+    answers = [f"{question.id}={GIVEN.get(question.type, '3 x 3')}" for question in questions]
+    answer = ["diagnose", *(word for text in answers for word in ("-a", text))]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "me").mkdir()
+    learner = Learner(tmp_path / "me", ROOT, monkeypatch)
+    steps = [answer if step is ANSWER else step for step in STATES[state]]
+    wrong = _walk(learner, lab, steps, [*READING, *CHANGING])
     load_labs.cache_clear()
     assert not wrong, "\n".join(wrong)
 

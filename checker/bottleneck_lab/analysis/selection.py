@@ -10,6 +10,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.host.view import SYNC_CALL, named
 from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline
 
@@ -115,6 +116,8 @@ def figures_within(
     for time in times:
         for name, part in _parts(time, inside).items():
             shares[name] = shares.get(name, 0.0) + part / whole
+    waits = named(timeline, timeline.runtime, SYNC_CALL)
+    shares["host_wait_share"] = _covered(timeline.runtime, waits, inside).total / inside.length
     return shares | _range_shares(timeline, inside)
 
 

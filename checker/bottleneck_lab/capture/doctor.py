@@ -21,7 +21,7 @@ import msgspec
 
 from bottleneck_lab.capture.ncu import COUNTERS_REMEDY
 from bottleneck_lab.catalog import Device, Lab
-from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.errors import SITE, MachineError, UsageError
 from bottleneck_lab.measure.gpu import GpuState, cuda_devices, gpu_states
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap, bubblewrap_problem, how_to_allow
 from bottleneck_lab.measure.sandbox.cgroup import own_group
@@ -154,7 +154,7 @@ def probe_python() -> list[Requirement]:
     linux = sys.platform == "linux"
     remedies = (
         "Install Python 3.11 or newer.",
-        "Use WSL2 or the container (docs/install.md); `lab report`, `compare` and `verify` work"
+        f"Use WSL2 or the container: {SITE}/install/. `lab report`, `compare` and `verify` work"
         " here.",
     )
     return [

@@ -14,7 +14,7 @@ from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.course.answers import describe_choices, parse_answers, read_answer
 from bottleneck_lab.course.cases import draw_case, grade_case
-from bottleneck_lab.course.diagnosing import commit_answers
+from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import format_answer, problem, problems
@@ -82,22 +82,30 @@ def command(
     wrong: list[str] = []
     if answer:
         answers, wrong = parse_answers(questions, answer)
+        for id_, fault in misplaced_answers(workspace, questions, answers).items():
+            wrong.append(f"{id_}: {fault}")
+            del answers[id_]
         save_answers(workspace, answers)
     elif at_terminal:
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
             known = load_answers(workspace.root).get(question.id)
-            save_answers(workspace, {question.id: _ask(question, known)})
+            save_answers(workspace, {question.id: _ask(question, known, workspace)})
     record, committed = load_record(workspace), False
     if (answer or at_terminal) and not wrong and not draft:
         record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
     _report(workspace, record, committed=committed, json=json)
     if wrong:
-        raise UsageError(" ".join(wrong), "Your other answers are saved.")
+        raise UsageError(
+            " ".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
+        )
 
 
-def _ask(question: QuestionSpec, known: Any) -> Answer:
-    """Ask at the terminal until the answer has the right form."""
+def _ask(question: QuestionSpec, known: Any, workspace: Workspace | None = None) -> Answer:
+    """Ask at the terminal until the answer has the right form.
+
+    A stretch has to lie in the capture that `workspace` is about, if there is one.
+    """
     say(f"\n{question.ask}", style="bold")
     if question.measure:
         say(question.measure, style="dim")
@@ -107,6 +115,9 @@ def _ask(question: QuestionSpec, known: Any) -> Answer:
     while True:
         answer = read_answer(question, str(typer.prompt(question.id, default=default)))
         complaint = problem(question, answer)
+        if complaint is None and workspace and question.shows:
+            faults = misplaced_answers(workspace, [question], {question.id: answer})
+            complaint = faults.get(question.id)
         if complaint is None:
             return answer
         say(complaint, style="red")
@@ -201,8 +212,13 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
         say(f"\nNext: lab diagnose{options}", style="bold")
     elif not committed:
-        say("\nSaved in diagnosis.toml; not committed yet.")
-        say("\nNext: lab diagnose", style="bold")
+        answers = load_answers(workspace.root)
+        if record.commitments and record.commitments[-1].answers == answers:
+            say("\nCommitted. `lab diagnose -a ID=VALUE` corrects an answer.")
+            say("\nNext: lab check", style="bold")
+        else:
+            say("\nSaved in diagnosis.toml; not committed yet.")
+            say("\nNext: lab diagnose", style="bold")
     elif len(record.commitments) == 1:
         if numbered(workspace.captures):
             say(
@@ -257,7 +273,7 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
         return
     for result in graded.results:
         mark, style = ("✓", "green") if result.holds else ("✗", "red")
-        say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
+        say(f"{mark} {result.sentence}", style, hang=2)
     without = f"be {graded.gain:.2f}x as fast"
     if graded.cause == "memory-growth":
         without = f"need {graded.gain:.2f}x less memory at its peak"

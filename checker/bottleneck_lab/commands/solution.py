@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from bottleneck_lab.workspace.progress import load_progress, note_solution
 from bottleneck_lab.workspace.start import take_solution
 
 EXAMPLE = "lab solution --show"
+COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
+"""For whoever renews a write-up's figures, not for its readers."""
 
 
 def command(
@@ -43,6 +46,7 @@ def command(
     kept = None if show else take_solution(workspace)
     write_up = workspace.lab.solution / "README.md"
     text = write_up.read_text(encoding="utf-8") if write_up.is_file() else ""
+    text = COMMENT.sub("", text)
     if json:
         print_json({"kept": str(kept) if kept else None, "copied": not show, "write_up": text})
         return

@@ -75,6 +75,8 @@ def command(
             }
         )
     else:
+        if lab != started.slug:
+            say(f"The lab '{lab}' is called '{started.slug}' now.", style="yellow")
         _show(workspace, new=new)
         for remark in remarks:
             say(remark, style="dim")

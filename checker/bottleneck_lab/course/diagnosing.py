@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import misplaced_stretch, needs_capture, problems
@@ -12,12 +16,27 @@ from bottleneck_lab.workspace.progress import note_diagnosis
 from bottleneck_lab.workspace.standing import questions_of
 
 
+def misplaced_answers(
+    workspace: Workspace, questions: list[QuestionSpec], answers: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return why a stretch of the capture shows nothing that a check could grade, by question.
+
+    Nothing is wrong with a stretch while there is no capture.
+    """
+    marked = [question.id for question in questions if question.shows and question.id in answers]
+    figures = capture_figures(workspace) if marked else None
+    if figures is None:
+        return {}
+    faults = {id_: misplaced_stretch(str(answers[id_]), figures) for id_ in marked}
+    return {id_: fault for id_, fault in faults.items() if fault}
+
+
 def commit_answers(workspace: Workspace, record: Record) -> Record:
     """Commit the answers in diagnosis.toml, and return the record with them.
 
     `record` is the workspace's, as just loaded. Raises UsageError if evidence is required and there
-    is no capture to check it against, or if a marked stretch of time shows nothing that a check
-    could grade.
+    is no capture to check it against, or if the first diagnosis marks a stretch of time that shows
+    nothing a check could grade.
     """
     questions = questions_of(workspace.lab, record)
     stored = load_answers(workspace.root)
@@ -31,16 +50,13 @@ def commit_answers(workspace: Workspace, record: Record) -> Record:
     if record.commitments and record.commitments[-1].answers == answers:
         return record
     # The first diagnosis counts, so a slip in marking a stretch is refused before it is committed.
-    marked = [question.id for question in questions if question.shows]
-    figures = capture_figures(workspace) if marked else None
-    if figures is not None:
-        for id_ in marked:
-            wrong = misplaced_stretch(answers[id_], figures)
-            if wrong:
-                raise UsageError(
-                    f"{id_}: {wrong} Nothing is committed yet.",
-                    f"Mark another: `lab diagnose -a {id_}=START-END`.",
-                )
+    # `lab diagnose` saves no such answer: this one was written into diagnosis.toml by hand.
+    if not record.commitments:
+        for id_, fault in misplaced_answers(workspace, questions, answers).items():
+            raise UsageError(
+                f"{id_}: {fault} Nothing is committed yet.",
+                f"Mark another: `lab diagnose -a {id_}=START-END`.",
+            )
     record = commit(workspace, answers, capture.name if capture else "")
     note_diagnosis(workspace.lab.slug, str(workspace.root))
     return record

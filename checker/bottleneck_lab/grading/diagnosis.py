@@ -70,6 +70,7 @@ _PARTS = (
 FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
     *(f"idle_{cause}_share" for cause in CAUSES),
+    "host_wait_share",
     "largest_gain_ratio",
     "memory_growth_ratio",
     "unpaused_images_per_s",
@@ -95,13 +96,19 @@ def grade_diagnosis(
     solution: Mapping[str, Any],
     seen: CaptureFigures | None,
 ) -> tuple[list[CriterionResult], Prediction | None]:
-    """Return one result for each question, and the prediction if a usable one was made.
+    """Return one result for each question that is judged, and the prediction if a usable one was
+    made.
 
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A
     number that is asked for without `from_capture`, and a choice that the solution does not answer,
-    only has to be given: the measurement judges it.
+    only has to be given. A prediction that breaks no rule has no result: the measured gain is
+    shown beside it.
     """
-    results = [_grade(question, answers, solution.get(question.id), seen) for question in questions]
+    results = []
+    for question in questions:
+        result = _grade(question, answers, solution.get(question.id), seen)
+        if not (question.predicts_gain and result.holds):
+            results.append(result)
     return results, _prediction(questions, answers)
 
 
@@ -123,7 +130,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all
     devices together `busy_share`, `idle_share`, `compute_share`, `communication_share`,
     `copy_share`, `exposed_communication_share`, `exposed_copy_share`, `overlap_share` and
-    `idle_<cause>_share`; `top_operator_share`; `largest_gain_ratio`, the most that removing the
+    `idle_<cause>_share`; `host_wait_share`, in which the host waits for the device;
+    `top_operator_share`; `largest_gain_ratio`, the most that removing the
     costliest finding can bring; `memory_growth_ratio`, how many times less a device's peak would be
     without what each step but the last adds; and `unpaused_images_per_s`, what a server's device
     would answer if it never paused between batches.
@@ -134,11 +142,17 @@ def figures_of(summary: Summary) -> dict[str, float]:
     grown = [
         (use.peak_bytes, use.growth_bytes_per_step * (use.steps - 1)) for use in summary.memory
     ]
+    wall_ns = sum(use.wall_ns for use in summary.devices)
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {
         **ranges,
         **waiting,
         **_device_figures(summary.devices),
+        **(
+            {"host_wait_share": sum(row.total_ns for row in summary.syncs) / wall_ns}
+            if wall_ns
+            else {}
+        ),
         **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
         **({"largest_gain_ratio": max(gains)} if gains else {}),
         **(
@@ -232,9 +246,12 @@ def _grade(
     number = (
         float(answer) if isinstance(answer, int | float) and not problem(question, answer) else None
     )
-    sentence = wrong or _praise(question, answer)
     return CriterionResult(
-        id=question.id, kind="diagnosis", holds=wrong is None, sentence=sentence, value=number
+        id=question.id,
+        kind="diagnosis",
+        holds=wrong is None,
+        sentence=f"{question.id}: {wrong or _praise(question, answer)}",
+        value=number,
     )
 
 
@@ -400,11 +417,6 @@ def describe_reading(
 
 
 def _praise(question: QuestionSpec, answer: Any) -> str:
-    if question.predicts_gain:
-        return (
-            f"You predicted {format_answer(question, answer)}; each check compares that with the"
-            " measured gain."
-        )
     if question.from_capture or question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
     if question.type == "choice" or question.by_solution:

@@ -99,14 +99,27 @@ def next_here(
     ]
     if open_ and record.help.solution is None:  # `lab reset` empties diagnosis.toml, too
         return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
-    return _after_diagnosis(lab, attempts, captured=bool(captures))
+    return _after_diagnosis(lab, attempts, record, captured=bool(captures))
 
 
-def _after_diagnosis(lab: Lab, attempts: list[Attempt], *, captured: bool) -> NextStep:
+def _after_diagnosis(
+    lab: Lab, attempts: list[Attempt], record: Record, *, captured: bool
+) -> NextStep:
     if not attempts:
         files = ", ".join(lab.spec.editable)
         return NextStep("lab check", f"Change one thing in {files}, then measure what it gained.")
-    if attempts[-1].verdict.outcome in ("INCONCLUSIVE", "ERROR"):
+    last = attempts[-1].verdict
+    if last.reason == "wrong diagnosis":
+        # A check commits before it starts to measure: only a correction is younger. Both are UTC to
+        # the second, with one ending or another: `Z`, `+00:00`.
+        committed = max((made.at[:19] for made in record.commitments), default="")
+        if committed > last.started_at[:19]:
+            return NextStep("lab check", "You have corrected your diagnosis: check it.")
+        return NextStep(
+            "lab diagnose",
+            "Correct the answers that the last check found wrong; then run `lab check`.",
+        )
+    if last.outcome in ("INCONCLUSIVE", "ERROR"):
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
         )

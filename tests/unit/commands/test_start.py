@@ -1,4 +1,4 @@
-"""`lab start`: what it says of a data set that the lab works without."""
+"""`lab start`: what it says of older names, and of a data set that the lab works without."""
 
 import pytest
 from typer.testing import CliRunner
@@ -49,3 +49,11 @@ def test_a_machine_that_cannot_have_it_says_why_and_the_lab_is_started(started):
     said = started(make, "--all-data")
     assert "this is Darwin on arm64. The lab works without it." in said
     assert "Next: cd work && lab profile" in said
+
+
+def test_an_older_name_says_what_the_lab_is_called_now(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["start", "sync-points", "--device", "virtual"])
+    assert "The lab 'sync-points' is called 'stuttering-tagger' now." in done.output
+    assert "cd stuttering-tagger" in done.output

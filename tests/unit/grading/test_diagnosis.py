@@ -73,7 +73,6 @@ def grade(question, answer, figures=FIGURES, solution=None):
         (WAIT, 0.5),
         (CEILING, 2.75),
         (CEILING, 2.25),
-        (GAIN, 1),
         (WORDS, "because"),
         (WHERE, "0.6-0.9 ms"),
         (WHERE, "600 - 900us"),
@@ -157,7 +156,11 @@ def test_a_prediction_is_held_to_amdahl_s_law_for_the_learner_s_own_share():
     assert "Amdahl" in results[1].sentence
     assert results[1].holds is False
     results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 2.5}, {}, seen())
-    assert results[1].holds
+    assert [result.id for result in results] == ["wait"], "a prediction alone is not judged"
+
+
+def test_an_answer_is_called_by_the_name_that_learners_type():
+    assert grade(WAIT, 0.72).sentence.startswith("wait: ")
 
 
 def test_a_choice_that_the_solution_leaves_open_only_has_to_be_given():
@@ -187,7 +190,7 @@ def test_an_unusable_prediction_is_none(answer):
     )
 )
 def test_whatever_toml_can_hold_gets_an_answer_in_words(answer):
-    for question in (CAUSE, WAIT, CEILING, GAIN, WORDS, WHERE):
+    for question in (CAUSE, WAIT, CEILING, WORDS, WHERE):
         result = grade(question, answer)
         assert isinstance(result.holds, bool)
         assert result.sentence
@@ -230,6 +233,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
                 SimpleNamespace(expected_gain_ratio=1.2),
             ],
             cpu_only=False,
+            syncs=[SimpleNamespace(total_ns=50), SimpleNamespace(total_ns=10)],
             memory=[SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9)],
             serving=SimpleNamespace(unpaused_images_per_s=200.0),
         )
@@ -242,6 +246,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "idle_input_share": 0.6,
         "exposed_communication_share": 0.1,
         "overlap_share": 0.5,
+        "host_wait_share": 0.3,
         "top_operator_share": 0.75,
         "largest_gain_ratio": 2.5,
         "memory_growth_ratio": 5.0,
@@ -257,6 +262,7 @@ def test_an_empty_capture_has_no_figures():
         operators=[],
         findings=[],
         cpu_only=False,
+        syncs=[],
         memory=[],
         serving=None,
     )

@@ -11,9 +11,11 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bottleneck_lab import catalog
+from bottleneck_lab.catalog import FailReason
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.workspace import atomic, captures, next_step, progress
@@ -70,10 +72,14 @@ def workspace(content, tmp_path) -> Workspace:
     return start_workspace(catalog.find_lab("slow"), tmp_path / "my work é", "cpu")[0]
 
 
-def make_verdict(outcome: Outcome = Outcome.FAIL, predicted: float | None = None) -> Verdict:
+def make_verdict(
+    outcome: Outcome = Outcome.FAIL,
+    predicted: float | None = None,
+    reason: FailReason = "correct but slow",
+) -> Verdict:
     return Verdict(
         outcome=outcome,
-        reason="correct but slow" if outcome is Outcome.FAIL else None,
+        reason=reason if outcome is Outcome.FAIL else None,
         summary="1.02 times as fast; 2 are asked for.",
         lab="slow",
         lab_hash="0" * 64,
@@ -574,6 +580,19 @@ class TestNextStep:
         check_once(workspace, Outcome.PASS)
         progress.note_attempt("slow", str(workspace.root), "PASS")
         assert self.next(workspace) == "lab start wrong"
+
+    def test_a_wrong_answer_is_corrected_before_anything_else(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        wrong = make_verdict(reason="wrong diagnosis")
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            later = msgspec.structs.replace(wrong, started_at="2036-11-21T09:00:00+00:00")
+            record(workspace, later, folder)
+        assert self.next(workspace) == "lab diagnose"
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, wrong, folder)
+        assert self.next(workspace) == "lab check", "the commitment is younger than the check"
 
     def test_where_there_is_no_timeline_the_output_is_what_one_looks_at(self, content):
         file = content / "labs" / "slow" / "lab.toml"

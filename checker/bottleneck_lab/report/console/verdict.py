@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bottleneck_lab.catalog import current_name
+from bottleneck_lab.catalog import criterion_label, current_name
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
@@ -44,7 +44,7 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
         sheet.line(summary, indent=1)
         sheet.blank()
     for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
-        _print_criterion(sheet, criterion)
+        _print_criterion(sheet, verdict, criterion)
     if any(criterion.holds is None for criterion in verdict.criteria):
         sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     # Predicted and measured gain, and what the first diagnosis is worth.
@@ -70,14 +70,15 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
 _ORDER = {False: 0, None: 1, True: 2}
 
 
-def _print_criterion(sheet: Sheet, criterion: CriterionResult) -> None:
+def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult) -> None:
     """Print what holds in one line; what fails or is open with its sentence and its bar."""
     marks = {True: (sheet.signs.right, "green"), False: (sheet.signs.wrong, "red")}
     sign, style = ("?", "yellow") if criterion.holds is None else marks[criterion.holds]
     if criterion.holds:
+        label = criterion_label(verdict.lab, verdict.device, criterion.id)
         figure = _figure(criterion)
         sheet.line(
-            f"{criterion.id}{f': {figure}' if figure else ''}",
+            f"{label}{f': {figure}' if figure else ''}",
             indent=1,
             lead=f"{sign} ",
             lead_style=f"bold {style}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.page import charts
@@ -58,7 +59,7 @@ def verdict_section(verdict: Verdict) -> Section:
     for each in verdict.criteria:
         sign, style, spoken = MARKS[each.holds]
         mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
-        figures = [each.id, each.kind]
+        figures = [criterion_label(verdict.lab, verdict.device, each.id), each.kind]
         if each.value is not None:
             target = words.format_target(each)
             value = words.format_measured(each)
@@ -109,7 +110,11 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
         targets = [
             each for each in verdict.criteria if each.kind == "target" and each.value is not None
         ]
-        figures = ", ".join(f"{each.id} {words.format_measured(each)}" for each in targets)
+        figures = ", ".join(
+            f"{criterion_label(verdict.lab, verdict.device, each.id)}:"
+            f" {words.format_measured(each)}"
+            for each in targets
+        )
         outcome = tag("b", str(verdict.outcome), class_=verdict.outcome.value)
         rows.append(
             [

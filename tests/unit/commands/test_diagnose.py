@@ -1,0 +1,68 @@
+"""`lab diagnose`: which answers are saved, which are committed, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.cli import app
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.workspace.commitments import load_record
+from bottleneck_lab.workspace.diagnosis_file import load_answers
+from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.start import start_workspace
+
+TRACE = Path(__file__).parents[3] / "datasets" / "captures" / "synthetic-input.json.gz"
+ANSWERS = ["cause=1", "evidence=0.6", "where=10-20 ms", "predicted_gain=2"]
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch) -> Workspace:
+    """The tagger with a made-up capture, of some tens of milliseconds, of the shipped code."""
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    lab = find_lab("stuttering-tagger")
+    workspace, _ = start_workspace(lab, tmp_path / "work", "virtual")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    shutil.copy(TRACE, folder / "trace.json.gz")
+    code = lab.code_hash(workspace.root)
+    described = {"files": ["trace.json.gz"], "code": code, "made_at": "2026-01-01"}
+    (folder / "capture.json").write_text(json.dumps(described))
+    monkeypatch.chdir(workspace.root)
+    return workspace
+
+
+def diagnose(*answers: str):
+    """The end of `lab diagnose -a …`."""
+    return CliRunner().invoke(app, ["diagnose", *(word for a in answers for word in ("-a", a))])
+
+
+@pytest.mark.parametrize(("stretch", "fault"), [("1-2 s", "after your"), ("1-1.01 ms", "short")])
+def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, stretch, fault):
+    done = diagnose(*ANSWERS[:2], f"where={stretch}", ANSWERS[3])
+    assert isinstance(done.exception, UsageError)
+    assert "where: That stretch" in done.exception.message
+    assert fault in done.exception.message
+    answers = load_answers(workspace.root)
+    assert not answers["where"], "the next check would be refused for it"
+    assert answers["evidence"] == 0.6
+    assert not load_record(workspace).commitments
+
+
+def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
+    assert diagnose(*ANSWERS).exit_code == 0
+    assert isinstance(diagnose("where=1-2 s").exception, UsageError)
+    assert load_answers(workspace.root)["where"] == "10-20 ms"
+
+
+def test_what_is_committed_already_is_said_so(workspace):
+    assert "Still to answer" in diagnose(*ANSWERS[:2]).output
+    assert "Committed." in diagnose(*ANSWERS).output
+    again = diagnose().output
+    assert "not committed" not in again
+    assert "Committed. `lab diagnose -a ID=VALUE` corrects an answer." in again
