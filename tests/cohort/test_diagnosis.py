@@ -120,7 +120,6 @@ def test_a_diagnosis_is_held_against_the_capture_that_came_with_it(tmp_path, dat
         ("cause", True),
         ("evidence", True),
         ("where", True),
-        ("predicted_gain", True),
     ]
     assert (prediction.predicted, diagnosis.notes) == (1.1, [AS_REPORTED, FROM_CAPTURE])
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
@@ -147,7 +146,7 @@ def test_a_wrong_share_is_not_what_the_capture_shows(tmp_path, dataloader, hande
 def test_without_a_capture_nothing_is_said_of_it(tmp_path, dataloader, handed_in):
     files, record = handed_in
     diagnosis = Diagnosis(dataloader, files, tmp_path / "none", record)
-    assert [result.id for result in diagnosis.graded()[0]] == ["cause", "predicted_gain"]
+    assert [result.id for result in diagnosis.graded()[0]] == ["cause"]
     assert diagnosis.notes[1] == NO_CAPTURE.format(why="none came with the submission.")
     assert diagnosis.standing(verdict_of(dataloader, files, "virtual")).named is None
 
