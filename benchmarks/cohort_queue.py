@@ -26,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 MINI = Path(__file__).resolve().parents[1] / "tests" / "integration" / "mini"
 os.environ["BOTTLENECK_LAB_CONTENT"] = str(MINI)
+os.environ["BOTTLENECK_LAB_HOME"] = tempfile.mkdtemp(prefix="lab-home-")
 
 from tests.cohort.conftest import opened_room
 from tests.cohort.fake_job import COMMAND
@@ -88,7 +89,8 @@ def main() -> None:
                 room.intake.offer(token, asked_for).result(30)
         with executor_of(options.executor, room, Path(folder), options.slots) as executor:
             began = time.perf_counter()
-            run_until(room.runner(executor=executor), settled(room), 1800)
+            runner = room.runner(executor=executor, machine=options.slots)
+            run_until(runner, settled(room), 1800)
             report(room, time.perf_counter() - began, options)
 
 

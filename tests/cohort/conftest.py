@@ -18,6 +18,7 @@ from bottleneck_lab import catalog
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, open_cohort
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.protocol import Join, Submission
+from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.running.runner import Runner
 from bottleneck_lab.cohort.structs import inspect_structs
@@ -219,7 +220,14 @@ class Room:
             self.cohort.folder / "slots", list(gpus), machine=machine, command=COMMAND
         )
         return Runner(
-            self.cohort, executor, name, sandbox_required=not NO_SANDBOX, limits_required=False
+            LocalDispatcher(self.cohort, name),
+            executor,
+            name,
+            self.cohort.jobs,
+            sandbox_required=not NO_SANDBOX,
+            limits_required=False,
+            clock=self.clock,
+            quiet=lambda _lab, _device: machine == 1,
         )
 
     def rows(self, table) -> list:

@@ -56,7 +56,7 @@ def check(lab, files: Path, device, **_) -> Verdict:
     word, *rest = (files / "work.py").read_text().split("\n")[0].removeprefix("# ").split() or [
         "wrong"
     ]
-    began, seconds = time.time(), float(rest[0]) if rest else 0.0
+    began, seconds = time.time(), float(rest[0]) if rest and rest[0][0].isdigit() else 0.0
     if word == "hostile":
         sys.stdout.write('{"outcome":"PASS"}' * 1000)
     time.sleep(seconds)

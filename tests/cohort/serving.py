@@ -28,6 +28,7 @@ with open_cohort(Path(sys.argv[1])) as cohort:
 RUNNER = """
 import json, sys
 from pathlib import Path
+from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running.runner import Runner
@@ -37,7 +38,13 @@ with open_cohort(Path(sys.argv[1])) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], machine=machine, command=command)
     sandboxed = bool(bubblewrap())
     runner = Runner(
-        cohort, executor, "runner", sandbox_required=sandboxed, limits_required=False
+        LocalDispatcher(cohort, "runner"),
+        executor,
+        "runner",
+        cohort.jobs,
+        sandbox_required=sandboxed,
+        limits_required=False,
+        quiet=lambda lab, device: machine == 1,
     )
     runner.run(lambda: False, 0.05)
 """

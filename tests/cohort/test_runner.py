@@ -110,6 +110,25 @@ def test_the_cpu_is_measured_while_nothing_else_is(sqlite_room):
     executor.close()
 
 
+def test_modelled_checks_run_side_by_side_and_never_beside_what_measures(sqlite_room):
+    executor = LocalExecutor(
+        sqlite_room.cohort.folder / "slots", [0, 1], machine=2, command=COMMAND
+    )
+    other = LocalExecutor(sqlite_room.cohort.folder / "slots", [0, 1], machine=2, command=COMMAND)
+    first = executor.choose("virtual", quiet=False)
+    assert {first, executor.choose("virtual", quiet=False)} == {"cpu0", "cpu1"}
+    assert executor.choose("virtual", quiet=False) is None, "no slot is left"
+    assert (other.choose("cuda"), other.choose("cpu")) == (None, None)
+    executor.release("cpu0", None)
+    assert executor.choose("cpu") is None, "the other modelled check goes on"
+    executor.release("cpu1", None)
+    assert executor.choose("cuda") == "gpu0"
+    assert other.choose("virtual", quiet=False) is None, "a GPU's host is measured too"
+    assert other.choose("cuda") == "gpu1"
+    executor.close()
+    other.close()
+
+
 def started_runner(room, tmp_path, **environment) -> subprocess.Popen:
     """A runner of its own process, with the fake check."""
     script = tmp_path / "runner.py"
@@ -117,13 +136,19 @@ def started_runner(room, tmp_path, **environment) -> subprocess.Popen:
 import sys
 from pathlib import Path
 from bottleneck_lab import catalog
+from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running.runner import Runner
 with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
     executor = LocalExecutor(cohort.folder / "slots", [], command={COMMAND!r})
     runner = Runner(
-        cohort, executor, "test", sandbox_required={not NO_SANDBOX}, limits_required=False
+        LocalDispatcher(cohort, "test"),
+        executor,
+        "test",
+        cohort.jobs,
+        sandbox_required={not NO_SANDBOX},
+        limits_required=False,
     )
     runner.run(lambda: False, 0.02)
 """)

@@ -15,7 +15,7 @@ from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
 from bottleneck_lab.cohort.server.app import ROUTERS
-from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared
+from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared, runner_token
 from bottleneck_lab.cohort.server.state import figure
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
@@ -93,7 +93,7 @@ def guards(route):
     """
     guards_named = declared(route.dependant)
     needs = [each.role for each in guards_named if isinstance(each, Needs)]
-    if guards_named & {bearer, api_person}:
+    if guards_named & {bearer, api_person, runner_token}:
         return "token"
     assert len(needs) == 1, f"{route.path} declares {needs}"
     return needs[0]

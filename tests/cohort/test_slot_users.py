@@ -66,7 +66,7 @@ def test_two_slots_run_as_two_users_who_read_only_their_own(sqlite_room, users, 
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("BOTTLENECK_LAB_PRY_FROM", str(users.shared))
     monkeypatch.setenv("BOTTLENECK_LAB_PRY_INTO", "[]")
-    runner = room.runner(executor=executor_of(room, users))
+    runner = room.runner(executor=executor_of(room, users), machine=2)
     room.submit(room.join("Ada")[1])
     runner.step()
     assert soon(notes[0].exists), [path.read_text() for path in room.cohort.jobs.glob("*/log")]
@@ -140,7 +140,7 @@ def test_a_job_ends_with_its_runner_also_as_another_user(sqlite_room, users, mon
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("BOTTLENECK_LAB_PRY_FROM", str(users.shared))
     monkeypatch.setenv("BOTTLENECK_LAB_PRY_INTO", "[]")
-    runner = room.runner(executor=executor_of(room, users))
+    runner = room.runner(executor=executor_of(room, users), machine=2)
     room.submit(room.join("Ada")[1])
     runner.step()
     assert soon((users.shared / f"{users.uids[0]}.json").exists)

@@ -68,6 +68,7 @@ class Client:
         *,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
+        most_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -76,6 +77,7 @@ class Client:
             )
         self._parts, self._token, self._on_retry = parts, token, on_retry
         self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._most_bytes = most_bytes
 
     @property
     def url(self) -> str:
@@ -141,6 +143,13 @@ class Client:
         """Return the path of a link that opens the learner's own page, once."""
         return str(json.loads(self._patient_bytes("POST", "/api/login-link"))["path"])
 
+    def post(self, path: str, body: bytes) -> bytes:
+        """Return the answer to a message that may be sent twice.
+
+        Raises UsageError for a refusal, MachineError without an answer.
+        """
+        return self._patient_bytes("POST", path, body)
+
     def _patiently(
         self, method: str, path: str, type_: type[Answer], body: bytes | None = None
     ) -> Answer:
@@ -189,7 +198,7 @@ class Client:
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
             # Bounded, since the address may lead to anything.
-            data = reply.read(MAX_ANSWER_BYTES + 1)
+            data = reply.read(self._most_bytes + 1)
         except ssl.SSLCertVerificationError as error:
             raise MachineError(
                 f"The certificate of {self.url} is not trusted: {error.verify_message}.",

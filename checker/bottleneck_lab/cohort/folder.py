@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import select
 
 from bottleneck_lab.cohort.members.people import new_join_code
+from bottleneck_lab.cohort.members.secrets import new_token
 from bottleneck_lab.cohort.settings import Settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import Database, migrate, note
@@ -71,6 +72,17 @@ class Cohort:
     def key(self) -> Ed25519PrivateKey:
         """Return the private key. Raises UsageError when others could read it."""
         return load_private_key(self.key_file)
+
+    def runner_token(self, *, renew: bool = False) -> str:
+        """Return the token by which runners on other machines join; a new one with `renew`.
+
+        Kept in words, unlike a learner's: whoever can read it can read the key beside it as well.
+        """
+        file = self.key_file.with_name("runner.token")
+        if renew or not file.exists():
+            write_bytes(file, f"{new_token()}\n".encode())
+            file.chmod(0o600)
+        return file.read_text().strip()
 
     def keep_address(self, url: str) -> None:
         """Remember where the server is reached, for `lab cohort link`."""

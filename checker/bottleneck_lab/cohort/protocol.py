@@ -112,19 +112,21 @@ class Receipt(_Message, frozen=True):
 
 class Accepted(_Message, frozen=True):
     """The answer to a submission: `ahead` others are measured before it; `left` submissions remain
-    of the budget, None without one.
+    of the budget, None without one. While measuring is `paused`, `wait_s` counts from its end.
     """
 
     receipt: Receipt
     ahead: int
     wait_s: float | None
     left: int | None
+    paused: bool = False
 
 
 class Standing(_Message, frozen=True):
     """State of one submission. `version` rises with every change.
 
-    `verdict` is the signed document, once it is released.
+    `verdict` is the signed document, once it is released. While measuring is `paused`, `wait_s`
+    counts from its end.
     """
 
     submission: str
@@ -138,6 +140,7 @@ class Standing(_Message, frozen=True):
     summary: str | None = None
     verdict: str | None = None
     note: str | None = None
+    paused: bool = False
 
 
 class LabStanding(_Message, frozen=True):

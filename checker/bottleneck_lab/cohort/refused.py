@@ -27,6 +27,8 @@ Code = Literal[
     "not-found",
     "altered",
     "forbidden",
+    "cannot-help",
+    "stale",
     "busy",
 ]
 
@@ -50,6 +52,8 @@ _STATUS: dict[Code, int] = {
     "not-found": 404,
     "altered": 409,
     "forbidden": 403,
+    "cannot-help": 409,
+    "stale": 409,
     "busy": 503,
 }
 

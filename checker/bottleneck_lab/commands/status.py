@@ -99,6 +99,7 @@ def _show_standing(standing: Standing) -> None:
     result = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
     if standing.state == "queued":
         wait = "" if standing.wait_s is None else f", about {standing.wait_s:.0f} s"
+        wait += " once measuring goes on (it is paused)" if standing.paused else ""
         result = f"waiting, {standing.ahead} ahead of you{wait}"
     elif standing.state == "running":
         result = "being measured"

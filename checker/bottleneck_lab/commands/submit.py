@@ -147,6 +147,8 @@ def _report_accepted(accepted: Accepted, workspace: Workspace) -> None:
     wait = "no runner is working yet"
     if accepted.wait_s is not None:
         wait = f"about {accepted.wait_s:.0f} s until it is measured"
+        if accepted.paused:
+            wait += ", once your instructor ends the pause"
     say(f"{accepted.ahead} ahead of you; {wait}.")
     if accepted.left is not None:
         say(f"{accepted.left} submissions left for this lab.")
@@ -160,6 +162,7 @@ def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
     standing, reported = client.standing(accepted.receipt.submission), ""
     while standing.state in ("queued", "running"):
         line = f"Waiting, {standing.ahead} ahead of you."
+        line += " Measuring is paused." if standing.paused else ""
         if standing.state == "running":
             line = "Being measured."
         if line != reported and not quiet:

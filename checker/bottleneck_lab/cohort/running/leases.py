@@ -77,6 +77,14 @@ Choose = Callable[[Waiting], str | None]
 """The slot for the submission that is next, or None while there is none."""
 
 
+def peek(connection: Connection, devices: Iterable[Device]) -> Waiting | None:
+    """Return the submission that is next on these devices; None if none is, or in a pause."""
+    if load_settings(connection).paused:
+        return None
+    known = set(devices)
+    return next((one for one in load_queue(connection) if one.device in known), None)
+
+
 def claim(
     connection: Connection, runner: str, devices: Iterable[Device], choose: Choose, now: float
 ) -> Lease | None:
@@ -84,11 +92,10 @@ def claim(
 
     Returns None if there is none, or no room for it.
     """
-    settings, known = load_settings(connection), set(devices)
-    first = next((one for one in load_queue(connection) if one.device in known), None)
+    first = peek(connection, devices)
     # The next one waits for room rather than let others pass: what needs the whole machine would
     # otherwise never get it.
-    if settings.paused or first is None or (slot := choose(first)) is None:
+    if first is None or (slot := choose(first)) is None:
         return None
     # The nonce goes into the signed verdict: one of an earlier attempt cannot be handed in again.
     nonce = token_hex(16)
@@ -102,7 +109,7 @@ def claim(
         "slot": slot,
         "state": "active",
         "taken": now,
-        "expires": now + settings.lease_s,
+        "expires": now + load_settings(connection).lease_s,
     }
     connection.execute(tables.leases.insert().values(values))
     _change(connection, first.id, now, "leased", state="running")

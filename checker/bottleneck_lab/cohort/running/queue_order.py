@@ -10,11 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.cohort.running.workers import free_slots
 from bottleneck_lab.cohort.store import tables
-
-TYPICAL_S = 60.0
-"""Assumed length of a check until some have been measured."""
 
 
 class Waiting(NamedTuple):
@@ -65,30 +61,3 @@ def load_queue(connection: Connection) -> list[Waiting]:
     )
     counts: Counter[int] = Counter({row[0]: row[1] for row in running})
     return in_turn(waiting, counts, {row[0]: row[1] for row in served})
-
-
-class Pace(NamedTuple):
-    """Speed of the queue: the typical length of a check, and how many go on at once."""
-
-    typical_s: float
-    slots: int
-
-    def wait_s(self, ahead: int) -> float | None:
-        """Estimate seconds until a submission with `ahead` before it starts; None without runners.
-
-        Checks under way are on average half done, hence the half.
-        """
-        return round(self.typical_s * (ahead + 0.5) / self.slots, 1) if self.slots else None
-
-
-def load_pace(connection: Connection, now: float) -> Pace:
-    """Return the pace by the median of the last 50 checks and the runners that are alive."""
-    table = tables.leases
-    query = (
-        select(table.c.ended - table.c.taken)
-        .where(table.c.state == "done")
-        .order_by(table.c.id.desc())
-        .limit(50)
-    )
-    took = sorted(connection.execute(query).scalars())
-    return Pace(took[len(took) // 2] if took else TYPICAL_S, free_slots(connection, now))

@@ -6,9 +6,12 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.errors import MachineError
 
 SILENT_S = 30.0
 """A runner silent for this long counts as gone."""
+FORGOTTEN_S = 3600.0
+"""And is no longer listed after this long."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -19,13 +22,17 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class RunnerStatus(msgspec.Struct, frozen=True):
-    """A runner as it last reported itself. `seen` in seconds since the epoch."""
+    """A runner as it last reported itself. `seen` in seconds since the epoch.
+
+    `machine` tells machines apart; empty for a cluster, whose nodes nobody else uses.
+    """
 
     name: str
     executor: str
     slots: list[Slot]
     seen: float
     health: dict[str, str]
+    machine: str = ""
 
     def alive(self, now: float) -> bool:
         """Return True if it has been heard from lately."""
@@ -33,7 +40,7 @@ class RunnerStatus(msgspec.Struct, frozen=True):
 
 
 def load_runners(connection: Connection) -> list[RunnerStatus]:
-    """Return every runner that ever reported, by name."""
+    """Return every runner that has reported and was not stopped, by name."""
     rows = connection.execute(select(tables.runners).order_by(tables.runners.c.name))
     return [
         RunnerStatus(
@@ -42,25 +49,56 @@ def load_runners(connection: Connection) -> list[RunnerStatus]:
             msgspec.json.decode(row.slots, type=list[Slot]),
             row.seen,
             msgspec.json.decode(row.health, type=dict[str, str]),
+            row.machine,
         )
         for row in rows
     ]
 
 
-def free_slots(connection: Connection, now: float) -> int:
-    """Return how many checks can go on at once, over all runners that are alive."""
-    return sum(len(runner.slots) for runner in load_runners(connection) if runner.alive(now))
-
-
 def report_status(connection: Connection, runner: RunnerStatus) -> None:
-    """Store a runner's status in place of its earlier one."""
+    """Store a runner's status in place of its earlier one; runners gone for long are forgotten."""
     table = tables.runners
-    connection.execute(table.delete().where(table.c.name == runner.name))
+    forget = (table.c.name == runner.name) | (table.c.seen < runner.seen - FORGOTTEN_S)
+    connection.execute(table.delete().where(forget))
     values = {
         "name": runner.name,
         "executor": runner.executor,
         "slots": msgspec.json.encode(runner.slots).decode(),
         "seen": runner.seen,
         "health": msgspec.json.encode(runner.health).decode(),
+        "machine": runner.machine,
     }
     connection.execute(table.insert().values(values))
+
+
+def require_useful(connection: Connection, runner: RunnerStatus) -> None:
+    """Raise MachineError for a runner that could measure nothing that others do not already.
+
+    All slots of one machine share its locks, so a second runner there would only wait. Raises it as
+    well for a name that another machine's runner has: each would take over the other's work.
+    """
+    others = [
+        other
+        for other in load_runners(connection)
+        if other.alive(runner.seen) and runner.machine and other.machine
+    ]
+    for other in others:
+        if other.name == runner.name and other.machine != runner.machine:
+            raise MachineError(
+                f"A runner called '{runner.name}' is working on another machine.",
+                "Choose another name with --name.",
+            )
+    same = [other for other in others if other.machine == runner.machine]
+    taken = {slot.name for other in same for slot in other.slots if other.name != runner.name}
+    if runner.slots and {slot.name for slot in runner.slots} <= taken:
+        names = " and ".join(sorted(other.name for other in same if other.name != runner.name))
+        raise MachineError(
+            f"A second runner on this machine cannot help: {names} already measures in all of its"
+            " slots.",
+            "Start it on another machine with --server and --token, or stop the other one.",
+        )
+
+
+def leave(connection: Connection, name: str) -> None:
+    """Forget a runner that was stopped."""
+    connection.execute(tables.runners.delete().where(tables.runners.c.name == name))

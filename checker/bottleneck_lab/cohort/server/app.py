@@ -15,7 +15,17 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.server import api, common, grades, learner, people, staff, workshop
+from bottleneck_lab.cohort.running.dispatch import UnavailableError
+from bottleneck_lab.cohort.server import (
+    api,
+    common,
+    grades,
+    learner,
+    people,
+    runners,
+    staff,
+    workshop,
+)
 from bottleneck_lab.cohort.server.guard import HEADERS, LoginNeededError, session_of
 from bottleneck_lab.cohort.server.state import State, answer, state
 from bottleneck_lab.cohort.structs import inspect_structs
@@ -32,6 +42,7 @@ ROUTERS = (
     grades.router,
     people.router,
     learner.router,
+    runners.router,
 )
 STATIC = Path(__file__).with_name("static")
 
@@ -61,7 +72,7 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
     )
     app.exception_handler(LabError)(_broken)
     # A database that restarts is no fault of the request: clients try again by themselves.
-    for gone in (OperationalError, InterfaceError):
+    for gone in (OperationalError, InterfaceError, UnavailableError):
         app.exception_handler(gone)(_no_database)
     app.add_middleware(_Headers)
     return app

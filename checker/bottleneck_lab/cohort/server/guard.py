@@ -65,6 +65,19 @@ def api_person(request: Request) -> Person:
         return by_token(connection, token)
 
 
+def runner_token(request: Request) -> None:
+    """Let only runners pass that have the cohort's token for them. Raises RefusedError."""
+    shared = state(request)
+    shared.wrong_codes.require(client(request))
+    if not hmac.compare_digest(bearer(request), shared.cohort.runner_token()):
+        shared.wrong_codes.count(client(request))
+        raise RefusedError(
+            "forbidden",
+            "This is not the token of this cohort's runners, or no longer.",
+            "`lab cohort token` on the server's machine prints the present one.",
+        )
+
+
 def session_of(request: Request) -> Session | None:
     """Return the browser's session; None if it has none."""
     token = request.cookies.get(COOKIE)

@@ -229,6 +229,7 @@ def settings(request: Request, session: AsInstructor) -> Response:
         staff=staff,
         removed=removed,
         merged=merged,
+        runner_token=shared.cohort.runner_token(),
     )
 
 
@@ -261,6 +262,13 @@ def codes(request: Request, fields: Form) -> Response:
             people.restore_join_code(connection, code, database.clock())
         else:
             people.new_join_code(connection, database.clock())
+    return RedirectResponse("/settings", status_code=303)
+
+
+@router.post("/settings/runners", dependencies=[Depends(INSTRUCTOR), Depends(form)])
+def new_runner_token(request: Request) -> Response:
+    """Draw another token for runners; those with the old one end."""
+    state(request).cohort.runner_token(renew=True)
     return RedirectResponse("/settings", status_code=303)
 
 

@@ -219,6 +219,7 @@ runners = Table(
     Column("slots", Text, nullable=False),
     Column("seen", Float, nullable=False),
     Column("health", Text, nullable=False),
+    Column("machine", Text, nullable=False, server_default=""),
 )
 
 announcements = Table(

@@ -21,7 +21,7 @@ from bottleneck_lab.cohort.members.people import Person, by_tokens, unknown_toke
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Accepted, Receipt, Submission, content_of
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.running.queue_order import load_pace, load_queue
+from bottleneck_lab.cohort.running.forecast import load_forecast
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.submissions.receipts import sign_receipt
@@ -165,12 +165,15 @@ class Intake:
             ledger.add(person, submission, receipt)
             stored.append(_Stored(request, receipt, left))
         ledger.write()
-        positions = {one.handle: at for at, one in enumerate(load_queue(connection))}
-        pace = load_pace(connection, now)
+        forecast = load_forecast(connection, now)
+        positions = {handle: at for at, handle in enumerate(forecast.waits_s)}
         answers = []
         for one in stored:
-            ahead = positions.get(one.receipt.submission, 0)
-            answers.append(Accepted(one.receipt, ahead, pace.wait_s(ahead), one.left))
+            handle = one.receipt.submission
+            wait_s = forecast.waits_s.get(handle)
+            answers.append(
+                Accepted(one.receipt, positions.get(handle, 0), wait_s, one.left, forecast.paused)
+            )
         return stored, answers
 
     def _require_formed(self, submission: Submission) -> Lab:

@@ -16,7 +16,7 @@ from bottleneck_lab.cohort.members.people import Person, same_learner
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.running.queue_order import load_pace, load_queue
+from bottleneck_lab.cohort.running.forecast import load_forecast
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import announcements
@@ -60,10 +60,11 @@ def _standing(
         row.handle, row.lab, row.state, row.version, 0, None, iso(row.received), note=row.note
     )
     if row.state == "queued":
-        order = [one.id for one in load_queue(connection)]
-        ahead = order.index(row.id) if row.id in order else 0
-        wait_s = load_pace(connection, now).wait_s(ahead)
-        return replace(standing, ahead=ahead, wait_s=wait_s)
+        forecast = load_forecast(connection, now)
+        order = list(forecast.waits_s)
+        ahead = order.index(row.handle) if row.handle in order else 0
+        wait_s = forecast.waits_s.get(row.handle)
+        return replace(standing, ahead=ahead, wait_s=wait_s, paused=forecast.paused)
     if judged is None:
         return standing
     if rules.hidden(now):

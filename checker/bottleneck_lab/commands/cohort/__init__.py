@@ -8,6 +8,7 @@ from bottleneck_lab.commands.cohort import (
     export,
     link,
     regrade,
+    rehearse,
     restore,
     roster,
     runner,
@@ -15,6 +16,7 @@ from bottleneck_lab.commands.cohort import (
     serve,
     staff,
     status,
+    token,
 )
 
 COMMANDS = {
@@ -24,7 +26,9 @@ COMMANDS = {
         serve,
         status,
         runner,
+        token,
         runsheet,
+        rehearse,
         roster,
         export,
         regrade,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.gpu import cuda_devices
 
+GIB_PER_CHECK = 4
+"""Memory of a modelled check: eight ranks of `ddp-scaling` take 3 GiB."""
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
 Gpus = Annotated[
     str | None,
@@ -45,11 +49,29 @@ Quiet = Annotated[
         "--quiet", help="Wait up to this many seconds for the machine to be idle and cool."
     ),
 ]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        "--slots",
+        min=1,
+        help=(
+            "Checks of modelled labs to run side by side (default: one per core and 4 GiB of"
+            " memory). Labs that measure always have the machine to themselves."
+        ),
+        show_default=False,
+    ),
+]
 
 SHARED_USER = (
     "All slots run checks as this runner's own user; every verdict says so. A runner started as"
     " root gives each slot its own user."
 )
+
+
+def default_slots() -> int:
+    """Return how many modelled checks this machine can run side by side: at least one."""
+    memory_gib = psutil.virtual_memory().available / 2**30
+    return max(1, min(len(os.sched_getaffinity(0)), int(memory_gib // GIB_PER_CHECK)))
 
 
 def parse_gpus(text: str | None) -> list[int]:

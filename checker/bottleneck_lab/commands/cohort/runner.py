@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import typer
 
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.logs import log_json
+from bottleneck_lab.cohort.running.dispatch import Dispatcher, LocalDispatcher
 from bottleneck_lab.cohort.running.executors.base import Executor
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.running.executors.ray import RayExecutor
 from bottleneck_lab.cohort.running.executors.slurm import SlurmExecutor
 from bottleneck_lab.cohort.running.job import end_with
 from bottleneck_lab.cohort.running.preflight import Preflight
+from bottleneck_lab.cohort.running.remote import RemoteDispatcher
 from bottleneck_lab.cohort.running.runner import Runner, keep_lock
 from bottleneck_lab.commands.cohort.options import (
     SHARED_USER,
@@ -25,17 +30,39 @@ from bottleneck_lab.commands.cohort.options import (
     Gpus,
     NoCgroup,
     Quiet,
+    Slots,
     Uids,
     Unsandboxed,
+    default_slots,
     parse_gpus,
 )
 from bottleneck_lab.commands.ui import say
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.workspace.home import home
 
-EXAMPLE = "lab cohort runner --folder autumn-workshop --gpus 0,1"
+EXAMPLE = "lab cohort runner --server http://192.168.1.20:8321 --token TOKEN"
+TOKEN = "BOTTLENECK_LAB_RUNNER_TOKEN"
 
 
 def command(
     folder: Folder = Path(),
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            help="On another machine than the server's: its URL. Needs --token.",
+            show_default=False,
+        ),
+    ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token",
+            envvar=TOKEN,
+            help="The runners' token, which `lab cohort token` prints.",
+            show_default=False,
+        ),
+    ] = "",
     executor: Annotated[
         Literal["local", "slurm", "ray"], typer.Option("--executor", help="Where checks run.")
     ] = "local",
@@ -53,25 +80,36 @@ def command(
         ),
     ] = None,
     gpus: Gpus = None,
+    slots: Slots = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
     uids: Uids = None,
     quiet: Quiet = 20.0,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Measure submissions until stopped. `lab cohort serve` starts a runner of its own."""
+    """Measure submissions until stopped. `lab cohort serve` starts a runner of its own.
+
+    Exit code 4 if this machine cannot measure, or if another runner does so already in all of its
+    slots.
+    """
+    if server is not None and (executor != "local" or not token):
+        raise UsageError(
+            "--server needs --token, and measures on this machine alone.",
+            "`lab cohort token` on the server's machine prints the whole command.",
+        )
     log_json()
     if parent is not None:
         end_with(parent)
     users: list[int] = []
     indices = parse_gpus(gpus) if executor == "local" else []
+    slots = slots or default_slots()
     if executor == "local":  # on a cluster, each job checks its own node
         preflight = Preflight()
         preflight.check_containment(
             allow_unsandboxed=allow_unsandboxed, allow_no_cgroup=allow_no_cgroup
         )
         users = preflight.check_slot_users(
-            uids, len(indices) + 1, allow_unsandboxed=allow_unsandboxed
+            uids, len(indices) + slots, allow_unsandboxed=allow_unsandboxed
         )
         preflight.finish("This machine cannot measure")
         if not users and parent is None:
@@ -81,8 +119,8 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
     label = name or socket.gethostname()
-    with open_cohort(folder) as cohort:
-        lock = keep_lock(cohort, label)
+    with _dispatcher(folder, server, token, label) as (dispatcher, own):
+        lock = keep_lock(own, label)
         try:
             engine: Executor
             if executor == "slurm":
@@ -90,14 +128,30 @@ def command(
             elif executor == "ray":
                 engine = RayExecutor(jobs, gpus=gpus != "")
             else:
-                engine = LocalExecutor(cohort.folder / "slots", indices, uids=users)
+                # Locks of the machine, not of the cohort: two cohorts may be measured on it.
+                engine = LocalExecutor(home() / "slots", indices, machine=slots, uids=users)
             Runner(
-                cohort,
+                dispatcher,
                 engine,
                 label,
+                own / "jobs",
                 sandbox_required=not allow_unsandboxed,
                 limits_required=not allow_no_cgroup,
                 quiet_s=quiet,
-            ).run(lambda: bool(stopping))
+            ).run(lambda: bool(stopping), 0.2 if server is None else 1.0)
         finally:
             os.close(lock)
+
+
+@contextmanager
+def _dispatcher(
+    folder: Path, server: str | None, token: str, name: str
+) -> Iterator[tuple[Dispatcher, Path]]:
+    """Open what hands out work, and the folder in which the runner keeps its lock and its jobs."""
+    if server is None:
+        with open_cohort(folder) as cohort:
+            yield LocalDispatcher(cohort, name), cohort.folder
+        return
+    own = home() / "runners" / urlsplit(server).netloc.replace(":", "-")
+    (own / "jobs").mkdir(parents=True, exist_ok=True, mode=0o700)
+    yield RemoteDispatcher(server, token, name), own

@@ -24,8 +24,10 @@ from bottleneck_lab.commands.cohort.options import (
     Gpus,
     NoCgroup,
     Quiet,
+    Slots,
     Uids,
     Unsandboxed,
+    default_slots,
     parse_gpus,
 )
 from bottleneck_lab.commands.ui import say
@@ -56,6 +58,7 @@ def command(
         bool, typer.Option("--runner/--no-runner", help="Measure on this machine too.")
     ] = True,
     gpus: Gpus = None,
+    slots: Slots = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
     uids: Uids = None,
@@ -78,8 +81,9 @@ def command(
                 allow_unsandboxed=allow_unsandboxed, allow_no_cgroup=allow_no_cgroup
             )
             with preflight.step():
-                slots = len(parse_gpus(gpus)) + 1  # and one for checks of the CPU
-                users = preflight.check_slot_users(uids, slots, allow_unsandboxed=allow_unsandboxed)
+                slots = slots or default_slots()
+                count = len(parse_gpus(gpus)) + slots
+                users = preflight.check_slot_users(uids, count, allow_unsandboxed=allow_unsandboxed)
         preflight.finish("This cohort cannot be served here")
         if runner:
             if not users:
@@ -89,6 +93,8 @@ def command(
             command += ["--folder", str(cohort.folder), "--quiet", str(quiet)]
             if gpus is not None:
                 command += ["--gpus", gpus]
+            if slots is not None:
+                command += ["--slots", str(slots)]
             command += ["--uids", ",".join(map(str, users))]
             if allow_unsandboxed:
                 command += ["--allow-unsandboxed"]

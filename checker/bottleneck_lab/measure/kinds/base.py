@@ -122,6 +122,13 @@ class Kind(Generic[S]):
         """
         return (sys.executable, "-u", lab.spec.entry)
 
+    def needs_quiet(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
+        """Return True if a check on this device measures the machine, and so needs it alone.
+
+        False where every figure is counted or modelled: such checks can run side by side.
+        """
+        return True
+
     def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
         """Return True if `lab run` on this device shows how the workload scales over ranks."""
         return False

@@ -29,10 +29,11 @@ class Executor(ABC):
         """Return the devices that can be measured here."""
 
     @abstractmethod
-    def choose(self, device: Device) -> str | None:
+    def choose(self, device: Device, *, quiet: bool = True) -> str | None:
         """Take the slot in which a job for `device` could start now; None while there is none.
 
-        `submit` or `release` follows.
+        A `quiet` job measures its machine, so nothing may run beside it. `submit` or `release`
+        follows.
         """
 
     @abstractmethod

@@ -1,4 +1,5 @@
-"""Checks on this machine: one at a time per GPU, and alone where the CPU is measured.
+"""Checks on this machine: one at a time per GPU, alone where the CPU is measured, and side by side
+where every figure is modelled.
 
 A slot is a file lock that the job's own process holds: while anything of a job lives, even after
 its runner was killed, nobody else gets the slot.
@@ -29,8 +30,8 @@ END_S = 20.0
 class LocalExecutor(Executor):
     """Jobs as processes of this machine.
 
-    `gpus` are indices as NVML counts them; `machine` is how many checks of the CPU go on at once, 1
-    where figures count. `uids` are the users of the slots, GPUs first, with their folders below
+    `gpus` are indices as NVML counts them; `machine` is how many checks that need no quiet machine
+    go on at once. `uids` are the users of the slots, GPUs first, with their folders below
     `users_root`; without any, jobs run as the runner's own user.
     """
 
@@ -51,7 +52,6 @@ class LocalExecutor(Executor):
         self._command = command or JOB
         self._gpus = [f"gpu{index}" for index in gpus]
         self._machine = [f"cpu{index}" for index in range(machine)]
-        self._alone = machine == 1
         self._held: dict[str, list[int]] = {}
         self._jobs: dict[str, tuple[str, Path, subprocess.Popen[bytes]]] = {}
         slots = [*self._gpus, *self._machine]
@@ -70,33 +70,49 @@ class LocalExecutor(Executor):
     def devices(self) -> set[Device]:
         return {"cpu", "virtual", "cuda"} if self._gpus else {"cpu", "virtual"}
 
-    def choose(self, device: Device) -> str | None:
+    def choose(self, device: Device, *, quiet: bool = True) -> str | None:
         for slot in self._gpus if device == "cuda" else self._machine:
-            if slot not in self._held and self._take(
-                slot, shared=device == "cuda" or not self._alone
-            ):
+            if slot not in self._held and self._take(slot, quiet=quiet):
                 return slot
         return None
 
-    def _take(self, slot: str, *, shared: bool) -> bool:
-        """Lock the machine (shared among GPUs) and the slot, both or neither."""
+    def _take(self, slot: str, *, quiet: bool) -> bool:
+        """Lock the slot and what it needs of the machine, all or nothing."""
+        # GPUs share `gpus` and modelled checks share `modelled`; each sort tests that nobody holds
+        # the other's. A check that measures the CPU holds both alone.
+        if slot in self._gpus:
+            locks, others = [("gpus", fcntl.LOCK_SH)], "modelled"
+        elif quiet:
+            locks, others = [("gpus", fcntl.LOCK_EX), ("modelled", fcntl.LOCK_EX)], None
+        else:
+            locks, others = [("modelled", fcntl.LOCK_SH)], "gpus"
         taken: list[int] = []
-        for name, kind in (
-            ("machine", fcntl.LOCK_SH if shared else fcntl.LOCK_EX),
-            (slot, fcntl.LOCK_EX),
-        ):
-            descriptor = os.open(
-                self._locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-            taken.append(descriptor)
-            try:
-                # flock belongs to the open file, which the job inherits: it outlives this process.
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                for each in taken:
+        for name, kind in [*locks, (slot, fcntl.LOCK_EX)]:
+            if not self._lock(name, kind, taken):
+                break
+        else:
+            # In this order: of two runners that come at once, each sees what the other holds.
+            tested: list[int] = []
+            if others is None or self._lock(others, fcntl.LOCK_EX, tested):
+                for each in tested:
                     os.close(each)
-                return False
-        self._held[slot] = taken
+                self._held[slot] = taken
+                return True
+        for each in taken:
+            os.close(each)
+        return False
+
+    def _lock(self, name: str, kind: int, taken: list[int]) -> bool:
+        """Lock a file and add its descriptor to `taken`; False if another holds it."""
+        path = self._locks / f"{name}.lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # flock belongs to the open file, which the job inherits: it outlives this process.
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        taken.append(descriptor)
         return True
 
     def submit(self, slot: str, folder: Path, device: Device) -> str:

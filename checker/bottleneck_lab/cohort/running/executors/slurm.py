@@ -76,7 +76,7 @@ class SlurmExecutor(Executor):
     def devices(self) -> set[Device]:
         return {"cpu", "virtual", "cuda"} if self._gpus else {"cpu", "virtual"}
 
-    def choose(self, device: Device) -> str | None:  # noqa: ARG002 - the cluster finds the place
+    def choose(self, device: Device, *, quiet: bool = True) -> str | None:  # noqa: ARG002 - the cluster finds the place
         slot = next((name for name in self._names if name not in self._slots), None)
         if slot is not None:
             self._slots[slot] = None

@@ -47,6 +47,9 @@ class DataParallelKind(Kind[Settings]):
             return (sys.executable, *unbuffered, *LAUNCHER, ranks, lab.spec.entry)
         return super().program(lab, device, tool)
 
+    def needs_quiet(self, device: Device) -> bool:
+        return device != "virtual"
+
     def scales_on(self, device: Device) -> bool:
         return device == "virtual"
 
