@@ -124,6 +124,8 @@ def test_frames_change_no_share(folder):
         "for step in range(20):\n"
         "    torch.randn(200, 200) @ torch.randn(200, 200)\n"
         "    tidy()\n"
+        "list(torch.utils.data.DataLoader(range(2), num_workers=1))\n"
+        "torch.ones(2)\n"
     )
     done = lab(folder, "profile", "--stack", "--json", "--", sys.executable, "slow.py")
     assert done.returncode == 0, done.stderr
@@ -139,6 +141,7 @@ def test_frames_change_no_share(folder):
     ]
     assert [f.id for f in alone.findings] == [f.id for f in together.findings]
     assert any("tidy" in row.line for row in together.lines)
+    assert any(r.name.startswith("DataLoader starts its workers: 1 on") for r in alone.ranges)
     assert any("of the host's time" in note for note in together.quality.notes)
 
 

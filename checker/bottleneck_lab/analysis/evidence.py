@@ -14,6 +14,7 @@ from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
+from bottleneck_lab.analysis.host.workers import LoaderUse
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, LateRank
 from bottleneck_lab.analysis.ranks.stragglers import Straggler
@@ -54,6 +55,8 @@ class Evidence(msgspec.Struct, frozen=True):
     collective_waits: CollectiveWaits | None = None
     what_if: WhatIf | None = None
     """None where there is nothing to replay: a CPU's operators take turns anyway."""
+    loader: LoaderUse | None = None
+    """A data loader with worker processes, where there is one."""
     compute_capabilities: list[float] = []
     """Of the devices whose capture states it: 9.0 for Hopper."""
 

@@ -20,6 +20,8 @@ OUTGROWN_SHARE = 0.25
 """Growth within the capture beyond this share of a device's peak: such a run ends before it is
 slow.
 """
+ECHO_SHARE = 0.8
+"""Uneven steps of which another finding explains this share (0-1) are no finding of their own."""
 LEAST_GAIN = 1.03
 """What cannot make the program faster by this much is no finding, however long it takes: something
 else would take as long.
@@ -251,7 +253,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "synchronisation-bound",
         "Warm up before measuring; look for compilation, first allocations, logging, checkpoints or"
         " a loader that runs dry in the slow steps.",
-        "the slow steps' excess over the median is ≥ 10%, and nothing else costs more",
+        "the slow steps' excess over the median is ≥ 10%, and nothing else costs 80% of it",
         work.uneven_steps,
         rests_on=("steps",),
     ),
@@ -319,8 +321,11 @@ def find_findings(seen: Evidence) -> list[Finding]:
                 )
             )
     findings.sort(key=lambda finding: -finding.share_of_wall)
-    # Uneven steps beside a costlier finding are its echo, and would bury it.
-    findings = [f for i, f in enumerate(findings) if f.id != "uneven-steps" or i == 0]
+    # Uneven steps beside a finding that costs as much are its echo, and would bury it.
+    known = max((f.share_of_wall for f in findings if f.id != "uneven-steps"), default=0.0)
+    findings = [
+        f for f in findings if f.id != "uneven-steps" or f.share_of_wall * ECHO_SHARE > known
+    ]
     outgrown = any(
         use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
         for use in seen.memory

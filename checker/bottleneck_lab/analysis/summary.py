@@ -26,7 +26,7 @@ from bottleneck_lab.analysis.host.lines import LineRow, find_lines
 from bottleneck_lab.analysis.host.operators import OperatorRow, build_calls, find_operators
 from bottleneck_lab.analysis.host.startup import StartUp, find_startup
 from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs
-from bottleneck_lab.analysis.host.workers import WorkerUse, find_workers
+from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_workers
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, find_collective_waits
@@ -178,6 +178,7 @@ def _summary(
         serving=serving,
         collective_waits=waits,
         what_if=what_if,
+        loader=find_loader(timeline, window),
         compute_capabilities=[
             float(info.compute_capability)
             for info in timeline.devices

@@ -72,6 +72,30 @@ class Steps:
             self.recorded()
 
 
+def mark_loader_starts() -> None:
+    """Put a range around each start of a DataLoader's worker processes, with their number and that
+    of the cores: a trace has neither.
+    """
+    from torch.profiler import record_function
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Iterator
+
+    original = Iterator.__init__
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        cores = os.cpu_count() or 0
+
+    def start(self: Any, loader: Any) -> None:
+        kept = "kept" if loader.persistent_workers else "ended"
+        with record_function(
+            f"DataLoader starts its workers: {loader.num_workers} on {cores} cores, {kept} after an"
+            " epoch"
+        ):
+            original(self, loader)
+
+    Iterator.__init__ = start  # type: ignore[method-assign]  # that is the purpose
+
+
 @contextlib.contextmanager
 def profiling(options: argparse.Namespace) -> Iterator[Steps]:
     """Record with the profiler, and the allocator's history where it is asked for; both are written
@@ -83,6 +107,7 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
 
     steps, cuda = Steps(), torch.cuda.is_available()
     register_optimizer_step_post_hook(steps)
+    mark_loader_starts()
     plan = None
     if options.schedule:
         plan = schedule(**options.schedule, repeat=1)

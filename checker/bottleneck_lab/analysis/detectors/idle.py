@@ -14,6 +14,8 @@ from bottleneck_lab.analysis.what_if import Removal
 
 WAITED_SHARE = 0.02
 """Waiting of other ranks below this share of the time is not worth a sentence."""
+STARTING_SHARE = 0.05
+"""Starting worker processes below this share of the time is not worth a sentence."""
 SMALL_SHARE = 0.30
 SITE_SHARE = 0.30
 MANY_CALLS = 100
@@ -27,6 +29,11 @@ WAITS = Removal(causes=("synchronisation",), waits=True)
 LOAD_AHEAD = (
     "Load in worker processes and ahead of time (num_workers, prefetch_factor, persistent_workers),"
     " make each sample cheaper (decode at reduced size, cheaper transforms, pre-processed data)"
+)
+MORE_AHEAD = (
+    "The worker processes cannot keep up: make each sample cheaper (decode at reduced size, cheaper"
+    " transforms, pre-processed data), give them more cores and their number, or load further ahead"
+    " (prefetch_factor)"
 )
 PREPARE_AHEAD = (
     "Prepare the next batch while the device works on this one, in several threads or processes;"
@@ -87,17 +94,33 @@ def late_input(seen: Evidence) -> list[Detection]:
     share = seen.idle_share("input")
     if share < IDLE_SHARE:
         return []
-    title, advice = "", f"{LOAD_AHEAD} or decode on the device (DALI)."
-    state = "the device did no work"
+    title, state, ahead = "", "the device did no work", LOAD_AHEAD
+    loader = seen.loader
+    if loader is not None:
+        ahead = MORE_AHEAD
+    advice = f"{ahead} or decode on the device (DALI)."
     if seen.on_cpu:  # a CPU that prepares input is not idle
         title, state = "The model waits for data", "no operator of the model ran"
-        advice = f"{LOAD_AHEAD}, and give the loader and the model separate cores."
+        advice = f"{ahead}, and give the loader and the model separate cores."
     elif seen.serving:
         advice = PREPARE_AHEAD
+    if loader is not None and loader.cores and loader.workers > loader.cores:
+        advice = (
+            f"Use fewer workers: {loader.workers} share {loader.cores} cores, and each takes time"
+            f" to start; num_workers={max(loader.cores - 1, 1)} leaves one for the model."
+        )
     evidence = (
         f"For {share:.0%} of the time {state} while the main thread waited for or prepared the next"
         " batch."
     )
+    if loader is not None and loader.starting_ns >= STARTING_SHARE * seen.time_ns:
+        evidence += (
+            f" Starting {loader.workers} workers on {loader.cores} cores"
+            f" {'once' if loader.starts == 1 else f'{loader.starts} times'} took"
+            f" {loader.starting_ns / seen.time_ns:.0%} of the time."
+        )
+        if not loader.kept:
+            advice += " persistent_workers=True starts them once instead of in every epoch."
     evidence += seen.line_of("input") + _in_other_ranks(seen, "input")
     return [Detection(evidence, share, title, advice, Removal(causes=("input",)))]
 

@@ -25,8 +25,12 @@ TENSOR_CORES, TF32_AND_BF16 = 7.0, 8.0
 """Compute capabilities from which devices have them (CUDA C++ Programming Guide, "Compute
 Capabilities").
 """
-HIGHEST_TENSOR_RATIO = 16.0
-"""fp16 on tensor cores over fp32 without, in the data sheet of any device listed."""
+HIGHEST_TENSOR_RATIO, HIGHEST_FP16_ONLY_RATIO = 16.0, 8.1
+"""fp16 on tensor cores over fp32 without, in the data sheet of any device: A100, and T4 of those
+below 8.0.
+"""
+_NO_TENSOR_CORES = re.compile(r"\bGTX 16\d\d")
+"""Turing, compute capability 7.5, made without them (NVIDIA, Turing architecture: TU116, TU117)."""
 LESS_COMMUNICATION = (
     "Send gradients in buckets while backward is still running (bucket_cap_mb, no"
     " find_unused_parameters unless needed, static_graph), synchronise less (no_sync with gradient"
@@ -167,17 +171,20 @@ def kernels_like(
 def unused_tensor_cores(seen: Evidence) -> list[Detection]:
     """Detect fp32 matrix kernels on devices that have something faster for them."""
     capability = min(seen.compute_capabilities, default=0.0)
-    if 0.0 < capability < TENSOR_CORES:
+    names = {use.name for use in seen.devices}
+    if 0.0 < capability < TENSOR_CORES or any(_NO_TENSOR_CORES.search(name) for name in names):
         return []
+    only_fp16 = 0.0 < capability < TF32_AND_BF16
     # Tensor cores make matrix work as much faster as the data sheet says, not infinitely.
     ratios = [
         machine.flops["fp16"] / machine.flops["fp32"]
-        for name in {use.name for use in seen.devices}
+        for name in names
         if (machine := find_machine(name)) is not None
     ]
-    ratio = max(ratios, default=HIGHEST_TENSOR_RATIO)
+    highest = HIGHEST_FP16_ONLY_RATIO if only_fp16 else HIGHEST_TENSOR_RATIO
+    ratio = max(ratios, default=highest)
     detections = kernels_like(_FP32_GEMM, FP32_SHARE, "fp32 matrix kernels", 1 / ratio)(seen)
-    if 0.0 < capability < TF32_AND_BF16:
+    if only_fp16:
         advice = (
             "Use autocast with fp16 and a GradScaler: this device's tensor cores take neither bf16"
             " nor TF32."

@@ -9,11 +9,13 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import Timeline
+from bottleneck_lab.trace.timeline import Timeline, different
 
 LINES = 12
 """So many lines are listed of a worker."""
 
+_START = re.compile(r"^DataLoader starts its workers: (\d+) on (\d+) cores, (kept|ended)")
+_IN_WORKERS = re.compile(r"^enumerate\(DataLoader\)#_MultiProcessing")
 _WORKER = re.compile(r"^DataLoader worker (\d+)$")
 
 
@@ -38,6 +40,39 @@ class WorkerUse(msgspec.Struct, frozen=True):
     batch_ns: int
     busy_share: float
     lines: list[WorkerLine]
+
+
+class LoaderUse(msgspec.Struct, frozen=True):
+    """A data loader with worker processes: how many there are and how many cores (0: not recorded),
+    whether they outlive an epoch, how often they were started in the window, and how long that
+    took, ns.
+    """
+
+    workers: int
+    cores: int
+    kept: bool
+    starts: int
+    starting_ns: int
+
+
+def find_loader(timeline: Timeline, window: Window) -> LoaderUse | None:
+    """Return the loader with worker processes whose starts took longest; None without such."""
+    ranges = timeline.ranges
+    loaders: dict[str, LoaderUse] = {}
+    in_workers = False
+    for name in different(ranges.name).tolist():
+        text = timeline.strings[name]
+        in_workers |= bool(_IN_WORKERS.match(text))
+        match = _START.match(text)
+        if match:
+            rows = ranges.name == name
+            starts = iv.clip(iv.union(ranges.start[rows], ranges.end[rows]), *window)
+            workers, cores = int(match[1]), int(match[2])
+            kept, count = match[3] == "kept", len(starts.start)
+            loaders[text] = LoaderUse(workers, cores, kept, count, starts.total)
+    if loaders:
+        return max(loaders.values(), key=lambda use: use.starting_ns)
+    return LoaderUse(0, 0, False, 0, 0) if in_workers else None
 
 
 def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:

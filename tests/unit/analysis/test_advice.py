@@ -1,0 +1,92 @@
+"""Advice fits the hardware and the settings of the capture."""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, summarise
+
+
+def summary_of(make, tmp_path, run, **device):
+    trace = run.trace()
+    trace["deviceProperties"] = [{**make.DEVICE, **device}]
+    (tmp_path / "x.json").write_text(json.dumps(trace))
+    return summarise(load(tmp_path / "x.json"))
+
+
+def matrices(make):
+    """A loop that is nothing but fp32 matrix work."""
+    run = make.Program()
+    for number in range(6):
+        begin = run.host
+        for _ in range(20):
+            run.operator("aten::mm", "ampere_sgemm_128x64_tn", 400.0)
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "words", "ratio"),
+    [
+        ("Some GPU", "6.1", None, None),
+        ("NVIDIA GeForce GTX 1660 Ti", "7.5", None, None),
+        ("Some GPU", "7.0", "GradScaler", 8.1),
+        ("Tesla V100-SXM2-16GB", "7.0", "GradScaler", 125 / 15.7),
+        ("NVIDIA GeForce RTX 2080 Ti", "7.5", "GradScaler", 8.1),
+        ("NVIDIA A100-SXM4-80GB", "8.0", "set_float32_matmul_precision", 312 / 19.5),
+        ("NVIDIA H100 80GB HBM3", "9.0", "set_float32_matmul_precision", 989.4 / 66.9),
+        ("Some GPU", "10.0", "set_float32_matmul_precision", 16.0),
+    ],
+)
+def test_tensor_cores_are_advised_as_the_device_has_them(
+    make, tmp_path, name, capability, words, ratio
+):
+    major, minor = capability.split(".")
+    device = {"name": name, "computeMajor": int(major), "computeMinor": int(minor)}
+    summary = summary_of(make, tmp_path, matrices(make), **device)
+    advised = [each for each in summary.findings if each.id == "tensor-cores-unused"]
+    if words is None:
+        assert advised == []
+        return
+    (only,) = advised
+    assert words in only.advice
+    assert ("GradScaler" in only.advice) == (float(capability) < 8.0)
+    assert 0.8 * ratio < only.expected_gain_ratio <= ratio
+
+
+def epochs(make, start: str):
+    """Two epochs whose first batch comes when the loader's workers have started."""
+    run = make.Program()
+    for number in range(12):
+        begin = run.host
+        if number % 6 == 0:
+            called = run.host
+            run.python(40_000)
+            run.range(start, called)
+        called = run.host
+        run.python(9_000 if number % 6 == 0 else 300)
+        run.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", called)
+        run.operator("aten::conv2d", "conv_tensorop", 3_000.0)
+        run.python(3_000)
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+def test_too_many_workers_are_one_finding_with_its_remedy(make, tmp_path):
+    start = "DataLoader starts its workers: 16 on 2 cores, ended after an epoch"
+    (only,) = summary_of(make, tmp_path, epochs(make, start)).findings
+    assert only.id == "input-starved"
+    assert "Starting 16 workers on 2 cores 2 times took" in only.evidence
+    assert "Use fewer workers" in only.advice
+    assert "persistent_workers=True" in only.advice
+    assert "Load in worker processes" not in only.advice
+
+
+def test_workers_that_fit_are_not_told_to_be_fewer(make, tmp_path):
+    start = "DataLoader starts its workers: 4 on 8 cores, kept after an epoch"
+    only = summary_of(make, tmp_path, epochs(make, start)).findings[0]
+    assert only.id == "input-starved"
+    assert "fewer" not in only.advice
+    assert "persistent_workers" not in only.advice
+    assert "cannot keep up" in only.advice
