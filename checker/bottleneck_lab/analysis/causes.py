@@ -140,7 +140,8 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "compilation",
         "gap-host",
         "the host was compiling or loading code",
-        "Dynamo's, Inductor's and Triton's ranges and frames; module loading",
+        "Dynamo's, Inductor's and Triton's ranges and frames; module loading; launch calls of over"
+        " 1 ms, which load the kernel",
         dict.fromkeys((*_ANYWHERE, "calls"), _COMPILING),
     ),
     IdleCause(
@@ -168,13 +169,20 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         dict.fromkeys(_ANYWHERE, _FILES),
     ),
     IdleCause(
+        "allocation",
+        "allocating memory",
+        "gap-host",
+        "the host was asking the driver for memory, or giving it back",
+        "cudaMalloc, cudaFree and their like",
+        {"calls": ALLOCATION_CALL},
+    ),
+    IdleCause(
         "synchronisation",
         "synchronisation",
         "gap-synchronisation",
-        "the host had waited for the device (or in cudaMalloc/cudaFree), so the queue was empty"
-        " when it continued",
-        "waiting calls, cudaMalloc and cudaFree, and what is late because of them",
-        {"calls": re.compile(f"{SYNC_CALL.pattern}|{ALLOCATION_CALL.pattern}")},
+        "the host had waited for the device, so the queue was empty when it continued",
+        "waiting calls, and what is late because of them",
+        {"calls": SYNC_CALL},
     ),
     IdleCause(
         "copy",

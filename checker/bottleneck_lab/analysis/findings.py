@@ -127,7 +127,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     ),
     FindingKind(
         "compilation",
-        "Code is compiled while the work waits",
+        "Code is compiled or loaded while the work waits",
         "host-bound",
         "Warm up before measuring. If it happens in every step, shapes or flags change: mark"
         " dimensions dynamic, pad to few shapes, keep the compiler's cache.",
@@ -163,11 +163,12 @@ FINDINGS: tuple[FindingKind, ...] = (
     ),
     FindingKind(
         "allocator-churn",
-        "Memory is allocated from the driver in the loop",
+        "Memory is allocated from the driver",
         "synchronisation-bound",
         "Keep shapes constant, do not call empty_cache() in the loop, warm up before measuring, and"
         " see PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-        "two or more cudaMalloc/cudaFree per step (with memory records)",
+        "two or more cudaMalloc/cudaFree per step (with memory records), or idle for `allocation`"
+        " ≥ 10%",
         idle.driver_allocations,
         rests_on=("steps",),
     ),

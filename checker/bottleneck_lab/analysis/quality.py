@@ -115,8 +115,8 @@ def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
     if share <= UNSEEN_SHARE:
         return []
     what = (
-        "a device had work waiting and nothing that ran was recorded: kernels were dropped, or"
-        " those of CUDA graphs are missing"
+        "a device had work waiting and nothing that ran was recorded: kernels were dropped, those"
+        " of CUDA graphs are missing, or the profiler or another process held the device"
     )
     if outlasting:
         what = (

@@ -181,6 +181,33 @@ def test_each_gap_has_its_cause(tmp_path):
     assert sum(found.values()) == use.idle_ns
 
 
+def test_a_launch_that_loads_its_kernel_is_no_slow_launching(tmp_path):
+    (use,) = summed_up(
+        tmp_path,
+        event("cuda_runtime", "cudaLaunchKernel", 0, 5, correlation=1),
+        kernel(5, 95, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 100, 10_000, correlation=2),
+        kernel(10_100, 100, correlation=2),
+    ).devices
+    assert causes(use)["compilation"] == 10_000_000
+
+
+def test_a_launch_that_waits_for_room_in_the_queue_bounds_no_gain(tmp_path):
+    """The device is busy in all of it: without the copies the host would not wait there."""
+    rows = []
+    for i in range(20):
+        at, number = i * 1_100, 2 * i + 1
+        rows += [
+            event("cuda_runtime", "cudaMemcpyAsync", at, 5, correlation=number),
+            event("cuda_runtime", "cudaLaunchKernel", at + 10, 1_080, correlation=number + 1),
+            event("gpu_memcpy", "Memcpy HtoD", at + 5, 1_000, stream=7, correlation=number),
+            kernel(at + 1_005, 100, correlation=number + 1),
+        ]
+    (copies,) = summed_up(tmp_path, *rows).findings
+    assert copies.id == "copy-exposed"
+    assert copies.expected_gain_ratio == pytest.approx(22_000 / 2_000, rel=0.25)
+
+
 def test_what_worker_threads_do_is_no_cause(tmp_path):
     (use,) = summed_up(
         tmp_path,
@@ -268,7 +295,7 @@ def _stalled(*between: dict, steps: bool = True) -> list[dict]:
             "host",
             "likely",
         ),
-        ([event("cuda_runtime", "cudaMalloc", 1_100, 10_000)], "synchronisation", "certain"),
+        ([event("cuda_runtime", "cudaMalloc", 1_100, 10_000)], "allocation", "certain"),
     ],
 )
 def test_a_host_that_launches_nothing_is_not_called_launch_bound(tmp_path, between, cause, sure):

@@ -246,15 +246,21 @@ def waits(seen: Evidence) -> list[Detection]:
 
 
 def driver_allocations(seen: Evidence) -> list[Detection]:
-    """Detect cudaMalloc and cudaFree in the loop: they wait for the device, and a caching allocator
-    makes none after warm-up.
+    """Detect cudaMalloc and cudaFree: they wait for the device and the driver, and a caching
+    allocator makes none after warm-up.
     """
     calls = max((use.driver_calls for use in seen.memory), default=0)
-    if not seen.steps or calls < 2 * seen.steps:
+    share = seen.idle_share("allocation")
+    often = bool(seen.steps) and calls >= 2 * seen.steps
+    if not often and share < IDLE_SHARE:
         return []
     evidence = (
         f"{calls} calls to cudaMalloc or cudaFree in {seen.steps} steps: the allocator goes to the"
         " driver in the loop."
     )
-    share = seen.idle_share("synchronisation")
-    return [Detection(evidence, share, removal=WAITS)]
+    if not often:
+        evidence = (
+            f"For {share:.0%} of the time the device was idle while the host was asking the driver"
+            " for memory, or giving it back."
+        )
+    return [Detection(evidence, share, removal=Removal(causes=("allocation",)))]

@@ -27,6 +27,8 @@ LARGEST = 20
 LEAST_LINE_SHARE = 0.05
 """The lines of a cause below this share (0-1) of the time are not looked for."""
 
+LOADING_NS = 1_000_000
+"""A launch takes 5 to 100 us; with lazy loading (CUDA 11.7 on) the first of a kernel loads it."""
 TOGETHER_NS = 20_000
 """A copy call and a wait closer than this belong to one operator."""
 
@@ -158,6 +160,12 @@ def attribute(
     for cause, stretch in host.doing.items():
         parts[cause] = iv.intersect(left, stretch)
         left = iv.subtract(left, stretch)
+    # A launch that takes this long loads the kernel's code first; one that waits for room in the
+    # queue does so while the device is busy.
+    loading = host.launches.end - host.launches.start > LOADING_NS
+    loads = iv.Intervals(host.launches.start[loading], host.launches.end[loading])
+    parts["compilation"] = iv.join(parts["compilation"], iv.intersect(left, loads))
+    left = iv.subtract(left, loads)
     parts["unrecorded"] = missing
     parts["unknown"] = iv.subtract(left, host.known)
     left = iv.intersect(left, host.known)

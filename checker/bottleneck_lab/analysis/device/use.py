@@ -43,6 +43,10 @@ numbers of steps.
 BLOCKING_COPY_NS = 20_000
 """A copy call that takes longer than this waits for the copy."""
 
+BLOCKED_LAUNCH_NS, BUSY_SHARE = 500_000, 0.9
+"""A launch call that takes longer, while the device works for this share (0-1) of it, waits for
+room in the queue, which holds about a thousand launches.
+"""
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
 
@@ -231,6 +235,11 @@ def _program(
     # A pageable copy blocks the host like a wait, until the device has made it.
     long = host.copy_calls.end - host.copy_calls.start > BLOCKING_COPY_NS
     blocking = iv.Intervals(host.copy_calls.start[long], host.copy_calls.end[long])
+    # So does a launch for which the queue has no room, while the device works.
+    start, end = host.launches.start, host.launches.end
+    working = iv.covered_before(time.busy, end) - iv.covered_before(time.busy, start)
+    full = (end - start > BLOCKED_LAUNCH_NS) & (working > BUSY_SHARE * (end - start))
+    blocking = iv.join(blocking, iv.Intervals(start[full], end[full]))
     return make_program(
         timeline,
         time.rank,
