@@ -77,9 +77,11 @@ def mark_loader_starts() -> None:
     of the cores: a trace has neither.
     """
     from torch.profiler import record_function
-    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Iterator
+    from torch.utils.data import dataloader
 
-    original = Iterator.__init__
+    # A loader has no public hook for the moment at which it starts its workers.
+    iterator = dataloader._MultiProcessingDataLoaderIter
+    original = iterator.__init__
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -93,7 +95,7 @@ def mark_loader_starts() -> None:
         ):
             original(self, loader)
 
-    Iterator.__init__ = start  # type: ignore[method-assign]  # that is the purpose
+    iterator.__init__ = start  # type: ignore[method-assign]  # that is the purpose
 
 
 @contextlib.contextmanager
