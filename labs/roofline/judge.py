@@ -18,6 +18,10 @@ BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
 NAMES = ("p", "m", "v", "ema")
 PLACES, ENDS = 20_000, 4_096
 """How many secret places are computed, and how many at either end of the arrays."""
+LIKE_TIMED, SHORTEST = 0.1, 1_000
+"""Of the untimed calls, the share that is as long as the timed ones, and the least numbers of the
+others.
+"""
 ROUNDING = 2.0**-21
 """The error allowed per step, for values near 1: a few roundings of float32. It adds up like a
 random walk.
@@ -41,6 +45,20 @@ def make_inputs(
     drawn in secret.
     """
     size = int(rng.integers(*settings["parameters"]))
+    pushed = int(rng.integers(*settings["pushed"]))
+    return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
+
+
+def untimed_inputs(
+    rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
+) -> list[Any]:
+    """Inputs of a call that nobody times: of any length up to the longest timed one, most of them
+    far shorter, and now and then a call like the timed ones.
+    """
+    if rng.random() < LIKE_TIMED:
+        return make_inputs(rng, case, data, settings)
+    longest = settings["parameters"][1]
+    size = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(longest))))
     pushed = int(rng.integers(*settings["pushed"]))
     return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
 

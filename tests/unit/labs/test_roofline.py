@@ -80,6 +80,18 @@ def test_wrong_answers_are_told_by_name(judge, spoil, said):
     assert said in judge.judge("update", inputs, wrong, [], SETTINGS)
 
 
+def test_untimed_calls_are_of_any_length_and_some_like_the_timed_ones(judge):
+    rng = np.random.default_rng(4)
+    settings = SETTINGS | {"parameters": [30_000, 40_000]}
+    sizes = np.array(
+        [len(judge.untimed_inputs(rng, "update", None, settings)[0]) for _ in range(200)]
+    )
+    assert 1_000 <= sizes.min() < 2_000
+    assert sizes.max() < 40_000
+    assert 5 <= (sizes >= 30_000).sum() < 50
+    assert np.median(sizes) < 10_000
+
+
 WRONG = [
     mutant for mutant in load_mutants(find_lab("roofline")) if mutant.criterion == "right-answers"
 ]

@@ -436,6 +436,26 @@ def test_how_many_answers_are_judged_does_not_depend_on_how_fast_they_come(monke
     assert len(timed.untimed_at) == 100
 
 
+def test_calls_that_nobody_times_may_have_inputs_of_their_own():
+    made = []
+    judge = SimpleNamespace(
+        cases=lambda *_: ["sum"],
+        make_inputs=lambda *_: made.append("timed") or [np.ones(9)],
+        untimed_inputs=lambda *_: made.append("untimed") or [np.ones(1)],
+        judge=lambda *_: None,
+    )
+    context = SimpleNamespace(rng=random.Random(1), settings=SpeedupSettings(), data=None)
+    side = SimpleNamespace(
+        call=lambda inputs: (0.5, inputs), worker=SimpleNamespace(cpu_s=lambda: 0.0)
+    )
+    workers = Workers(context, side, judge)
+    workers.learner = side
+    workers.untimed()
+    workers.time_pair(Case("sum"))
+    assert made == ["untimed", "timed"]
+    assert workers.further == 1
+
+
 def test_judged_answers_lie_among_the_timed_ones(monkeypatch):
     timed = Timed(monkeypatch, 1000.0, judged=100, only=(10.0, 1.0))
     (made,) = timed.sampled()

@@ -56,10 +56,15 @@ class Workers:
             context.rng.sample(range(settings.judged), min(settings.compared, settings.judged))
         )
 
-    def inputs(self, case: str) -> list[Value]:
-        """Make fresh inputs for one call of a case."""
+    def inputs(self, case: str, *, timed: bool = True) -> list[Value]:
+        """Make fresh inputs for one call of a case. For calls that are not timed, a judge may have
+        others (`untimed_inputs`).
+        """
         data, settings = self.context.data, self.context.settings.judge
-        return list(self.judge.make_inputs(self.generator, case, data, settings))
+        make = self.judge.make_inputs
+        if not timed:
+            make = getattr(self.judge, "untimed_inputs", make)
+        return list(make(self.generator, case, data, settings))
 
     def check(
         self, case: str, inputs: list[Value], answer: list[Any], reference: list[Any]
@@ -76,11 +81,14 @@ class Workers:
             reference = self.reference.call(inputs)[1]
             self.check(case, inputs, self.learner.call(inputs)[1], reference)
 
-    def time_pair(self, case: Case) -> tuple[list[Value], dict[Side, list[Any]]]:
-        """Time one pair on one fresh input, in random order, and judges the answer. Returns the
+    def time_pair(
+        self, case: Case, inputs: list[Value] | None = None
+    ) -> tuple[list[Value], dict[Side, list[Any]]]:
+        """Time one pair on one fresh input, in random order, and judge the answer. Returns the
         input, and the answer of each side.
         """
-        inputs, answers = self.inputs(case.name), dict[Side, list[Any]]()
+        inputs = self.inputs(case.name) if inputs is None else inputs
+        answers = dict[Side, list[Any]]()
         for side in shuffled_order(self.context.rng, 1)[0]:
             if side == "reference":
                 seconds, answers[side] = self.reference.call(inputs)
@@ -101,7 +109,8 @@ class Workers:
 
     def untimed(self) -> None:
         """Call both sides as in a timed pair, for nothing but the answer."""
-        inputs, answers = self.time_pair(Case(self.context.rng.choice(self.names)))
+        case = self.context.rng.choice(self.names)
+        inputs, answers = self.time_pair(Case(case), self.inputs(case, timed=False))
         if self.standards is not None and self.further in self._compared:
             allowed = self.standards.call(inputs)[1]
             self.judge.compare(answers["learner"], answers["reference"], allowed)
@@ -132,13 +141,14 @@ class Workers:
         machine is unfit.
         """
         times: dict[str, list[float]] = {"reference": [], "learner": []}
+        # Two inputs by turns: the reference has no use for knowing one again.
+        by_turns = [self.inputs(case) for _ in range(2)]
         for wanted in SELF_TEST_PAIRS:
-            while len(times["reference"]) < wanted:
-                inputs = self.inputs(case)
+            while (done := len(times["reference"])) < wanted:
                 # The second call finds this input warm: a coin, as in the pairs that count, says
                 # which side has that.
                 for side in shuffled_order(self.context.rng, 1)[0]:
-                    times[side].append(self.reference.call(inputs)[0])
+                    times[side].append(self.reference.call(by_turns[done % 2])[0])
             verdict = self_test(log_ratios(times["reference"], times["learner"]), margin)
             if verdict.quiet:
                 break
