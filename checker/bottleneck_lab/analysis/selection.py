@@ -27,6 +27,7 @@ def parse_stretch(text: str) -> Window | None:
     where none is given. None for anything else.
     """
     match = _STRETCH.match(text)
+    # Numbers of any length would match, and thousands of digits take long to convert.
     if not match or len(text) > 80:
         return None
     low, low_unit, high, high_unit = match.groups()
@@ -141,6 +142,7 @@ def _range_shares(timeline: Timeline, inside: Window) -> dict[str, float]:
     """Return, for each marked range, the share of the stretch that it covers on the steps' thread,
     as a mean over the ranks.
     """
+    # A loader's threads have ranges of the same names, beside which the steps go on.
     ranges, steps = timeline.ranges, step_rows(timeline)
     threads = np.unique(steps.thread if len(steps) else ranges.thread)
     totals: dict[str, int] = {}

@@ -234,6 +234,7 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
     )
     parts: dict[str, tuple[float, Removal]] = {}
     for cause in CAUSES:
+        # Work that waited in a queue is no time to gain, nor is what nobody knows the cause of.
         if cause not in (*OUTSIDE, "unrecorded", "unknown", "queued"):
             removal = Removal(causes=(cause,), waits=cause == "synchronisation")
             parts[f"idle-{cause}"] = (evidence.idle_share(cause), removal)
@@ -270,8 +271,9 @@ def _device_side(
         devices.append(use)
         if time.program is not None:
             programs.append(time.program)
+        # Kept only for ranks that met in collectives: else each goes before the next is made.
         if arrivals:
-            times.append(time)  # else each goes before the next is made: they are large
+            times.append(time)
     quality = judge_quality(timeline, devices)
     waits = find_collective_waits(arrivals, times)
     return _DeviceSide(devices, quality, WhatIf(timeline, programs), waits)

@@ -105,6 +105,7 @@ def make_program(
     if len(busy.start) > MOST_TASKS:
         window = Window(window.start, int(busy.end[MOST_TASKS - 1]))
     busy = iv.clip(busy, *window)
+    # A collective that the window cuts has no arrival to replay.
     arrivals = [a for a in arrivals if window.start <= a.start and a.end <= window.end]
     # Waiting for other ranks is no work: it ends when the last has arrived, whatever it took.
     first = np.array([a.start for a in arrivals], dtype=np.int64)
@@ -122,12 +123,16 @@ def make_program(
     position = {joined: at for at, joined in marks.items()}
     after = {}
     for arrival in arrivals:
+        # The transfer itself: the first stretch of work, and not another collective's joining, that
+        # begins when the last rank has arrived.
         at = int(np.searchsorted(start, arrival.last))
         while at < len(start) and number[at] >= 0:
             at += 1
         if at < len(start) and start[at] <= min(arrival.last + LAUNCH_NS, arrival.end):
             after[at] = arrival.number
 
+    # A stretch of work counts as launched when its first row was; without a recorded call, when it
+    # started.
     begun = timeline.device.start
     rows = np.flatnonzero(
         (timeline.device.rank == rank)
@@ -161,6 +166,7 @@ def make_program(
 
 def _cut(intervals: iv.Intervals, moments: Ints) -> tuple[Ints, Ints]:
     """Return starts and ends of the intervals, cut in two at each moment inside one."""
+    # The interval that began last before each moment; -1 for a moment before all, looked up at 0.
     at = np.searchsorted(intervals.start, moments, side="right") - 1
     safe = np.maximum(at, 0)
     if len(intervals.start):
@@ -186,6 +192,8 @@ class WhatIf:
         """Return how many times as fast the program would be at most; None if it has no devices."""
         if not self._whole:
             return None
+        # Against a replay of everything, not the recording: what the replay simplifies is then in
+        # both.
         rest = self._replay(removal)
         return min(max(self._whole / max(rest, 1), 1.0), HIGHEST_RATIO)
 
@@ -203,6 +211,8 @@ class WhatIf:
             offset = program.window.start - begin if program.marks else 0
             replay = _Replay(program, removal, self._removed(program, removal), offset)
             running.append(replay.run(arrived, key))
+        # Each replay runs until it needs a collective that others have not joined yet, so that none
+        # is ahead of an arrival it depends on.
         waiting: list[int | None] = [None] * len(running)
         lengths = [0] * len(running)
         left = set(range(len(running)))
@@ -259,9 +269,12 @@ class _Replay:
         if removal.causes:
             out = iv.join(*(program.doing.get(cause, iv.NONE) for cause in removal.causes))
         waits = program.waits
+        # Waits are taken out of the host's time here and put back by `_wait`, as long as they then
+        # take.
         self._gone = iv.join(out, waits)
         self.launched = self._own(program.launch)
         self.length = (program.end - program.start - removed).tolist()
+        # When the device had last done everything before each stretch.
         previous = np.concatenate(
             [[program.window.start], np.maximum.accumulate(program.end)[:-1]]
         ).astype(np.int64)
@@ -307,6 +320,7 @@ class _Replay:
         self.tail = self.wait_end - self.wait_start
         if not len(start):
             return
+        # The stretch that ended last before the wait returned, if it ended during the wait.
         last = np.searchsorted(end, self.wait_end + JITTER_NS, side="right") - 1
         ended = (last >= 0) & (end[np.maximum(last, 0)] > self.wait_start)
         self.awaited[ended] = last[ended]
@@ -326,6 +340,7 @@ class _Replay:
             self.next_wait += 1
             here = done = self.wait_at[i] + self.waited
             if self.awaited[i] >= 0 and self.finish:
+                # Work that is not replayed yet was launched after this wait: it cannot be meant.
                 done = self.finish[min(int(self.awaited[i]), len(self.finish) - 1)]
                 done -= int(self.early[i])
             self.waited += max(here, done) + int(self.tail[i]) - here

@@ -121,7 +121,10 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
     def write(done: Any) -> None:
         if own:
             own.stop()
-        _say(f"writing the trace of {steps.count} optimizer steps")
+        # Writing may take long, so it is said; of several ranks by the first alone.
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"lab: writing the trace of {steps.count} optimizer steps\n")
+            sys.stderr.flush()
         target = place(options.trace)
         plain = target.with_name(target.name.removesuffix(".gz"))
         done.export_chrome_trace(str(plain))
@@ -129,8 +132,8 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         plain.unlink()
 
     if options.snapshot and cuda:
-        # frames of C++ would take minutes to look up when the snapshot is written; annotations tell
-        # its steps
+        # Frames of C++ would take minutes to look up when the snapshot is written. Annotations tell
+        # its steps.
         torch.cuda.memory._record_memory_history(
             stacks="python", max_entries=1_000_000, global_record_annotations=True
         )
@@ -203,13 +206,6 @@ def _lines_module() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _say(text: str) -> None:
-    """Print what is taking time; with several ranks, only the first prints."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"lab: {text}\n")
-        sys.stderr.flush()
 
 
 def execute(program: list[str]) -> None:

@@ -128,6 +128,12 @@ def command(
 
     Prints the profiler's own command line, so you can copy it and run it by hand.
     """
+    for name in check.split(","):
+        if name not in CHECKS:
+            raise UsageError(
+                f"compute-sanitizer has no check called '{name}'.",
+                f"Choose from {', '.join(CHECKS)}.",
+            )
     options = Options(
         shapes=shapes,
         memory=memory or tool == "memory",
@@ -139,7 +145,7 @@ def command(
         skip=skip,
         metrics=tuple(name for name in metrics.split(",") if name),
         lock_clocks=lock_clocks,
-        check=_known_check(check),
+        check=check,
     )
     if program:
         _profile_program(tuple(program), tool, options, out, limit_s, json=json)
@@ -164,16 +170,6 @@ def _schedule(text: str | None) -> tuple[int, int, int] | None:
             "Give three numbers: `--schedule 5,2,10` waits 5 steps, warms up 2, records 10.",
         )
     return parts[0], parts[1], parts[2]
-
-
-def _known_check(names: str) -> str:
-    for name in names.split(","):
-        if name not in CHECKS:
-            raise UsageError(
-                f"compute-sanitizer has no check called '{name}'.",
-                f"Choose from {', '.join(CHECKS)}.",
-            )
-    return names
 
 
 def _profile_program(

@@ -12,7 +12,6 @@ from bottleneck_lab.cohort.submissions.receipts import verify_receipt
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.grading.attest import Verification, load_public_key, verify_file
-from bottleneck_lab.grading.verdict import Verdict
 
 EXAMPLE = "lab verify verdict.json --key cohort.pub"
 
@@ -67,7 +66,14 @@ def _show(verification: Verification) -> None:
         lab = current_name(verdict.lab)
         about = f"{verdict.outcome} for '{lab}' on {verdict.device}, measured {verdict.started_at}"
         say(f"  {_one_line(about)}")
-        say(f"  {_one_line(_whose(verdict))}")
+        # The same PASS is worth nothing in another name.
+        whose = "For nobody in particular: it was not measured for a cohort."
+        if bound := verdict.binding:
+            whose = (
+                f"For {bound.learner} in cohort {bound.cohort}, submission {bound.submission},"
+                f" nonce {bound.nonce}"
+            )
+        say(f"  {_one_line(whose)}")
 
 
 def _require_learner(learner: str | None, verification: Verification) -> Verification:
@@ -79,20 +85,6 @@ def _require_learner(learner: str | None, verification: Verification) -> Verific
     whose = f"{theirs}'s" if theirs else "nobody's in particular"
     return Verification(
         False, f"The signature is genuine, but the verdict is {whose}, not {learner}'s.", verdict
-    )
-
-
-def _whose(verdict: Verdict) -> str:
-    """Return the learner, cohort and submission that a runner measured.
-
-    The same PASS is worth nothing in another name.
-    """
-    if verdict.binding is None:
-        return "For nobody in particular: it was not measured for a cohort."
-    bound = verdict.binding
-    return (
-        f"For {bound.learner} in cohort {bound.cohort}, submission {bound.submission}, nonce"
-        f" {bound.nonce}"
     )
 
 

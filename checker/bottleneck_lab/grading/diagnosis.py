@@ -169,6 +169,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
 
 
 def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
+    # Start-up and end lie outside of the time that a question is about: they count neither as time
+    # nor as idle.
     time = sum(use.working_ns for use in devices)
     if not time:
         return {}
@@ -221,6 +223,7 @@ def needs_capture(questions: list[QuestionSpec]) -> bool:
 
 
 def _number_problem(question: QuestionSpec, answer: object) -> str | None:
+    # TOML has `true`, `inf` and `nan`; Python counts a bool as an int, and nan compares as False.
     if (
         isinstance(answer, bool)
         or not isinstance(answer, int | float)
@@ -299,6 +302,7 @@ def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     stretch = parse_stretch(answer)
     if stretch is None:
         return None
+    # A thousandth for an end that was typed as the report rounds it.
     if stretch.end > seen.span_ns * 1.001:
         return "That stretch ends after your capture does: times count from the capture's start."
     least_ns = LEAST_STRETCH * seen.span_ns
@@ -342,6 +346,8 @@ def _figure_problem(
         return f"Your capture does not show `{figure}`: make another with `lab profile`."
     if _agrees(question, answer, seen.figures[figure]):
         return None
+    # Telling which figure it is costs nothing: the right one still has to be found. 9.0 is near no
+    # share, and so stands for a figure that the capture does not have.
     near = (
         f"That is {words}; the question asks for a different figure."
         for name, words in _OTHER_FIGURES.items()
@@ -372,6 +378,7 @@ def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
     ratio or a plain number by that part of the figure.
     """
     allowed = question.tolerance * (1.0 if question.type == "share" else abs(seen))
+    # An answer off by exactly the tolerance agrees, although 0.6 - 0.5 > 0.1 in floats.
     return abs(answer - seen) <= allowed + 1e-9
 
 

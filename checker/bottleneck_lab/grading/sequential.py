@@ -64,7 +64,8 @@ def look_ranks(looks: tuple[int, ...], error: float) -> tuple[int, ...]:
     the cube of the last look: plans are small. Source: Pocock, Biometrika 64 (1977), with the exact
     distribution of the sign test in place of the normal one.
     """
-    # In fractions, so that nothing is rounded where a chance is compared with the one allowed.
+    # In fractions, so that nothing is rounded where a chance is compared with the one allowed. By
+    # its text, 0.001 is a thousandth; by its value, a little more.
     allowed = Fraction(str(error))
     safe, unsafe = allowed / len(looks), allowed
     best = _ranks_at(looks, safe)
@@ -93,6 +94,7 @@ def ever_missed(looks: Sequence[int], ranks: Sequence[int]) -> Fraction:
     """
     alive, tossed = {0: 1}, 0
     for look, rank in zip(looks, ranks, strict=True):
+        # Of the samples since the last look, `more` fall below the median in `way` orders.
         coins = look - tossed
         ways = [math.comb(coins, more) for more in range(coins + 1)]
         after: dict[int, int] = defaultdict(int)
@@ -125,6 +127,7 @@ class Plan(msgspec.Struct, frozen=True):
             raise ValueError(f"looks must increase from at least 1: {self.looks}")
         if not 0 < self.error < 0.5:
             raise ValueError(f"an error lies between 0 and ½, not at {self.error}")
+        # A plan whose last look has no bound could only ever end undecided.
         if look_ranks(self.looks, self.error)[-1] == 0:
             raise ValueError(
                 f"{self.looks[-1]} samples cannot bear a bound with an error of {self.error}"

@@ -90,6 +90,7 @@ def place(
         raise ValueError(
             f"a kernel needs positive time and traffic, not {seconds} s and {moved_bytes} bytes"
         )
+    # The roofline's two sides meet at the machine's balance: left of it memory sets the ceiling.
     intensity = flop / moved_bytes
     compute = flop / seconds / machine.flops[precision]
     memory = moved_bytes / seconds / machine.bytes_per_s
@@ -132,6 +133,7 @@ def find_placements(
     """
     placements = []
     for kernel in sorted(timeline.counters, key=lambda k: -k.duration_ns):
+        # Reports have the sum, or its parts, by the set of metrics that was asked for.
         moved = kernel.metrics.get("dram__bytes.sum") or sum(
             kernel.metrics.get(f"dram__bytes_{way}.sum", 0.0) for way in ("read", "write")
         )
@@ -203,6 +205,7 @@ def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofli
     machine, note = _ceilings(timeline, measured)
     times = _times_of_calls(timeline)
     ran = times > 0
+    # Operator and precision in one number: the precision takes the low eight bits.
     work = timeline.work
     keys, inverse = np.unique(
         work.name[ran].astype(np.int64) << 8 | work.precision[ran], return_inverse=True
@@ -266,6 +269,7 @@ def _times_of_calls(timeline: Timeline) -> Ints:
         rows = timeline.operators
         keys, ranks, duration = rows.correlation, rows.rank, rows.end - rows.start
     call = join_rows(work.external, work.rank, keys, ranks)
+    # Not `times[call] += …`, which would keep the last of several kernels of one call.
     np.add.at(times, call[call >= 0], duration[call >= 0])
     return times
 

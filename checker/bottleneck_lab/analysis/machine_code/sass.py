@@ -116,6 +116,8 @@ def occupancy(arch: str, registers: int, shared_bytes: int, threads: int) -> Occ
         )
     warps = -(-threads // 32)
     by_warps = limits.warps // warps
+    # Registers are handed out to whole warps in units, and shared memory to blocks; the hardware
+    # rounds up each request (NVIDIA's occupancy calculator has the same units).
     a_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
     by_registers = limits.blocks
     if registers:
@@ -232,6 +234,7 @@ def _widths(opcodes: list[str], operation: str) -> dict[int, int]:
     for opcode in opcodes:
         kind, *modifiers = opcode.split(".")
         if kind == operation:
+            # LDG.E.128 loads 16 bytes a thread, LDG.E.U8 one.
             bits = next((int(word) for word in modifiers if word in ("128", "64")), 32)
             small = next(
                 (
@@ -273,42 +276,32 @@ class Expectation(msgspec.Struct, frozen=True):
 
 def judge(report: KernelReport) -> list[Expectation]:
     """Judge what a matrix kernel's machine code ought to have, the gravest to miss first."""
-    widest, spilled = report.widest_load_bytes, report.local_loads + report.local_stores
-    return [
-        (
-            Expectation(True, "No registers are spilled to local memory.")
-            if not spilled
-            else Expectation(
-                False,
-                f"{report.local_loads} loads from and {report.local_stores} stores to local memory:"
-                " registers were spilled, or an array is indexed at run time.",
-            )
-        ),
-        (
-            Expectation(True, "The products run on tensor cores.")
-            if report.tensor_core_instructions
-            else Expectation(
-                False,
-                "No tensor-core instruction: the products run on the ordinary arithmetic units.",
-            )
-        ),
-        (
-            Expectation(True, f"Loads from global memory are {widest} bytes wide.")
-            if widest >= WIDEST_LOAD
-            else Expectation(
-                False,
-                f"The widest load from global memory is {widest} bytes per thread; {WIDEST_LOAD}"
-                " are possible.",
-            )
-        ),
-        (
-            Expectation(True, "Copies to shared memory are asynchronous.")
-            if report.async_copies or report.bulk_copies
-            else Expectation(
-                False, "No asynchronous copy: loads and arithmetic cannot overlap within a warp."
-            )
-        ),
-    ]
+    spills = Expectation(True, "No registers are spilled to local memory.")
+    if report.local_loads + report.local_stores:
+        spills = Expectation(
+            False,
+            f"{report.local_loads} loads from and {report.local_stores} stores to local memory:"
+            " registers were spilled, or an array is indexed at run time.",
+        )
+    cores = Expectation(True, "The products run on tensor cores.")
+    if not report.tensor_core_instructions:
+        cores = Expectation(
+            False, "No tensor-core instruction: the products run on the ordinary arithmetic units."
+        )
+    widest = report.widest_load_bytes
+    loads = Expectation(True, f"Loads from global memory are {widest} bytes wide.")
+    if widest < WIDEST_LOAD:
+        loads = Expectation(
+            False,
+            f"The widest load from global memory is {widest} bytes per thread; {WIDEST_LOAD}"
+            " are possible.",
+        )
+    copies = Expectation(True, "Copies to shared memory are asynchronous.")
+    if not report.async_copies and not report.bulk_copies:
+        copies = Expectation(
+            False, "No asynchronous copy: loads and arithmetic cannot overlap within a warp."
+        )
+    return [spills, cores, loads, copies]
 
 
 def _resources(report: KernelReport, threads: int, dynamic_shared_bytes: int) -> list[str]:

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from bottleneck_lab.trace.snapshot import (
     Action,
@@ -284,23 +283,25 @@ def find_holders(
     allocated = np.bincount(recorded, minlength=width)
     freed = np.bincount(recorded[lives.freed], minlength=width)
     rising, growth = (np.diff(over_time, axis=0) > 0).mean(axis=0), held - over_time[0]
-    return [
-        Holder(
-            line=lines[i],
-            held_bytes=int(held[i]),
-            blocks=int(blocks[i]),
-            peak_bytes=int(at_peak[i]),
-            growth_bytes=int(growth[i]),
-            growth_bytes_per_step=int(growth[i] // passed) if passed else 0,
-            grows=bool(rising[i] >= RISING_SHARE and growth[i] > 0),
-            allocated=int(allocated[i]),
-            freed_share=float(freed[i] / allocated[i]) if allocated[i] else 0.0,
-            freed_at=_most(lives.freed_by[(recorded == i) & lives.freed], lines),
+    holders = []
+    for i in np.lexsort((-at_peak, -held))[:TOP].tolist():
+        if not held[i] and not at_peak[i]:
+            continue
+        # The line that frees most of its blocks.
+        frees = lives.freed_by[(recorded == i) & lives.freed]
+        freed_at = lines[int(np.bincount(frees).argmax())] if len(frees) else ""
+        holders.append(
+            Holder(
+                line=lines[i],
+                held_bytes=int(held[i]),
+                blocks=int(blocks[i]),
+                peak_bytes=int(at_peak[i]),
+                growth_bytes=int(growth[i]),
+                growth_bytes_per_step=int(growth[i] // passed) if passed else 0,
+                grows=bool(rising[i] >= RISING_SHARE and growth[i] > 0),
+                allocated=int(allocated[i]),
+                freed_share=float(freed[i] / allocated[i]) if allocated[i] else 0.0,
+                freed_at=freed_at,
+            )
         )
-        for i in np.lexsort((-at_peak, -held))[:TOP].tolist()
-        if held[i] or at_peak[i]
-    ]
-
-
-def _most(numbers: NDArray[np.int64], lines: list[str]) -> str:
-    return lines[int(np.bincount(numbers).argmax())] if len(numbers) else ""
+    return holders

@@ -63,9 +63,15 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     """
     steps = find_steps(timeline)
     edges = _host_edges(timeline)
+    # Ranks may have begun to record at different steps: only what all have can be averaged.
     count = min((len(each) for each in edges.values()), default=1)
     calls = build_calls(timeline, python=False)
-    series: Series = {("step", "time"): _step_costs(steps, timeline, count)}
+    costs = np.array([float(find_window(timeline).length)])
+    if steps:
+        ranks = {step.rank for step in steps}
+        by_rank = [[step.cost_ns for step in steps if step.rank == rank][:count] for rank in ranks]
+        costs = even_out(np.mean(np.array(by_rank, dtype=np.float64), axis=0))
+    series: Series = {("step", "time"): costs}
     for part in (
         _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
@@ -126,14 +132,6 @@ def _step_of(start: Ints, rank: NDArray[np.int32], edges: dict[int, Ints], count
         at = np.searchsorted(begins, start[mine], side="right") - 1
         step[mine] = np.where(at < count, at, -1)
     return step
-
-
-def _step_costs(steps: list[Step], timeline: Timeline, count: int) -> Floats64:
-    if not steps:
-        return np.array([float(find_window(timeline).length)])
-    ranks = {step.rank for step in steps}
-    costs = [[step.cost_ns for step in steps if step.rank == rank][:count] for rank in ranks]
-    return even_out(np.mean(np.array(costs, dtype=np.float64), axis=0))
 
 
 def _sums(

@@ -69,6 +69,7 @@ def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
     images, counts = np.unique(sizes, return_counts=True)
     return ServingUse(
         batches=len(start),
+        # From the end of the first batch on: what was done before the capture is not in it.
         images_per_s=float(sizes[1:].sum()) * 1e9 / max(1, int(end[-1] - end[0])),
         sizes=list(zip(images.tolist(), counts.tolist(), strict=True)),
         batch_ns=int(np.median(end - start)),
@@ -103,6 +104,7 @@ def _find_batches(timeline: Timeline, window: Window) -> tuple[Ints, Ints, Ints]
     device = timeline.device
     rows = np.flatnonzero(np.isin(device.name, list(size_of)) & (device.start >= window.start))
     rows = rows[np.argsort(device.start[rows], kind="stable")]
+    # Names that end so occur in other programs too; a server of ours also marks its own work.
     marked = named(timeline, timeline.ranges, re.compile("^(?:preprocess|infer)$"))
     if len(rows) < LEAST or not marked.any():
         return None

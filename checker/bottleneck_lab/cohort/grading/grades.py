@@ -172,6 +172,7 @@ def load_grades(
     rules = rules_for(connection, [student.id for student in students])
     overrides, labs = _overrides(connection), workshop_labs(connection)
     judged: dict[tuple[int, str], list[CheckedVerdict]] = {}
+    # What somebody submitted under a second name counts for the one that it was merged into.
     learner = func.coalesce(tables.people.c.merged_into, tables.people.c.id)
     for one in judge.latest(connection, *([] if person is None else [learner == person])):
         judged.setdefault((one.person, one.lab), []).append(one)
@@ -195,6 +196,8 @@ def _grade(
     scored = []
     for one in judged:
         share = one.share if grading.partial_credit or one.passed else 0.0
+        # Rounded before they are compared: a sum of points that differs in its last bit decides
+        # nothing.
         raw = round(points * share, 4)
         penalty = round(raw * late_share(one.received, rules.due, grading.late), 4)
         scored.append((one, raw, penalty))
@@ -226,6 +229,7 @@ def late_share(received: float, due: float | None, policy: LatePolicy) -> float:
 
     A part for each day begun after the due date.
     """
+    # Within the grace nothing is lost; after it, days count from the due date itself.
     if due is None or received <= due + policy.grace_s:
         return 0.0
     return min(policy.most, policy.per_day * math.ceil((received - due) / DAY_S))
@@ -264,6 +268,7 @@ def override_grade(
             f"{points:g} is not a number of points.",
             f"Write a number from 0 to {MAX_POINTS:g}.",
         )
+    # Deleted and written anew: SQLAlchemy has no upsert for both databases.
     table = tables.overrides
     connection.execute(table.delete().where(table.c.person == person.id, table.c.lab == lab))
     connection.execute(

@@ -162,6 +162,7 @@ def set_job(connection: Connection, lease: Lease, job: str) -> None:
 def renew(connection: Connection, nonces: list[str], now: float) -> set[str]:
     """Prolong these leases and return those that were still valid."""
     table, until = tables.leases, now + load_settings(connection).lease_s
+    # One that has expired stays so: another runner may be measuring by now.
     valid = (table.c.nonce.in_(nonces)) & (table.c.state == "active") & (table.c.expires > now)
     kept = set(connection.execute(select(table.c.nonce).where(valid)).scalars())
     connection.execute(update(table).where(table.c.nonce.in_(kept)).values(expires=until))

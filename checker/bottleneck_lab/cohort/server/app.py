@@ -70,7 +70,9 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
     app.exception_handler(LoginNeededError)(
         lambda _request, _error: RedirectResponse("/login", status_code=303)
     )
-    app.exception_handler(LabError)(_broken)
+    app.exception_handler(LabError)(
+        lambda request, error: _refused(request, RefusedError("busy", error.message, error.remedy))
+    )
     # A database that restarts is no fault of the request: clients try again by themselves.
     for gone in (OperationalError, InterfaceError, UnavailableError):
         app.exception_handler(gone)(_no_database)
@@ -115,10 +117,6 @@ def _refused(request: Request, refused: Any) -> Response:
     if refused.retry_after_s:
         response.headers["Retry-After"] = f"{refused.retry_after_s:.0f}"
     return response
-
-
-def _broken(request: Request, error: Any) -> Response:
-    return _refused(request, RefusedError("busy", error.message, error.remedy))
 
 
 def _no_database(request: Request, _error: Any) -> Response:

@@ -12,7 +12,7 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
@@ -30,7 +30,24 @@ class Database:
     """A cohort's database. Safe to use from several threads."""
 
     def __init__(self, url: str, clock: Clock = time.time) -> None:
-        self.engine = _engine(url)
+        try:
+            parsed = make_url(url)
+            # Without a driver SQLAlchemy would take psycopg2, which is not among our packages.
+            if parsed.drivername in ("postgresql", "postgres"):
+                parsed = parsed.set(drivername="postgresql+psycopg")
+            # `pool_pre_ping`: after a restart of the database its old connections are replaced
+            # instead of failing the next request.
+            self.engine = sqlalchemy.create_engine(
+                parsed, pool_pre_ping=True, pool_size=8, max_overflow=16
+            )
+        except (SQLAlchemyError, ModuleNotFoundError) as error:
+            raise UsageError(
+                f"'{url}' is not a database that can be opened: {error}.",
+                "Use `postgresql://user@host/name`, or leave it out to use the built-in SQLite.",
+            ) from error
+        if self.engine.dialect.name == "sqlite":
+            event.listen(self.engine, "connect", _set_up_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
         self.clock = clock
 
     @contextmanager
@@ -53,29 +70,13 @@ class Database:
         """
         with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if connection.dialect.name == "postgresql":
+                # Given back by the end of the transaction, however it ends.
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
             yield connection
 
     def close(self) -> None:
         """Give back every connection."""
         self.engine.dispose()
-
-
-def _engine(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-        if parsed.drivername in ("postgresql", "postgres"):
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        engine = sqlalchemy.create_engine(parsed, pool_pre_ping=True, pool_size=8, max_overflow=16)
-    except (SQLAlchemyError, ModuleNotFoundError) as error:
-        raise UsageError(
-            f"'{url}' is not a database that can be opened: {error}.",
-            "Use `postgresql://user@host/name`, or leave it out to use the built-in SQLite.",
-        ) from error
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

@@ -83,6 +83,8 @@ class Intake:
         return request.answer
 
     def _serve(self) -> None:
+        # One transaction for all that has come meanwhile: each waits for the disk, and a room
+        # submits within the same minute.
         while (first := self._requests.get()) is not None:
             batch = [first]
             while len(batch) < MOST_AT_ONCE and not self._requests.empty():

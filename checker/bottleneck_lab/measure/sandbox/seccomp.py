@@ -79,6 +79,8 @@ def program(machine: str, *, network: bool = False) -> bytes:
     arch, socket, calls = _ARCHES[machine]
     if network:
         return _filter(arch, calls.values(), [])
+    # Another call jumps over the four lines about sockets; a family that is allowed jumps over the
+    # refusal. The family is socket's first argument, of which the lower half is looked at.
     socket_lines = [
         (_EQUAL, 0, 4, socket),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
@@ -96,6 +98,7 @@ def threads_only(machine: str) -> bytes:
     if machine not in _PROCESSES:
         return b""
     clone, calls = _PROCESSES[machine]
+    # The C library falls back to clone, whose flags are an argument, where clone3 answers ENOSYS.
     clone_lines = [
         (_EQUAL, 0, 3, clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
@@ -109,7 +112,8 @@ def _filter(arch: int, refused: Iterable[int], lines: list[_Line]) -> bytes:
     """Refuse these numbers, and those of another architecture; all others go through `lines`, past
     whose end they are allowed.
     """
-    # Jumps count the instructions left out. The last two: allow, refuse.
+    # Jumps count the instructions left out. The last two: allow, refuse. Numbers from x32's first
+    # on are refused as one, or a call could go by its second number.
     tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in refused)]
     ahead = len(tests) + len(lines)
     code = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 0, ahead + 2, arch), (_LOAD, 0, 0, _NUMBER_AT)]
@@ -137,6 +141,8 @@ def refuse_processes() -> None:
 def _install(code: bytes) -> None:
     if not code:
         return
+    # struct sock_fprog: the number of instructions, and where they are (linux/filter.h). Without
+    # root a process may install a filter only when it can gain no rights by exec (seccomp(2)).
     libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(code, len(code))
     header = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -57,6 +57,7 @@ class Clock:
         """Launch one kernel: the host goes on as soon as it is queued."""
         self.launches += 1
         self.flops += flops
+        # The host first: a kernel cannot start before its launch has returned.
         self._launch(name, line)
         length_us = self.spec.kernel_time_us(flops, nbytes, reduces=reduces)
         self._queue("kernel", name, length_us, line, int(nbytes))
@@ -119,6 +120,7 @@ class Clock:
         """
         if samples < 0:
             raise ValueError(f"a batch cannot have {samples} samples")
+        # The first step has none before it to close.
         if self.spans is not None and self.step_starts_us:
             self._close_step()
         self.step_starts_us.append(self.host_us)
@@ -160,6 +162,7 @@ class Clock:
         *,
         pinned: bool = False,
     ) -> None:
+        # One stream: work starts when it has reached the device and all before it has run.
         start = max(self.host_us + self.spec.start_us, self.device_us)
         self.device_us = start + length_us
         self._record(kind, name, start, self.device_us, line, nbytes, pinned=pinned)

@@ -118,6 +118,7 @@ def _extend(value: Any) -> msgspec.msgpack.Ext:
 
 def _data(tensor: torch.Tensor) -> bytes:
     """Return dtype and shape as text, then the bytes of a tensor in the host's memory."""
+    # NumPy knows no bfloat16, so the bytes are taken as such.
     plain = tensor.detach().contiguous()
     head = f"{str(plain.dtype).removeprefix('torch.')}:{','.join(map(str, plain.shape))}".encode()
     return struct.pack("<H", len(head)) + head + plain.flatten().view(torch.uint8).numpy().tobytes()
@@ -127,6 +128,7 @@ def _tensor(raw: bytes) -> torch.Tensor:
     (length,) = struct.unpack_from("<H", raw)
     name, _, dims = raw[2 : 2 + length].decode().partition(":")
     shape = [int(dim) for dim in dims.split(",")] if dims else []
+    # Writable, as the program may change the tensor in place: PyTorch warns of any other buffer.
     data = bytearray(raw[2 + length :])
     flat = (
         torch.frombuffer(data, dtype=DTYPES[name]) if data else torch.empty(0, dtype=DTYPES[name])
@@ -143,7 +145,7 @@ def _narrow(code: int, data: memoryview) -> Any:
     if code == _DTYPE:
         return DTYPES[raw.decode()]
     if code == _DEVICE:
-        return torch.device("cpu")
+        return torch.device("cpu")  # where the engine computes, whatever device the program named
     if code == _MEMORY_FORMAT:
         return _MEMORY_FORMATS[raw.decode()]
     if code == _LAYOUT:

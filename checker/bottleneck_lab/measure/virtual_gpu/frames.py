@@ -72,6 +72,7 @@ class Frames:
         if len(self._come) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._come)
+        # Before its bytes are waited for: a length of terabytes would fill the verifier's memory.
         if length > MAX_BYTES:
             raise Malformed(f"a message of {length} bytes")
         end = _LENGTH.size + length

@@ -58,6 +58,7 @@ class Memory:
         """
         size = -(-nbytes // ROUND_BYTES) * ROUND_BYTES
         known, before = self._sizes.get(storage, 0), self.reserved
+        # A view's storage is held already; one that an operator has enlarged costs the difference.
         more = max(0, size - known)
         if self.allocated + more > self.capacity_bytes:
             raise OutOfMemory(self.message(nbytes))
@@ -65,6 +66,7 @@ class Memory:
         self._holders[storage] += 1
         self.allocated += more
         self.peak = max(self.peak, self.allocated)
+        # Like PyTorch's allocator, it keeps what tensors let go of: only growth asks the driver.
         self.reserved = max(self.reserved, -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES)
         return (self.reserved - before) // BLOCK_BYTES
 

@@ -20,5 +20,6 @@ def is_predictable(function: Any) -> bool:
     """Return True if shapes, strides and types of an operator's result follow from those of its
     arguments, whatever values they hold.
     """
+    # A composite may read a value in one of its parts without declaring it: `is_nonzero` does.
     reads = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return not reads.intersection(function.tags) and not is_composite(function)

@@ -130,23 +130,20 @@ def _find_truth(
             "Close other programs and check again.",
         )
     quietest = min(captures, key=lambda one: sum(int(times.sum()) for times in one.times.values()))
-    balance, bandwidth, rate = _ceilings(reference, judge)
-    reached = reached_shares(quietest, judge.work, bandwidth, rate) if quietest.has_device else {}
+    # Bytes and FLOP per second, measured. A known GPU's balance is the published one: the probe
+    # reaches neither ceiling quite.
+    (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
+    published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
+    balance = float(next(published, rate / bandwidth))
+    reached: dict[str, float] = {}
+    if quietest.has_device:
+        reached = reached_shares(quietest, judge.work, float(bandwidth), float(rate))
     intensity = intensities(quietest, judge.work)
     allowed = frozenset(capture("marked").operators)
     truth = Truth(
         estimate_shares(captures, passes), quietest, cold, balance, intensity, allowed, reached
     )
     return truth, len(captures)
-
-
-def _ceilings(reference: CallSession, judge: ModuleType) -> tuple[float, float, float]:
-    """Return FLOP per byte at which this machine's memory and arithmetic are equally busy
-    (published for known GPUs, otherwise measured), then the measured bytes and FLOP per second.
-    """
-    (bandwidth, rate), name = reference.call(["probe", np.zeros(1, np.uint8), 0])[1]
-    published = (balance for key, balance in judge.KNOWN_BALANCE.items() if key in name)
-    return float(next(published, rate / bandwidth)), float(bandwidth), float(rate)
 
 
 class _Take(NamedTuple):

@@ -90,7 +90,14 @@ class Program:
         model = self._script.train(self._device, data, report)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         if self._driver:
-            handles = {name: _handle(name, tensor) for name, tensor in parameters.items()}
+            handles = {}
+            for name, tensor in parameters.items():
+                if not isinstance(tensor, VirtualTensor):
+                    raise TypeError(
+                        f"the parameter {name} is on {tensor.device}, not on the device that"
+                        " train() was given"
+                    )
+                handles[name] = tensor.handle
             self._driver.ask("keep", handles)
             return reports, {}
         return reports, {name: tensor.float().cpu() for name, tensor in parameters.items()}
@@ -117,14 +124,6 @@ class Program:
         began = time.perf_counter()
         next(iter(self._recipe.Data(seed).batches(pin_memory=True)))
         return time.perf_counter() - began
-
-
-def _handle(name: str, tensor: torch.Tensor) -> Any:
-    if not isinstance(tensor, VirtualTensor):
-        raise TypeError(
-            f"the parameter {name} is on {tensor.device}, not on the device that train() was given"
-        )
-    return tensor.handle
 
 
 def _number(name: str, value: Any) -> float:

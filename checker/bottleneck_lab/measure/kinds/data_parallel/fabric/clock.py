@@ -51,6 +51,7 @@ class RankClock:
 
     def launch(self, name: str, duration_us: float) -> None:
         """Queue a kernel on the compute stream."""
+        # The launch returns before the kernel starts, and streams run in the order queued.
         launched = self.host_us
         self.host_us += self.fabric.launch_us
         start = max(self.host_us, self.compute_us)
@@ -126,6 +127,7 @@ def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def covered_us(spans: list[tuple[float, float]], by: list[tuple[float, float]]) -> float:
     """Return microseconds of the union of `spans` that lie inside the union of `by`."""
+    # Both are disjoint and in order, so one pass does: `at` never goes back.
     total, at, cover = 0.0, 0, merge(by)
     for start, end in merge(spans):
         while at < len(cover) and cover[at][1] <= start:

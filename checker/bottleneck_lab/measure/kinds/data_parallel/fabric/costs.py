@@ -116,6 +116,8 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the hops' time once around the ring, to all but the rank where it began: as many
         links between nodes as there are, the rest inside.
         """
+        # A ring over several nodes crosses as many links between them as there are nodes; over two
+        # ranks on two nodes, the one hop that is counted.
         hops = shape.ranks - 1
         between = min(shape.nodes, hops) if shape.nodes > 1 else 0
         return between * self.inter_hop_us + (hops - between) * self.intra_hop_us
