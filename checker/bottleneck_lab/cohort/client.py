@@ -27,11 +27,12 @@ from bottleneck_lab.cohort.protocol import (
     Stored,
     Submission,
     content_of,
+    files_of,
 )
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 
 Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHelp, Standing, Stored)
-MAX_ANSWER_BYTES = 20 << 20
+MAX_ANSWER_BYTES = 32 << 20
 TIMEOUT_S = 40.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Pauses between tries; the last is repeated."""
@@ -138,6 +139,10 @@ class Client:
         return self._patiently(
             "GET", f"/api/submissions/{handle}?after={after}&wait={wait_s:.0f}", Standing
         )
+
+    def fetch_capture(self, handle: str) -> dict[str, bytes]:
+        """Return the files of the capture that a runner made for a submission."""
+        return files_of(self._patient_bytes("GET", f"/api/submissions/{handle}/capture"))
 
     def login_path(self) -> str:
         """Return the path of a link that opens the learner's own page, once."""

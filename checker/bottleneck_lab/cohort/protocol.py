@@ -18,10 +18,12 @@ MAX_CAPTURE_BYTES = 16 << 20
 MAX_NAME = 80
 """Characters of a learner's name."""
 
-State = Literal["queued", "running", "done", "failed"]
-"""A submission's state; `failed` if the machine failed too often, which is never the learner's
-fault.
+State = Literal["queued", "running", "done", "captured", "failed"]
+"""A submission's state; `captured` if a runner made the capture that was wanted; `failed` if the
+machine failed too often, which is never the learner's fault.
 """
+Tool = Literal["torch", "nsys", "ncu"]
+"""A profiler that a runner can run against submitted code."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +91,8 @@ class Submission(_Message, frozen=True):
     """The SHA-256 under which the capture that the diagnosis is about was stored before; None if
     none came.
     """
+    tool: Tool | None = None
+    """The profiler to run in place of a check; None for a check."""
 
 
 class Stored(_Message, frozen=True):

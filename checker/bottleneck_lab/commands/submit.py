@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,21 +18,24 @@ from bottleneck_lab.cohort.members.membership import (
     require_membership,
 )
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
-from bottleneck_lab.cohort.submissions.handing_in import capture_files, gather
+from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem, gather
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
-from bottleneck_lab.course.captures import evidence_capture, figures
+from bottleneck_lab.course.captures import evidence_capture, figures, read_capture, readable
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import public_key_of
+from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.workspace.commitments import Record, load_record
+from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.workspace.captures import make_capture
+from bottleneck_lab.workspace.commitments import Record, is_blind_at, load_record
 
 if TYPE_CHECKING:
     from bottleneck_lab.catalog import Device
     from bottleneck_lab.cohort.members.membership import Membership
-    from bottleneck_lab.cohort.protocol import Accepted, Standing
+    from bottleneck_lab.cohort.protocol import Accepted, Standing, Tool
     from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab submit"
@@ -49,15 +53,35 @@ Leave = Annotated[
 ]
 
 
-def command(device: DeviceName = None, no_wait: Leave = False, json: Json = False) -> None:
+Profiler = Annotated[
+    Literal["torch", "nsys", "ncu"] | None,
+    typer.Option(
+        "--capture",
+        help=(
+            "Have the runner profile your code in place of a check, and fetch the capture. For"
+            " profilers and GPUs that your machine lacks."
+        ),
+        show_default=False,
+    ),
+]
+
+
+def command(
+    device: DeviceName = None,
+    capture: Profiler = None,
+    no_wait: Leave = False,
+    json: Json = False,
+) -> None:
     """Submit your work to your cohort.
 
     Exit code, when it waits: that of the verdict, as for `lab check`.
     """
+    if capture is not None and no_wait:
+        raise UsageError("A capture is fetched when it is made.", "Leave out --no-wait.")
     workspace, membership = here(), require_membership()
     workspace.require_current()
     client = Client(membership.url, membership.joined.token, on_retry=note)
-    accepted = _send(workspace, client, membership, device)
+    accepted = _send(workspace, client, membership, device, capture)
     if not json:
         _report_accepted(accepted, workspace)
     if no_wait:
@@ -66,14 +90,24 @@ def command(device: DeviceName = None, no_wait: Leave = False, json: Json = Fals
         else:
             say(f"Fetch the verdict with: lab status {accepted.receipt.submission}")
         return
-    finish(membership, _follow(client, accepted, quiet=json), json=json)
+    standing = _follow(client, accepted, quiet=json)
+    if standing.state == "captured" and capture is not None:
+        _fetch_capture(workspace, client, standing, capture, json=json)
+        return
+    finish(membership, standing, json=json)
 
 
 def _send(
-    workspace: Workspace, client: Client, membership: Membership, device: str | None
+    workspace: Workspace,
+    client: Client,
+    membership: Membership,
+    device: str | None,
+    tool: Tool | None,
 ) -> Accepted:
     """Send the files, and keep the receipt once it has been verified with the cohort's key."""
-    record = require_diagnosis(workspace, load_record(workspace))
+    record = load_record(workspace)
+    if tool is None:  # a capture is what a diagnosis is read from
+        record = require_diagnosis(workspace, record)
     spec = workspace.lab.spec
     # This machine needs no such device: the runner measures.
     chosen: Device = workspace.info.device
@@ -85,8 +119,11 @@ def _send(
                 f"Choose one of {', '.join(spec.devices)}.",
             )
         chosen = known
-    capture = _send_capture(workspace, record, client)
-    submission = gather(workspace, chosen, _figures(workspace), capture)
+    if tool is None:
+        capture = _send_capture(workspace, record, client)
+        submission = gather(workspace, chosen, _figures(workspace), capture)
+    else:
+        submission = gather(workspace, chosen, {}, None, tool)
     # Kept before it is sent: if the answer is lost, the next try is the same request.
     keep_unsent(submission)
     accepted = client.submit(submission)
@@ -124,6 +161,34 @@ def _send_capture(workspace: Workspace, record: Record, client: Client) -> str |
         )
         return None
     return client.send_capture(files)
+
+
+def _fetch_capture(
+    workspace: Workspace, client: Client, standing: Standing, tool: Tool, *, json: bool
+) -> None:
+    """Put the capture that the runner made beside the workspace's own, and show its summary."""
+    files = client.fetch_capture(standing.submission)
+    if problem := files_problem(files):
+        raise MachineError(f"The server sent no capture: {problem}", "Ask your instructor.")
+
+    def fill(folder: Path) -> None:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+
+    with workspace.working("lab submit"):
+        folder = make_capture(workspace, tool, fill)
+    summary = None
+    if folder in readable(workspace):
+        summary = read_capture(folder)
+        if is_blind_at(folder):
+            summary = evidence_only(summary)
+    if json:
+        print_json({"capture": str(folder), "files": sorted(files), "summary": summary})
+        return
+    if summary:
+        render_summary(summary, console())
+    note(f"The capture is in {folder}. It was made by the runner, on its machine.")
+    say(f"\nNext: lab report {folder.relative_to(workspace.root)} --html report.html", style="bold")
 
 
 def _figures(workspace: Workspace) -> dict[str, float]:

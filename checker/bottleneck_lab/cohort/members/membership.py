@@ -116,7 +116,7 @@ def same_key(submission: Submission) -> Submission:
     except (OSError, msgspec.DecodeError):
         return submission
     # Counts of hints and checks may have risen since; the work itself is what must be the same.
-    names = ("lab", "lab_hash", "device", "files", "capture")
+    names = ("lab", "lab_hash", "device", "files", "capture", "tool")
     same = all(getattr(earlier, name) == getattr(submission, name) for name in names)
     return msgspec.structs.replace(submission, key=earlier.key) if same else submission
 

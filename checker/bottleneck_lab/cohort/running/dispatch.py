@@ -18,7 +18,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from bottleneck_lab.catalog import Device, find_lab
 from bottleneck_lab.cohort.folder import Cohort
-from bottleneck_lab.cohort.protocol import files_of
+from bottleneck_lab.cohort.protocol import content_of, files_of
 from bottleneck_lab.cohort.running import leases
 from bottleneck_lab.cohort.running.job import Result
 from bottleneck_lab.cohort.running.leases import Choose, Lease
@@ -29,6 +29,7 @@ from bottleneck_lab.cohort.running.workers import (
     require_useful,
 )
 from bottleneck_lab.cohort.settings import load_settings
+from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import sign
 from bottleneck_lab.grading.verdict import Verdict
@@ -146,6 +147,9 @@ class LocalDispatcher:
             if not self._holds(connection, nonce):
                 raise leases.StaleError
             lease = leases.load_lease(connection, nonce)
+        if lease.tool is not None:
+            self._keep_capture(lease, result)
+            return
         verdict = _require_verdict(result, lease)
         # The job is not trusted: its verdict must be of the files that were submitted.
         with tempfile.TemporaryDirectory(prefix="lab-verdict-") as name:
@@ -165,6 +169,15 @@ class LocalDispatcher:
         with self._writing() as (connection, now):
             public = self._key.public_key()
             leases.finish(connection, nonce, document, public, result.checker, now)
+
+    def _keep_capture(self, lease: Lease, result: Result) -> None:
+        """Store a capture that was made, and record it."""
+        if result.nonce != lease.nonce or files_problem(result.capture):
+            problem = result.problem or "The job ended without a capture."
+            raise MachineError(problem, "It is made again.")
+        (blob,) = self._cohort.blobs.put([content_of(result.capture)])
+        with self._writing() as (connection, now):
+            leases.finish_capture(connection, lease.nonce, blob, now)
 
     def leave(self) -> None:
         with self._writing() as (connection, _):

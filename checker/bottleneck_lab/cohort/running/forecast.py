@@ -159,7 +159,8 @@ def load_forecast(connection: Connection, now: float) -> Forecast:
         for row in connection.execute(joined.where(leases.c.state == "active"))
     }
     measured: defaultdict[tuple[str, Device], list[float]] = defaultdict(list)
-    recent = joined.where(leases.c.state == "done").order_by(leases.c.id.desc()).limit(RECENT)
+    checks = joined.where(leases.c.state == "done", submissions.c.tool.is_(None))
+    recent = checks.order_by(leases.c.id.desc()).limit(RECENT)
     for row in connection.execute(recent):
         measured[row.lab, row.device].append(row.ended - row.taken)
     alive = [runner for runner in load_runners(connection) if runner.alive(now)]

@@ -22,7 +22,9 @@ from typing import NoReturn
 import msgspec
 
 from bottleneck_lab.capture.monitor import open_nvml
-from bottleneck_lab.catalog import Device, find_lab
+from bottleneck_lab.catalog import Device, Lab, find_lab
+from bottleneck_lab.cohort.protocol import Tool
+from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.diagnosis import for_check
@@ -47,14 +49,14 @@ HOW_TO_LIMIT = (
     "Start it with `systemd-run --user --scope -p Delegate=yes` before the command, or as the"
     " systemd unit in deploy/; --allow-no-cgroup measures without one, and every verdict says so."
 )
-MAX_RESULT_BYTES = 8 << 20
+MAX_RESULT_BYTES = 32 << 20
 
 Check = Callable[..., Verdict]
 """`check_lab`, or a test's own in its place."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A submission to measure, and how."""
+    """A submission to measure, and how; with `tool`, one to profile."""
 
     nonce: str
     lab: str
@@ -64,15 +66,17 @@ class Job(msgspec.Struct, frozen=True):
     quiet_s: float = 0.0
     record: Record | None = None
     limits_required: bool = True
+    tool: Tool | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A verdict that is not signed yet, or why there is none."""
+    """A verdict that is not signed yet, the files of a capture, or why there is neither."""
 
     nonce: str
     checker: str
     verdict: Verdict | None = None
     problem: str | None = None
+    capture: dict[str, bytes] = {}
 
 
 def write_job(folder: Path, job: Job, files: dict[str, bytes], capture: dict[str, bytes]) -> None:
@@ -109,7 +113,10 @@ def run_job(folder: Path, check: Check | None = None) -> None:
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     checker = f"bottleneck-lab {version('bottleneck-lab')}"
     try:
-        result = Result(job.nonce, checker, verdict=_measure(job, folder, check))
+        if job.tool is None:
+            result = Result(job.nonce, checker, verdict=_measure(job, folder, check))
+        else:
+            result = Result(job.nonce, checker, capture=_profile(job, job.tool, folder))
     except LabError as error:
         result = Result(job.nonce, checker, problem=f"{error.message} {error.remedy}")
     except Exception as error:  # whatever it is, it is ours: the learner's code runs elsewhere
@@ -120,13 +127,25 @@ def run_job(folder: Path, check: Check | None = None) -> None:
     write_bytes(folder / RESULT, msgspec.json.encode(result))
 
 
-def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
-    lab, files = find_lab(job.lab), folder / FILES
+def _profile(job: Job, tool: Tool, folder: Path) -> dict[str, bytes]:
+    lab = _same_lab(job)
+    _containment_notes(job)
+    return make_capture(lab, folder / FILES, job.device, tool, data_folder(lab))
+
+
+def _same_lab(job: Job) -> Lab:
+    """Return the job's lab. Raises MachineError if this runner has another edition of it."""
+    lab = find_lab(job.lab)
     if lab.content_hash() != job.lab_hash:
         raise MachineError(
             f"The runner has another edition of '{job.lab}'.",
             "Install the server's version on the runner.",
         )
+    return lab
+
+
+def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
+    lab, files = _same_lab(job), folder / FILES
     notes = _containment_notes(job)
     wait_until_quiet(job.quiet_s)
     diagnosis = Diagnosis(lab, files, folder / CAPTURE, job.record)

@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy import Connection, Row, func, select, update
 
 from bottleneck_lab.catalog import Device, current_name, load_labs
+from bottleneck_lab.cohort.protocol import Tool
 from bottleneck_lab.cohort.running.queue_order import Waiting, load_queue
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
@@ -30,7 +31,8 @@ COUNTED = (Outcome.PASS, Outcome.FAIL)
 class Lease(msgspec.Struct, frozen=True):
     """The right to measure one submission until it expires.
 
-    `job` is the executor's name for the work under way.
+    `job` is the executor's name for the work under way, `tool` the profiler to run in place of a
+    check.
     """
 
     nonce: str
@@ -46,6 +48,7 @@ class Lease(msgspec.Struct, frozen=True):
     slot: str
     taken: float
     job: str | None = None
+    tool: Tool | None = None
 
     @property
     def binding(self) -> Binding:
@@ -131,6 +134,7 @@ _LEASE = (
         tables.leases.c.slot,
         tables.leases.c.taken,
         tables.leases.c.job,
+        tables.submissions.c.tool,
     )
     .join(tables.submissions, tables.submissions.c.id == tables.leases.c.submission)
     .join(tables.people, tables.people.c.id == tables.submissions.c.person)
@@ -213,6 +217,16 @@ def finish(
     )
 
 
+def finish_capture(connection: Connection, nonce: str, blob: str, now: float) -> None:
+    """Record the capture that was made under a lease.
+
+    Raises StaleError when the lease is not valid any more.
+    """
+    row = _require_valid(connection, nonce, now)
+    _end(connection, row.lease, "done", None, now)
+    _change(connection, row.id, now, "captured", state="captured", made=blob)
+
+
 def give_up(
     connection: Connection, nonce: str, why: str, now: float, *, blame: bool = True
 ) -> None:
@@ -248,7 +262,7 @@ def regrade(connection: Connection, submissions: list[str], now: float) -> int:
     """
     table = tables.submissions
     editions = {slug: lab.content_hash() for slug, lab in load_labs().items()}
-    query = select(table.c.id, table.c.lab, table.c.lab_hash, table.c.round).where(
+    query = select(table.c.id, table.c.lab, table.c.lab_hash, table.c.round, table.c.tool).where(
         table.c.handle.in_(submissions), table.c.state.in_(("done", "failed"))
     )
     rows = connection.execute(query).all()
@@ -264,7 +278,7 @@ def regrade(connection: Connection, submissions: list[str], now: float) -> int:
             failures=0,
             queued=now,
             note=None,
-            counts=True,
+            counts=row.tool is None,
             lab_hash=editions.get(row.lab, row.lab_hash),
         )
     return len(rows)

@@ -207,6 +207,7 @@ class Runner:
                 self._quiet_s if self._quiet(lease.lab, lease.device) else 0.0,
                 msgspec.json.decode(lease.circumstances, type=Circumstances).record,
                 self._limits_required,
+                lease.tool,
             )
             write_job(folder, job, work.files, work.capture)
             handle = self._executor.submit(lease.slot, folder, lease.device)
@@ -226,9 +227,10 @@ class Runner:
             if result is None:
                 raise MachineError("The check ended without a result.", "It is measured again.")
             self._dispatcher.conclude(lease.nonce, result, self._executor.user(lease.slot))
-            outcome = result.verdict.outcome if result.verdict else ""
+            outcome = result.verdict.outcome if result.verdict else "captured"
             log.info("%s of %s: %s", lease.submission, lease.lab, outcome)
-            self._keep(lease.lab, lease.device, self._clock() - began)
+            if lease.tool is None:
+                self._keep(lease.lab, lease.device, self._clock() - began)
         except StaleError:
             log.info("%s was measured too late; another attempt has taken over", lease.submission)
         except LabError as error:

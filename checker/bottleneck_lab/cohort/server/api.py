@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.catalog import current_name
@@ -32,6 +33,7 @@ from bottleneck_lab.cohort.protocol import (
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, client
 from bottleneck_lab.cohort.server.state import answer, state
+from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
 
@@ -178,6 +180,21 @@ async def submission_standing(
         await shared.hub.next(person, min(left_s, 5.0))
         standing = await run_in_threadpool(look)
     return answer(standing)
+
+
+@router.get("/submissions/{handle}/capture")
+def made_capture(request: Request, person: ByToken, handle: str) -> Response:
+    """Return the capture that a runner made for one of this learner's submissions."""
+    shared, table = state(request), tables.submissions
+    with shared.cohort.database.reading() as connection:
+        own = table.c.person.in_(people.same_learner(connection, person))
+        query = select(table.c.made).where(table.c.handle == handle, own)
+        made = connection.execute(query).scalar()
+    if made is None:
+        raise RefusedError(
+            "not-found", "There is no capture of yours with that name.", "`lab status` lists them."
+        )
+    return Response(shared.cohort.blobs.get(made), media_type="application/json")
 
 
 @router.get("/me")

@@ -149,6 +149,9 @@ submissions = Table(
     Column("request_key", Text, nullable=False),
     Column("blob", String(64), nullable=False, index=True),
     Column("capture", String(64)),
+    # The profiler of a capture that a runner is to make, where no check is wanted; and what it made.
+    Column("tool", String(16)),
+    Column("made", String(64)),
     Column("received", Float, nullable=False),
     Column("receipt", Text, nullable=False),
     Column("circumstances", Text, nullable=False),
@@ -247,5 +250,6 @@ events = Table(
 
 def blobs_of_submissions(connection: Connection) -> set[str]:
     """Return the names of all blobs that submissions refer to: files, and captures with them."""
-    rows = connection.execute(select(submissions.c.blob, submissions.c.capture))
+    columns = (submissions.c.blob, submissions.c.capture, submissions.c.made)
+    rows = connection.execute(select(*columns))
     return {name for row in rows for name in row if name is not None}

@@ -9,7 +9,7 @@ from secrets import token_hex
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.members.membership import same_key
 from bottleneck_lab.cohort.moments import iso
-from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES, Capture, Submission
+from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES, Capture, Submission, Tool
 from bottleneck_lab.trace.load import find_traces
 from bottleneck_lab.workspace.attempts import load_attempts, submission
 from bottleneck_lab.workspace.commitments import load_record
@@ -23,12 +23,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def gather(
-    workspace: Workspace, device: Device, figures: dict[str, float], capture: str | None
+    workspace: Workspace,
+    device: Device,
+    figures: dict[str, float],
+    capture: str | None,
+    tool: Tool | None = None,
 ) -> Submission:
     """Gather the submission of this workspace as it is now.
 
     `figures` are those of its captures; `capture` names the one that the diagnosis is about, as the
-    server stored it. If the same was sent before without an answer, it is that request again.
+    server stored it. With `tool`, a runner makes a capture of it in place of a check. If the same was sent before without an answer, it is that request again.
     """
     lab = workspace.lab
     # Under the workspace's lock: an editor's half-saved file or a running check stays out.
@@ -55,6 +59,7 @@ def gather(
             figures,
             load_record(workspace),
             capture,
+            tool,
         )
     )
 

@@ -150,7 +150,7 @@ class Intake:
                 if earlier := ledger.receipt(person, submission):
                     stored.append(_Stored(request, earlier, None))
                     continue
-                left = ledger.require_allowed(person, submission.lab)
+                left = ledger.require_allowed(person, submission)
             except RefusedError as refused:
                 request.answer.set_exception(refused)
                 continue

@@ -99,12 +99,14 @@ class Ledger:
             )
         return receipt
 
-    def require_allowed(self, person: Person, lab: str) -> int | None:
+    def require_allowed(self, person: Person, submission: Submission) -> int | None:
         """Return how many submissions remain after this one; None without a budget.
+
+        A capture takes nothing off the budget.
 
         Raises RefusedError for every limit.
         """
-        learner = self._learner[person.id]
+        learner, lab = self._learner[person.id], submission.lab
         wait = self._latest.get(learner, 0.0) + self._settings.min_interval_s - self._now
         if wait > 0:
             raise RefusedError(
@@ -136,7 +138,7 @@ class Ledger:
                 f"'{lab}' closed at {iso(rules.closes)}.",
                 "Ask your instructor for an extension.",
             )
-        if rules.budget is None:
+        if rules.budget is None or submission.tool is not None:
             return None
         left = rules.budget - self._counted[learner, lab]
         if left <= 0:
@@ -163,6 +165,8 @@ class Ledger:
                 "request_key": submission.key,
                 "blob": receipt.content_sha256,
                 "capture": submission.capture,
+                "tool": submission.tool,
+                "counts": submission.tool is None,
                 "received": self._now,
                 "receipt": msgspec.json.encode(receipt).decode(),
                 "circumstances": msgspec.json.encode(circumstances).decode(),
@@ -174,7 +178,7 @@ class Ledger:
         learner = self._learner[person.id]
         self._latest[learner] = self._now
         self._waiting[learner] += 1
-        self._counted[learner, submission.lab] += 1
+        self._counted[learner, submission.lab] += submission.tool is None
 
     def write(self) -> None:
         """Insert all that was added, with an event for each."""

@@ -92,7 +92,7 @@ def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
         circumstances.captures,
         circumstances.figures,
         circumstances.record,
-        row.capture,
+        row.made or row.capture,
         judged,
     )
 
@@ -155,19 +155,20 @@ def load_whole(
 
 
 def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str, dict[str, bytes]]:
-    """Return the title of a submission's lab, and the files of the capture that came with it.
+    """Return the title of a submission's lab, and the files of its capture: the one that a
+    runner made, or that came with it.
 
     Raises RefusedError if there is none.
     """
     table = tables.submissions
     row = connection.execute(
-        select(table.c.lab, table.c.capture).where(table.c.handle == handle)
+        select(table.c.lab, table.c.capture, table.c.made).where(table.c.handle == handle)
     ).first()
-    if row is None or row.capture is None:
+    if row is None or not (capture := row.made or row.capture):
         raise RefusedError(
-            "not-found", "No capture came with this submission.", "Go back to the room."
+            "not-found", "No capture belongs to this submission.", "Go back to the room."
         )
-    return load_labs()[row.lab].spec.title, files_of(blobs.get(row.capture))
+    return load_labs()[row.lab].spec.title, files_of(blobs.get(capture))
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}

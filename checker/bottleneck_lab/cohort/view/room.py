@@ -238,6 +238,7 @@ def _rows(
             table.c.circumstances,
         )
         .join(people, people.c.id == table.c.person)
+        .where(table.c.tool.is_(None))  # captures are no attempts
         .order_by(table.c.id)
     )
     # One query for all learners: a query each would take seconds for a full room.

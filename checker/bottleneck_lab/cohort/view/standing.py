@@ -65,6 +65,8 @@ def _standing(
         ahead = order.index(row.handle) if row.handle in order else 0
         wait_s = forecast.waits_s.get(row.handle)
         return replace(standing, ahead=ahead, wait_s=wait_s, paused=forecast.paused)
+    if row.state == "captured":
+        return replace(standing, note=f"The {row.tool} capture was made.")
     if judged is None:
         return standing
     if rules.hidden(now):
@@ -98,7 +100,7 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
     grades = {grade.lab: grade for grade in load_grades(connection, judge, person=learner)}
     labs = []
     for slug in chosen:
-        mine = [judged.get(row.handle) for row in rows if row.lab == slug]
+        mine = [judged.get(row.handle) for row in rows if row.lab == slug and row.tool is None]
         passed = any(one.passed for one in mine if one)
         left = rules[slug].left(connection, same_learner(connection, person))
         labs.append(_lab(slug, rules[slug], len(mine), passed, left, grades.get(slug), now))
