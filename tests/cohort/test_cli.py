@@ -97,6 +97,8 @@ def test_a_workshop_on_the_command_line(served, here):
     )
     good("start", "slow", "work", home=home)
     work = outside / "work"
+    captured = lab("submit", "--capture", "torch", home=home, at=work)
+    assert (captured.returncode, "captures/0001-torch --html" in captured.stdout) == (0, True)
     refused = lab("submit", home=home, at=work)
     assert (refused.returncode, "The diagnosis is incomplete" in refused.stderr) == (2, True)
     (work / "diagnosis.toml").write_text('cause = "the loop in Python"\ngain = 3.0\n')
