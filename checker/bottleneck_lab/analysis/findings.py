@@ -16,10 +16,6 @@ from bottleneck_lab.analysis.detectors import idle, work
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Bound, Detection, Evidence
 from bottleneck_lab.analysis.quality import Ground, Quality
 
-OUTGROWN_SHARE = 0.25
-"""Growth within the capture beyond this share of a device's peak: such a run ends before it is
-slow.
-"""
 ECHO_SHARE = 0.8
 """Uneven steps of which another finding explains this share (0-1) are no finding of their own."""
 LEAST_GAIN = 1.03
@@ -263,7 +259,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Memory grows from step to step",
         "memory-bound",
         "Look for what keeps tensors alive: losses appended with their graph (use .detach() or"
-        " .item()), growing lists, caches, hooks.",
+        " .item()), growing lists, caches, hooks, and objects that refer to each other in a circle,"
+        " which stay until Python's collector comes by.",
         "memory at the end of each step grows in the median step; listed first if the capture's"
         " steps have added more than a quarter of the peak",
         work.growing_memory,
@@ -327,11 +324,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
     findings = [
         f for f in findings if f.id != "uneven-steps" or f.share_of_wall * ECHO_SHARE > known
     ]
-    outgrown = any(
-        use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
-        for use in seen.memory
-    )
-    if outgrown:  # such a run ends before it is slow
+    if any(work.outgrows(use) for use in seen.memory):  # such a run ends before it is slow
         findings.sort(key=lambda finding: finding.id != "memory-growth")
     return findings
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+BUSY_CORES = 0.25
+"""Cores used by other programs above which rates are in doubt, as in a check."""
 FILE = "plateau.json"
 """In a capture's folder."""
 
@@ -25,10 +27,23 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Plateau(msgspec.Struct, frozen=True):
-    """A point for each maximum batch size, smallest first, all under load by `clients` at once."""
+    """A point for each maximum batch size, smallest first, all under load by `clients` at once.
+    `other_cores`: how many cores other programs kept busy meanwhile.
+    """
 
     clients: int
     points: list[Point]
+    other_cores: float = 0.0
+
+    @property
+    def doubt(self) -> str:
+        """A sentence about other programs, "" where they took next to nothing."""
+        if self.other_cores <= BUSY_CORES:
+            return ""
+        return (
+            f"Other programs kept {self.other_cores:.1f} cores busy meanwhile: rates are too low,"
+            " and the best size may be another. Measure again on a quiet machine."
+        )
 
 
 def read_plateau(folder: Path) -> Plateau | None:

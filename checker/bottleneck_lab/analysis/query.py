@@ -55,7 +55,7 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
     memory and graph_nodes.
 
-    Times are ns, names are text, `duration` stands beside `end`. Only the tables that the text
+    Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only the tables that the text
     names are filled. UsageError when the statement is wrong, writes, or takes more than about a
     minute.
     """
@@ -108,12 +108,16 @@ def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tup
 
 
 def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
-    """Return A table as plain columns: names as text, enumerations as words, a duration."""
+    """Return a table as plain columns: names as text, enumerations as words, a duration. Times
+    count from the start of the capture, as in a report and for `lab report --at`.
+    """
     table: AnyTable = getattr(timeline, name)
     columns: dict[str, NDArray[Any]] = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
     for column in fields(table):
         values = getattr(table, column.name)
+        if column.name in ("start", "end"):
+            values = values - timeline.extent[0]
         columns[column.name] = _worded(column.name, values, strings)
         if column.name == "end":
             columns["duration"] = values - columns["start"]

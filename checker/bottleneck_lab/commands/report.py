@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
-from bottleneck_lab.analysis.device.use import find_device_uses
+from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import query
@@ -394,12 +394,13 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
                 " 12.5-14ms`.",
             )
     else:
-        gaps = [each for use, _ in devices for each in use.largest_gaps]
+        gaps = numbered_gaps([use for use, _ in devices])
         if gap > len(gaps):
             raise UsageError(
-                f"There is no gap {gap} in this capture.", "`lab report` lists the gaps."
+                f"There is no gap {gap}: the {len(gaps)} longest gaps of this capture have numbers.",
+                "`lab report` lists the first of them; `--at START-END` shows any other stretch.",
             )
-        longest = sorted(gaps, key=lambda each: each.start_ns - each.end_ns)[gap - 1]
+        _, longest = gaps[gap - 1]
         # A stretch counts from the start of the capture.
         origin_ns = timeline.extent[0]
         stretch = Window(longest.start_ns - origin_ns, longest.end_ns - origin_ns)

@@ -35,6 +35,8 @@ ALWAYS = ("step", "device", "gap", "range")
 
 TOP = 8
 _MUCH = 1.25
+HIGHEST_SHOWN = 100.0
+"""A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
 
 _OUTCOMES = {
     "better": "Faster",
@@ -139,7 +141,11 @@ def kernel_labels(comparison: Comparison) -> dict[str, str]:
 
 
 def format_ratio(change: FigureChange) -> str:
-    """Return the ratio; `gone` and `new` for what is on one side only."""
+    """Return the ratio; `gone` and `new` for what is on one side only, and a dash where one side
+    is next to nothing: its noise would be the ratio.
+    """
+    if change.ratio and not 1 / HIGHEST_SHOWN <= change.ratio <= HIGHEST_SHOWN:
+        return "–"
     if change.ratio:
         return f"{change.ratio:.2f}x"
     if change.before:

@@ -27,6 +27,14 @@ def test_sql_gives_rows(timeline_of):
     assert len(cut.rows) == 3
 
 
+def test_times_count_from_the_start_of_the_capture(timeline_of):
+    """As everywhere else: `--at` takes what a query gives."""
+    timeline = timeline_of("healthy")
+    first = query(timeline, "SELECT min(start), max(end) FROM device").rows[0]
+    device, origin = timeline.device, timeline.extent[0]
+    assert first == [int(device.start.min()) - origin, int(device.end.max()) - origin]
+
+
 @pytest.mark.parametrize(
     "statement",
     [

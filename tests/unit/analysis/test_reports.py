@@ -194,3 +194,22 @@ def test_a_capture_with_frames_is_not_told_to_record_them_and_names_the_line(tmp
     assert "--stack" not in stalls.advice
     assert "decode.py" in stalls.evidence
     assert "Python's frames were recorded, which makes Python slower" in stalls.doubt
+
+
+def test_a_slow_growth_that_adds_up_is_a_finding(tmp_path, make):
+    """40 KiB a step of 4 MiB, as losses leave that are detached from a graph in a circle."""
+    import json
+
+    run = make.Program()
+    run.memory((2 << 20) - (1 << 28))  # a program begins with 256 MiB
+    for number in range(40):
+        begin = run.host
+        run.operator("aten::mm", "gemm_tensorop", 300.0)
+        run.memory(40 << 10)
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    summary = summarise(load(tmp_path / "x.json"))
+    (use,) = summary.memory
+    assert use.growth_bytes_per_step == 40 << 10
+    assert summary.findings[0].id == "memory-growth"

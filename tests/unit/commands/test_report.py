@@ -15,6 +15,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import report
 from bottleneck_lab.course import captures
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.start import start_workspace
@@ -82,3 +83,12 @@ def test_the_example_is_small_and_names_no_folder_of_the_machine():
     capture = CAPTURES / "h200" / "training.json.gz"
     assert capture.stat().st_size < 150_000
     assert not re.search(rb'"/(?:home|root|tmp|work)/', gzip.decompress(capture.read_bytes()))
+
+
+def test_a_gap_without_a_number_says_how_many_have_one(workspace):
+    refused = CliRunner().invoke(app, ["report", "--gap", "999"])
+    assert isinstance(refused.exception, UsageError)
+    assert "longest gaps of this capture have numbers" in " ".join(str(refused.exception).split())
+    count = int(re.search(r"the (\d+) longest", str(refused.exception))[1])
+    shown = CliRunner().invoke(app, ["report", "--gap", str(count)])
+    assert shown.exit_code == 0

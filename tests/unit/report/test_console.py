@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.clock import PHASES
+from bottleneck_lab.report.comparison_words import format_ratio
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.summary import render_summary
@@ -135,3 +136,19 @@ def test_a_name_of_any_length_leaves_the_summary_readable(draw):
 
 def test_a_capture_without_any_event_is_drawn(draw):
     assert "Where the time went" in draw(render_summary, summarise(made_up_capture.empty()))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"), [(1.5, "1.50x"), (126_836.0, "–"), (0.0001, "–"), (0.02, "0.02x")]
+)
+def test_a_ratio_to_next_to_nothing_is_not_printed(ratio, shown):
+    before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
+    change = compare(before, after).changes[0]
+    assert format_ratio(replace(change, ratio=ratio)) == shown
+
+
+def test_a_part_without_which_nothing_would_be_faster_says_so(draw):
+    summary = summarise(made_up_capture.capture())
+    text = draw(render_summary, replace(summary, gains=dict.fromkeys(summary.gains, 1.0)))
+    assert "1.00x" not in text.split("Findings")[0]
+    assert "would not make the run faster" in " ".join(text.split())

@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck_lab.analysis.plateau import FILE, Plateau, Point, read_plateau, write_plateau
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
-from bottleneck_lab.measure.kinds.inference_server.plateau import point
+from bottleneck_lab.measure.kinds.inference_server.plateau import point, show_plateau
 from bottleneck_lab.report.page.html import render_html
 
 PLATEAU = Plateau(
@@ -56,3 +56,11 @@ def test_too_few_answers_have_no_p99(tmp_path):
     found = read_plateau(tmp_path)
     assert found is not None
     assert found.points[0].p99_s is None
+
+
+def test_rates_measured_beside_other_programs_are_marked():
+    points = [Point(8, 100.0, 0.01, 0.02, 7.5)]
+    quiet, busy = Plateau(16, points, other_cores=0.1), Plateau(16, points, other_cores=1.4)
+    assert show_plateau(busy).count("Other programs kept 1.4 cores busy meanwhile") == 1
+    assert "Other programs" not in show_plateau(quiet)
+    assert "1.4 cores busy" in render_html(title="Server", plateau=busy)

@@ -14,9 +14,14 @@ from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES
 from bottleneck_lab.analysis.counters.roofline import find_machine
 from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
+from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMPUTING
 from bottleneck_lab.analysis.what_if import Removal
 
+OUTGROWN_SHARE = 0.25
+"""Growth within the capture beyond this share of a device's peak: such a run ends before it is
+slow.
+"""
 COPY_SHARE = 0.05
 DOMINANT_SHARE = 0.40
 STEP_SPREAD = 0.25
@@ -233,6 +238,11 @@ def uneven_steps(seen: Evidence) -> list[Detection]:
     return [Detection(evidence, share)]
 
 
+def outgrows(use: MemoryUse) -> bool:
+    """Return True if the steps of a capture have added much of a device's peak."""
+    return use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
+
+
 def growing_memory(seen: Evidence) -> list[Detection]:
     """Detect devices whose memory grows from step to step. No figure: it ends a run, not slows
     it.
@@ -240,12 +250,13 @@ def growing_memory(seen: Evidence) -> list[Detection]:
     detections = []
     for use in seen.memory:
         growth = use.growth_bytes_per_step
-        # 64 KiB or 0.2% of the peak a step: less is bookkeeping.
-        if use.steps < 4 or growth <= max(0.002 * use.peak_bytes, 64 << 10):
+        # 64 KiB or 0.2% of the peak a step: less is bookkeeping, unless it adds up.
+        much = growth > max(0.002 * use.peak_bytes, 64 << 10)
+        if use.steps < 4 or not (much or outgrows(use)):
             continue
         where = "the host" if use.device < 0 else f"device {use.device}"
         evidence = (
-            f"Memory held on {where} grows by {growth / (1 << 20):.2f} MiB every step (peak"
+            f"Memory held on {where} grows by {growth / (1 << 20):.2g} MiB every step (peak"
             f" {use.peak_bytes / (1 << 20):.1f} MiB)."
         )
         growing = [row for row in use.holders if row.grows]

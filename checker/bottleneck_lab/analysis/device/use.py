@@ -117,6 +117,12 @@ class DeviceUse(msgspec.Struct, frozen=True):
         return 1 - self.exposed_communication_ns / self.communication_ns
 
 
+def numbered_gaps(devices: Sequence[DeviceUse]) -> list[tuple[DeviceUse, Gap]]:
+    """Return the largest gaps of all devices, longest first: the N-th is `lab report --gap N`."""
+    gaps = [(use, gap) for use in devices for gap in use.largest_gaps]
+    return sorted(gaps, key=lambda pair: (pair[1].start_ns - pair[1].end_ns, pair[1].start_ns))
+
+
 class DeviceRows(NamedTuple):
     """The columns of one device's rows that its time follows from: as in `DeviceTable`."""
 

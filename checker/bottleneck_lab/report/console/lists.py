@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.device.gaps import Gap
+from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -22,32 +23,37 @@ from bottleneck_lab.report.kernel_names import short_name
 TOP = 5
 
 
-def gap_order(gap: Gap) -> tuple[int, int]:
-    """Return the sort key of a gap: longest first."""
-    return gap.start_ns - gap.end_ns, gap.start_ns
-
-
-def print_gap(sheet: Sheet, summary: Summary, gap: Gap, number: int = 0) -> None:
-    """Print a gap's length and when it began; `number` is what `lab report --gap` takes."""
+def print_gap(sheet: Sheet, summary: Summary, use: DeviceUse, gap: Gap, number: int) -> None:
+    """Print a gap's length, when it began and, of several, on which device; `number` is what
+    `lab report --gap` takes.
+    """
     length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
     at = words.format_duration(gap.start_ns - summary.origin_ns)
     after = ""
     if gap.after:
         after = f", until {short_name(gap.after)}"
-    lead = ""
-    if number:
-        lead = f"{number} "
+    where = ""
+    if len(summary.devices) > 1:
+        where = f", {device_name(use, summary)}"
     sheet.path(
-        f"{lead}{length:>9} {sheet.fit(f'at {at}{after}', sheet.width - 15)}",
-        indent=3 - 2 * bool(number),
+        f"{number:>2} {length:>9} {sheet.fit(f'at {at}{where}{after}', sheet.width - 15)}",
+        indent=1,
     )
+
+
+def device_name(use: DeviceUse, summary: Summary) -> str:
+    """Return what tells a device from the others of a capture: its rank, where there are several."""
+    if len(summary.ranks) > 1:
+        return f"rank {use.rank}"
+    return "CPU" if use.is_cpu else f"device {use.device}"
 
 
 def print_launches(sheet: Sheet, summary: Summary) -> None:
     """Print how many kernels each device got, and how short they are."""
     for use in summary.launches[:TOP]:
         if summary.steps:
-            count = f"{use.kernels_per_step:,.0f} kernels per step"
+            each = f"{use.kernels_per_step:,.0f}"
+            count = f"{each} kernel{'s' * (each != '1')} per step"
         else:
             count = f"{use.kernels:,} kernels"
         if len(summary.ranks) > 1:

@@ -65,9 +65,10 @@ def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: in
             )
         )
         sheet.line(f"freed again: {freed}", indent=4, style="dim")
-    if len(holders) > top:
+    rest = len(holders) - top
+    if rest > 0:
         sheet.line(
-            f"and {len(holders) - top} more lines: `lab report FILE --html PAGE`",
+            f"and {rest} more line{'s' * (rest > 1)}: `lab report FILE --html PAGE`",
             indent=1,
             style="dim",
         )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from bottleneck_lab.analysis.device.use import STRIP
+from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
+from bottleneck_lab.analysis.findings import LEAST_GAIN
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -20,7 +21,7 @@ from bottleneck_lab.report.breakdown import (
 )
 from bottleneck_lab.report.console.lists import (
     TOP,
-    gap_order,
+    device_name,
     print_findings,
     print_gap,
     print_late_ranks,
@@ -62,16 +63,18 @@ def render_summary(summary: Summary, console: Console) -> None:
         for row in _inside(summary, lead):
             sheet.ranked(*row)
         if lead.cause:
-            gaps = [
-                gap
-                for use in summary.devices
-                for gap in use.largest_gaps
+            numbered = [
+                (number, use, gap)
+                for number, (use, gap) in enumerate(numbered_gaps(summary.devices), start=1)
                 if gap.cause == lead.cause
             ]
-            if gaps:
-                sheet.line("The longest of these gaps:", indent=2)
-            for gap in sorted(gaps, key=gap_order)[:3]:
-                print_gap(sheet, summary, gap)
+            if numbered:
+                sheet.line(
+                    "The longest of these gaps (`lab report --gap N` shows what every thread did):",
+                    indent=2,
+                )
+            for number, use, gap in numbered[:3]:
+                print_gap(sheet, summary, use, gap, number)
         if lead.cause == "launch":
             print_launches(sheet, summary)
         if lead.key == "communication":
@@ -145,13 +148,7 @@ def _print_strips(sheet: Sheet, summary: Summary) -> None:
         return
     sheet.heading("How busy over time")
     for use in shown:
-        if len(summary.ranks) > 1:
-            label = f"rank {use.rank}"
-        else:
-            label = f"device {use.device}"
-            if use.is_cpu:
-                label = "CPU"
-        sheet.path(f"{label:10} {sheet.strip(use.busy_strip, width)}", indent=2)
+        sheet.path(f"{device_name(use, summary):10} {sheet.strip(use.busy_strip, width)}", indent=2)
     marks = [" "] * width
     for step in summary.steps:
         at = (step.start_ns - summary.start_ns) * width // max(summary.wall_ns, 1)
@@ -189,13 +186,13 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         for name, ns in rows[:TOP]:
             sheet.ranked(name, ns / wall, words.format_duration(ns))
     print_launches(sheet, summary)
-    gaps = sorted((gap for use in summary.devices for gap in use.largest_gaps), key=gap_order)[:TOP]
+    gaps = numbered_gaps(summary.devices)
     if gaps:
         sheet.heading(
-            "The longest gaps: `lab report --gap 1` shows what every thread did in the first"
+            f"The longest gaps: `lab report --gap N`, 1 to {len(gaps)}, shows what every thread did"
         )
-    for number, gap in enumerate(gaps, start=1):
-        print_gap(sheet, summary, gap, number)
+    for number, (use, gap) in enumerate(gaps[:TOP], start=1):
+        print_gap(sheet, summary, use, gap, number)
 
 
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
@@ -211,9 +208,21 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
         whole = "the run"
         if working < wall:
             whole = "the part between the first and the last work"
-        sheet.line(
+        sentence = (
             f"Removing this alone, with the work unchanged, would make {whole} at most"
-            f" {gain:.2f}x as fast. A fix that also saves work can gain more.",
+            f" {gain:.2f}x as fast. A fix that also saves work can gain more."
+        )
+        if gain < LEAST_GAIN:
+            sentence = (
+                f"Removing this alone would not make {whole} faster: something else takes as long"
+                " beside it."
+            )
+        sheet.line(sentence, indent=3)
+    first = next(iter(summary.findings), None)
+    if gain is not None and first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
+        sheet.line(
+            f"The first finding below gains more ({words.describe_gain(first)}): what it costs is"
+            " spread over several of these parts, or holds up others.",
             indent=3,
         )
 

@@ -46,7 +46,7 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
         ),
         lead=(
             f"The server under load from {plateau.clients} concurrent clients, one maximum batch"
-            " size after another."
+            f" size after another. {plateau.doubt}".rstrip()
         ),
     )
 

@@ -4,8 +4,11 @@ or sandbox.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 from bottleneck_lab.analysis.plateau import Plateau, write_plateau
 from bottleneck_lab.errors import MachineError
@@ -43,6 +46,7 @@ from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
     row_of,
 )
 from bottleneck_lab.measure.kinds.input_pipeline.device_rows import add_rows
+from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.children import OnLine
 
 CHILD = "bottleneck_lab.measure.kinds.inference_server.child_profiled"
@@ -118,6 +122,16 @@ def _max_batch(bench: InferenceBench) -> int | None:
     return max_batch_of(workspace / bench.context.lab.spec.entry)
 
 
+def _family_cpu_s() -> float:
+    """Return CPU seconds of this process and of all below it, those that still run included."""
+    total = own_cpu_s()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            times = child.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
 def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: float) -> Plateau:
     """Measure the server's rate with one maximum batch size after another, each for `point_s`; then
     give it back the `shipped` one.
@@ -129,6 +143,7 @@ def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: 
         )
 
     points, clients = [], bench.context.settings.clients
+    meter = LoadMeter(_family_cpu_s)
     for size in SIZES:
         server.command("MAX_BATCH", size)
         closed(1, 0.1)  # Triton starts again with each size: wait until it answers
@@ -136,9 +151,10 @@ def _plateau(server: LocalServer, bench: InferenceBench, shipped: int, point_s: 
         level = closed(clients, point_s)
         images = [len(batch.means) for batch in server.batches[before:]]
         points.append(point(size, level, point_s, images))
+    other_cores = meter.cores()
     server.command("MAX_BATCH", shipped)
     closed(1, 0.1)
-    return Plateau(clients, points)
+    return Plateau(clients, points, other_cores)
 
 
 def profile(context: Context[InferenceServerSettings], trace: Path, on_line: OnLine) -> int:
