@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bottleneck_lab.capture.doctor import choose_device
+from bottleneck_lab.catalog import Device
 from bottleneck_lab.commands.screen import console, notes, progress
 from bottleneck_lab.commands.ui import (
     DeviceName,
@@ -23,7 +26,8 @@ from bottleneck_lab.course.captures import mismatch, readable
 from bottleneck_lab.course.checking import check_workspace
 from bottleneck_lab.course.compiling import compile_kernels
 from bottleneck_lab.course.diagnosing import require_diagnosis
-from bottleneck_lab.measure.quiet import wait_until_quiet
+from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.measure.quiet import busy_cores, busy_cores_allowed, wait_until_quiet
 from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
@@ -85,17 +89,14 @@ def command(
     if static:
         _show_kernels(workspace, as_json=json)
         return
-    if when_quiet is not None:
-        # An incomplete diagnosis is refused before the wait, not after it.
-        require_diagnosis(workspace, load_record(workspace))
-        with progress() as show:
-            wait_until_quiet(
-                60 * when_quiet,
-                lambda cores: show(_waiting_for(cores), 0.0),
-            )
+    # What would be refused is refused before a wait, not after it.
+    workspace.require_current()
+    require_diagnosis(workspace, load_record(workspace))
+    chosen = choose_device(workspace.lab, device or workspace.info.device)
+    _mind_others(workspace, chosen, when_quiet)
     checked = check_workspace(
         workspace,
-        device,
+        chosen,
         show_progress=progress,
         wait=not no_wait,
         on_wait=waiting,
@@ -120,6 +121,33 @@ def command(
         )
         tell_next(workspace, checked.attempts, checked.record)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
+
+
+def _mind_others(workspace: Workspace, device: Device, when_quiet: float | None) -> None:
+    """Wait up to `when_quiet` minutes for other programs, or say at once that they may spoil it.
+
+    A check whose times are modelled is not disturbed by them.
+    """
+    needed = kind_of(workspace.lab).cores(workspace.lab, device)
+    if not needed:
+        if when_quiet is not None:
+            note("This check's times are modelled, so it does not wait for other programs.")
+        return
+    allowed = busy_cores_allowed(needed)
+    if when_quiet is not None:
+        with progress() as show:
+            wait_until_quiet(
+                60 * when_quiet, lambda cores: show(_waiting_for(cores), 0.0), allowed=allowed
+            )
+        return
+    busy = busy_cores()
+    if busy > allowed:
+        cores = f"{needed} core{'s' * (needed != 1)}"
+        note(
+            f"Other programs keep {busy:.1f} of {os.cpu_count()} cores busy, and this check needs"
+            f" {cores} to itself: it may not be able to decide. Ctrl-C stops it; `lab check"
+            " --when-quiet 10` waits for them first."
+        )
 
 
 def _waiting_for(cores: float) -> str:

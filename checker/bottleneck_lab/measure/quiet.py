@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -14,16 +15,32 @@ QUIET_LOOKS = 3
 """Quiet samples needed in a row, since a build pauses for seconds."""
 
 
+def busy_cores_allowed(needed: int) -> float:
+    """Return how many cores other programs may keep busy beside a check that needs `needed`.
+
+    One core more than that stays free, since programs move from core to core.
+    """
+    return max(BUSY_CORES, (os.cpu_count() or 1) - needed - 1)
+
+
+def busy_cores(look_s: float = 0.5) -> float:
+    """Return how many cores other programs keep busy at this moment, after a look at them."""
+    meter = LoadMeter(own_cpu_s)
+    time.sleep(look_s)
+    return meter.cores()
+
+
 def wait_until_quiet(
     limit_s: float,
     tell: Callable[[float], None],
     *,
+    allowed: float = BUSY_CORES,
     busy_cores: Callable[[], float] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return once other programs have left the machine alone for some seconds. `tell` is called at
-    each sample with how many cores they keep busy.
+    each sample with how many cores they keep busy; up to `allowed` count as quiet.
 
     Raises MachineError after `limit_s` seconds. `busy_cores` is called at the end of each look and
     answers for it.
@@ -43,4 +60,4 @@ def wait_until_quiet(
         sleep(LOOK_S)
         cores = look()
         tell(cores)
-        quiet = quiet + 1 if cores <= BUSY_CORES else 0
+        quiet = quiet + 1 if cores <= allowed else 0

@@ -48,6 +48,8 @@ class Kind(Generic[S]):
     """One more that a lab with a `cuda` device must have; it takes no arguments."""
     answered_questions: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers the kind judges itself, against its own measurements."""
+    modelled_on: ClassVar[tuple[Device, ...]] = ()
+    """The devices on which all times are modelled: other programs do not disturb a check there."""
     records_itself: ClassVar[bool] = False
     """True if the learner's own code writes the capture: the shipped code may then write none, and
     a capture of the lab is compared with the solution's.
@@ -61,6 +63,12 @@ class Kind(Generic[S]):
             lab.path / "lab.toml",
             ("devices", device, "settings"),
         )
+
+    def cores(self, lab: Lab, device: Device) -> int:
+        """Return how many cores a check needs to itself; 0 where its times are modelled."""
+        if device in self.modelled_on:
+            return 0
+        return int(getattr(self.settings(lab, device), "threads", 1))
 
     def measure(self, context: Context[S]) -> Measured:
         """Do the whole measurement of `lab check`: `measure` in the kind's check.py.

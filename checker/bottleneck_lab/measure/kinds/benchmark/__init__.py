@@ -28,6 +28,7 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
     """
 
     name = "benchmark"
+    modelled_on: ClassVar[tuple[Device, ...]] = ("virtual",)
     settings_type = BenchmarkSettings
     judge_functions: ClassVar[JudgeFunctions] = {
         "trials": 2,

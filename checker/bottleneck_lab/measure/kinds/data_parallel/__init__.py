@@ -29,6 +29,7 @@ class DataParallelKind(Kind[Settings]):
     """A script of several ranks: modelled on `virtual`, timed on `cuda`."""
 
     name = "data_parallel"
+    modelled_on: ClassVar[tuple[Device, ...]] = ("virtual",)
     settings_type = Settings
     criteria: ClassVar[Criteria] = {
         "same-training": "correctness",

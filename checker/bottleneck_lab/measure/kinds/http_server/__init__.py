@@ -37,6 +37,10 @@ class HttpServerSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unkno
 class LoadedKind(Kind[S]):
     """The family of kinds whose workload is a server: it does nothing until it is under load."""
 
+    def cores(self, lab: Lab, device: Device) -> int:
+        """Return one more than the learner's code gets: the clients have their own."""
+        return super().cores(lab, device) + 1
+
     def under_load(self, context: Context[S], on_line: OnLine) -> int:
         """Run the server under load, its parts marked as NVTX ranges for as long as a capture
         lasts: `under_load` in the kind's run.py. Returns its exit status.

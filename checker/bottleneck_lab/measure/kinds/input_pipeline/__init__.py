@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from bottleneck_lab.catalog import Device
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
 from bottleneck_lab.measure.settings import WorkerSettings
@@ -65,6 +65,10 @@ class InputPipelineKind(Kind[InputPipelineSettings]):
     }
     cuda_judge_function = "training_step"
     run = Kind.run_by_kind
+
+    def cores(self, lab: Lab, device: Device) -> int:
+        """Return one more than the learner's code gets: the emulated device has its own."""
+        return super().cores(lab, device) + 1
 
     def run_note(self, device: Device) -> str:
         if device == "virtual":

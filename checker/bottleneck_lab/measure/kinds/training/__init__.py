@@ -52,6 +52,7 @@ class TrainingKind(Kind[TrainingSettings]):
     """A training script with `train(device, data, report)`, on `Data(seed)` of its recipe."""
 
     name = "training"
+    modelled_on: ClassVar[tuple[Device, ...]] = ("virtual",)
     settings_type = TrainingSettings
     criteria: ClassVar[Criteria] = {
         "right-reports": "correctness",
