@@ -8,6 +8,8 @@ import pytest
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.commands.solution import COMMENT
+from bottleneck_lab.course.answers import _MEANINGS as MEANINGS
+from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 LABS = list(load_labs().values())
 
@@ -45,3 +47,111 @@ def test_briefs_and_write_ups_name_nothing_that_a_learner_lacks(lab):
         assert not NOT_INSTALLED.search(text), (page, NOT_INSTALLED.search(text))
     spoken = [*(hint.text for hint in lab.spec.hints), *(each.ask for each in lab.spec.questions)]
     assert not NOT_INSTALLED.search(" ".join(spoken))
+
+
+ASKED = [
+    pytest.param(lab, question, id=f"{lab.slug}-{question.id}")
+    for lab in LABS
+    for question in lab.spec.questions
+    if question.type == "choice"
+]
+
+
+IN_WORDS = [
+    param
+    for param in ASKED
+    if not any(
+        choice in MEANINGS or f"`{choice}`" in param.values[1].measure
+        for choice in param.values[1].choices
+    )
+]
+"""Without those whose choices are usual names, with their meanings beside them."""
+
+
+@pytest.mark.parametrize(("lab", "question"), IN_WORDS)
+def test_no_choice_stands_out_by_its_length(lab, question):
+    lengths = [len(choice) for choice in question.choices]
+    assert max(lengths) <= 1.2 * min(lengths), dict(zip(question.choices, lengths, strict=True))
+
+
+def test_the_longest_choice_is_right_no_more_often_than_any_other():
+    right = [
+        (load_answers(lab.solution)[question.id], question.choices)
+        for lab, question in (param.values for param in IN_WORDS)
+    ]
+    longest = sum(answer == max(choices, key=len) for answer, choices in right)
+    assert longest <= sum(1 / len(choices) for _, choices in right) + 1
+
+
+def sized(slug: str) -> dict[str, str]:
+    """What the brief says of a lab's sizes, with figures from lab.toml, or from the recipe."""
+    lab = next(lab for lab in LABS if lab.slug == slug)
+    text = (lab.path / "recipe.py").read_text() if (lab.path / "recipe.py").exists() else ""
+    settings = {name: device.settings for name, device in lab.spec.devices.items()}
+    judges = {name: each.get("judge", {}) for name, each in settings.items()}
+    if slug == "stuttering-tagger":
+        small = re.search(r"LONGEST, WIDTH, LAYERS = (\d+), (\d+), ", text)
+        batches = re.search(r"BATCH, STEPS, LOG_EVERY = (\d+), (\d+), ", text)
+        large = re.search(r"LONGEST, WIDTH, BATCH, STEPS = (\d+), (\d+), (\d+), (\d+)", text)
+        assert small, batches
+        assert large
+        longest, width, batch, steps = large.groups()
+        return {
+            "cuda": f"{width} wide and trains {steps} batches of {batch} sequences of up to"
+            f" {longest} tokens",
+            "virtual": f"{small[2]} wide and trains {batches[2]} batches of {batches[1]} sequences"
+            f" of up to {small[1]} tokens",
+        }
+    if slug == "roofline":
+        low, high = judges["cpu"]["parameters"]
+        least, most = judges["cpu"]["pushed"]
+        return {
+            "cpu": f"{low:,} to {high:,} parameters, {least} to {most} gradients a call,"
+            f" {judges['cpu']['rounds']} times over",
+            "cuda": f"the same parameters and gradients, {judges['cuda']['rounds']} times over",
+        }
+    if slug == "timing-pitfalls":
+        return {
+            "virtual": f"on `virtual` on {judges['virtual']['quiet']} of each of two kinds",
+            "cpu": f"on `cpu` and `cuda` on {judges['cpu']['quiet']} of each",
+            "cuda": f"on `cpu` and `cuda` on {judges['cuda']['noisy']} of each",
+        }
+    if slug == "perf-gate":
+        first = judges["virtual"]
+        plays = f"plays {first['histories']} histories of {first['commits']} commits"
+        return {
+            "virtual": f"{plays}, and goes on until the count of clean jobs decides: up to about"
+            f" {first['most_clean']}",
+            "cpu": f"ends after about {judges['cpu']['most_clean']} clean jobs",
+            "cuda": f"ends after about {judges['cuda']['most_clean']} clean jobs",
+        }
+    share = {name: each["device_share"] for name, each in settings.items()}
+    what = {
+        "idle-gpu": "Batches have {batch} images on every device, and a step of the device lasts"
+        " {share} times as long",
+        "past-the-plateau": "up to {batch} in a batch. A batch takes the model {share} times as"
+        " long",
+    }[slug]
+    return {
+        name: what.format(batch=each["batch"], share=share[name]) for name, each in settings.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "stuttering-tagger",
+        "timing-pitfalls",
+        "perf-gate",
+        "idle-gpu",
+        "past-the-plateau",
+        "roofline",
+    ],
+)
+def test_a_brief_says_which_size_runs_where(slug):
+    lab = next(lab for lab in LABS if lab.slug == slug)
+    brief = " ".join((lab.path / "README.md").read_text().split())
+    stated = sized(slug)
+    assert {*stated} == {*lab.spec.devices}
+    for device, sentence in stated.items():
+        assert sentence in brief, (device, sentence)

@@ -1,0 +1,49 @@
+"""`lab check` beside other programs: what it says before it measures, and where it waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.commands import check
+from bottleneck_lab.workspace.start import start_workspace
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    """Function: what `lab check` notes of other programs, before it measures a lab; the machine
+    has two cores, of which others keep 1.3 busy.
+    """
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    said, waits = [], []
+    monkeypatch.setattr(check, "note", said.append)
+    monkeypatch.setattr(check, "busy_cores", lambda: 1.3)
+    monkeypatch.setattr(check.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(
+        check, "wait_until_quiet", lambda limit_s, _tell, **_: waits.append(limit_s)
+    )
+
+    def noted(slug, device, when_quiet=None):
+        workspace, _ = start_workspace(find_lab(slug), tmp_path / slug, device)
+        check._mind_others(workspace, device, when_quiet)
+        return " ".join(said), waits
+
+    return noted
+
+
+def test_what_may_be_refused_is_said_before_it_is_measured(notes):
+    said, _ = notes("roofline", "cpu")
+    assert "keep 1.3 of 2 cores busy, and this check needs 1 core to itself" in said
+    assert "`lab check --when-quiet 10`" in said
+
+
+def test_it_waits_on_request(notes):
+    assert notes("roofline", "cpu", when_quiet=2)[1] == [120]
+
+
+@pytest.mark.parametrize("slug", ["stuttering-tagger", "ddp-scaling", "perf-gate"])
+def test_a_modelled_lab_never_waits(notes, slug):
+    assert notes(slug, "virtual") == ("", [])
+    said, waits = notes(slug, "virtual", when_quiet=2)
+    assert "modelled" in said
+    assert waits == []
