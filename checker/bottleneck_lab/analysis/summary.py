@@ -32,6 +32,7 @@ from bottleneck_lab.analysis.quality import Quality, judge_quality
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, find_collective_waits
 from bottleneck_lab.analysis.ranks.matching import match_collectives
 from bottleneck_lab.analysis.ranks.stragglers import Straggler, find_stragglers
+from bottleneck_lab.analysis.steps.generation import GenerationUse, find_generation
 from bottleneck_lab.analysis.steps.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
 from bottleneck_lab.analysis.steps.window import Step, begun_inside, find_steps, find_window
@@ -98,6 +99,8 @@ class Summary(msgspec.Struct, frozen=True):
     """A data loader's worker processes, if the capture looked inside them."""
     serving: ServingUse | None = None
     """A server's batches, if the capture shows them."""
+    generation: GenerationUse | None = None
+    """What a token takes, if the program generates some."""
     startup: StartUp | None = None
     """What the program did before its first work, if that took long."""
     collective_waits: CollectiveWaits | None = None
@@ -219,6 +222,7 @@ def _summary(
         roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
         serving=serving,
+        generation=find_generation(timeline),
         startup=find_startup(timeline),
         collective_waits=waits,
         gains=_part_gains(evidence, quality),

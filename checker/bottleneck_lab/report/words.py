@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
+from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
 from bottleneck_lab.grading.criteria import format_figure, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
@@ -39,6 +40,11 @@ BLIND = (
     "This is the evidence. Causes, findings and the largest possible gain appear once you commit a"
     " diagnosis with `lab diagnose`. `lab hint` helps on the way."
 )
+
+SETS_THE_PACE = 0.8
+"""What fills this share (0–1) of a token's time sets its pace."""
+GROWN = 1.5
+"""Tokens that take so many times as long at the end as at the beginning grow with the length."""
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -86,6 +92,51 @@ def format_serving(use: ServingUse) -> str:
         f" takes {format_duration(use.batch_ns)} per batch, pauses {format_duration(use.gap_ns)}"
         f" between batches, and is idle {format_share(use.idle_share)} of the time"
     )
+
+
+def describe_tokens(use: GenerationUse) -> list[str]:
+    """State what a token takes on the host and on the device, as two lines at most."""
+    lines = [f"{use.tokens:,} tokens of {format_duration(use.token_ns)} each (median)"]
+    if use.on_cpu:
+        lines[0] += (
+            f": operators run for {format_duration(use.device_ns)} of it"
+            f" ({use.launches:,.0f} operators), the rest is Python between them."
+        )
+    else:
+        lines[0] += (
+            f": the device works for {format_duration(use.device_ns)} of it"
+            f" ({use.launches:,.0f} kernels), the host for {format_duration(use.host_ns)}, besides"
+            f" waiting for {format_duration(use.wait_ns)}."
+        )
+    if use.growth > GROWN:
+        lines.append(
+            f"The last quarter of the tokens takes {use.growth:.1f}x as long as the first."
+        )
+    return lines
+
+
+def advise_tokens(use: GenerationUse) -> str:
+    """State what sets the pace of a token, and what would make it faster."""
+    advice = ""
+    if use.device_ns >= SETS_THE_PACE * use.token_ns and not use.on_cpu:
+        advice = (
+            "The device sets the pace: it reads all weights for each token. Generate several"
+            " sequences at once, use smaller types, or draft with a smaller model."
+        )
+    elif use.host_ns > use.device_ns and not use.on_cpu:
+        advice = (
+            "The host sets the pace: it takes longer to launch a token's work than the device to"
+            " do it. Launch less for each: CUDA Graphs or torch.compile(mode='reduce-overhead')"
+            " with a cache of fixed size, or several sequences at once."
+        )
+    elif not use.on_cpu:
+        advice = (
+            "Host and device take turns: each waits while the other works. Keep the token on the"
+            " device and look at it a few tokens later."
+        )
+    if use.growth > GROWN:
+        advice += " The work grows with the length: keep keys and values of earlier tokens (cache)."
+    return advice.strip()
 
 
 def format_flops(rate: float) -> str:

@@ -138,6 +138,19 @@ def print_serving(sheet: Sheet, summary: Summary) -> None:
         )
 
 
+def print_generation(sheet: Sheet, summary: Summary) -> None:
+    """Print what a generated token takes on host and device, and what sets its pace."""
+    use = summary.generation
+    if use is None:
+        return
+    sheet.heading("Why a token takes its time")
+    for line in words.describe_tokens(use):
+        sheet.line(line, indent=1)
+    advice = words.advise_tokens(use)
+    if advice and not summary.blind:
+        sheet.line(advice, indent=1, lead=sheet.safe("→ "))
+
+
 def print_operators(sheet: Sheet, summary: Summary) -> None:
     """Print operators by self time, costliest first."""
     rows, on_device = costly_operators(summary)

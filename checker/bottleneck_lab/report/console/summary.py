@@ -23,6 +23,7 @@ from bottleneck_lab.report.console.lists import (
     TOP,
     device_name,
     print_findings,
+    print_generation,
     print_gap,
     print_late_ranks,
     print_launches,
@@ -82,6 +83,7 @@ def render_summary(summary: Summary, console: Console) -> None:
     print_memory(sheet, summary)
     print_workers(sheet, summary)
     print_serving(sheet, summary)
+    print_generation(sheet, summary)
     print_operators(sheet, summary)
     print_roofline(sheet, summary)
     print_lines(sheet, summary)

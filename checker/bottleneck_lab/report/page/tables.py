@@ -65,6 +65,30 @@ def serving_table(summary: Summary) -> Markup | None:
     return _table(head, cells, f"Batches served: {words.format_serving(use)}", numeric=(1, 2))
 
 
+def generation_table(summary: Summary) -> Markup | None:
+    """Render what a generated token takes on host and device, and what sets its pace."""
+    use = summary.generation
+    if use is None:
+        return None
+    parts = {
+        "the device works": use.device_ns,
+        "the host works": use.host_ns,
+        "the host waits for the device": use.wait_ns,
+    }
+    if use.on_cpu:
+        parts = {"operators run": use.device_ns, "Python": use.token_ns - use.device_ns}
+    cells = [
+        [name, words.format_duration(ns), words.format_share_column(ns / max(use.token_ns, 1))]
+        for name, ns in parts.items()
+    ]
+    head = ["in the time of a token", "per token", "share"]
+    listed = _table(head, cells, "Why a token takes its time", numeric=(1, 2))
+    sentences = words.describe_tokens(use)
+    if not summary.blind:
+        sentences.append(words.advise_tokens(use))
+    return join([listed or "", tag("p", " ".join(sentences), class_="soft")])
+
+
 def operators_table(summary: Summary) -> Markup | None:
     """Render operators by self time, costliest first."""
     rows, on_device = costly_operators(summary)
@@ -335,6 +359,7 @@ def _table(
 WIDE: tuple[Callable[[Summary], Markup | None], ...] = (
     workers_table,
     serving_table,
+    generation_table,
     kernels_table,
     operators_table,
     roofline_table,

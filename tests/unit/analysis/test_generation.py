@@ -1,0 +1,53 @@
+"""Why a token is slow: host and device per token, from loops whose answer is known."""
+
+import json
+
+import pytest
+
+from bottleneck_lab import load, summarise
+from bottleneck_lab.report.words import advise_tokens, describe_tokens
+
+
+def generated(make, tmp_path, *, kernels, kernel_us, host_us, tokens=40, growth=0.0, mark=""):
+    """A loop that launches `kernels` a token, picks one and reads it; growing by `growth` each."""
+    run = make.Program(jitter=0.0)
+    for number in range(tokens):
+        begin = run.host
+        for _ in range(kernels):
+            run.operator("aten::mm", "gemv_kernel", kernel_us * (1 + growth * number), host_us)
+        run.operator("aten::argmax", "reduce_kernel", 2.0, host_us)
+        run.wait()
+        if mark:
+            run.range(f"{mark} {number}", begin)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    return summarise(load(tmp_path / "x.json")).generation
+
+
+@pytest.mark.parametrize("mark", ["", "token", "decode"])
+def test_a_slow_host_sets_the_pace(make, tmp_path, mark):
+    use = generated(make, tmp_path, kernels=50, kernel_us=5.0, host_us=30.0, mark=mark)
+    assert use.tokens in (38, 39, 40)
+    assert use.token_ns == pytest.approx(51 * 35_000, rel=0.05)
+    assert use.device_ns == pytest.approx(252_000, rel=0.05)
+    assert use.host_ns > 0.95 * use.token_ns
+    assert use.launches == 51
+    assert use.growth == pytest.approx(1.0, abs=0.1)
+    assert "The host sets the pace" in advise_tokens(use)
+
+
+def test_a_busy_device_sets_the_pace(make, tmp_path):
+    use = generated(make, tmp_path, kernels=50, kernel_us=60.0, host_us=12.0)
+    assert use.device_ns > 0.95 * use.token_ns
+    assert use.wait_ns > 0.5 * use.token_ns
+    assert "The device sets the pace" in advise_tokens(use)
+
+
+def test_tokens_that_take_longer_each_are_told_of_a_cache(make, tmp_path):
+    use = generated(make, tmp_path, kernels=20, kernel_us=60.0, host_us=12.0, growth=0.1)
+    assert use.growth > 2
+    assert "takes" in describe_tokens(use)[1]
+    assert "cache" in advise_tokens(use)
+
+
+def test_training_generates_no_tokens(summary_of):
+    assert summary_of("healthy").generation is None
