@@ -100,7 +100,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Operators on the CPU hold up the device",
         "host-bound",
         "Make these tensors on the device (device=...), or prepare them ahead of time in the"
-        " loader's workers.",
+        " loader's workers; what only makes views takes the host's time too: do it once, not in"
+        " every step.",
         "idle for `host` ≥ 10%",
         idle.idle_for("host"),
     ),

@@ -68,6 +68,8 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
                 seen.line_of(cause) or f" Of the program's own lines, {longest.line} takes longest."
             )
             advice = known_lines
+        else:
+            evidence += seen.line_of(cause)
         evidence += _in_other_ranks(seen, cause)
         return [Detection(evidence, share, advice=advice, removal=Removal(causes=(cause,)))]
 

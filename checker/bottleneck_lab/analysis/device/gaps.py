@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, Cause, Sureness
-from bottleneck_lab.analysis.host.lines import lines_during
+from bottleneck_lab.analysis.host.lines import lines_during, operator_during
 from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, PYTHON_NS, HostView
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline
@@ -39,7 +39,7 @@ PATTERNS = {cause.id: cause.patterns for cause in IDLE_CAUSES if cause.patterns}
 class GapCause(msgspec.Struct, frozen=True):
     """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one
     sentence; `sure` says what the cause rests on; `line` is the user's own code that ran for most
-    of it, empty where no lines were recorded.
+    of it, or the operator in work on the host; empty where neither was recorded.
     """
 
     cause: Cause
@@ -101,7 +101,11 @@ def explain_gaps(
             f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in {count}"
             f" gap{'s' * (count != 1)}, in which {sentence}."
         )
-        line = lines_during(timeline, part, rank) if share >= LEAST_LINE_SHARE else ""
+        line = ""
+        if share >= LEAST_LINE_SHARE:
+            line = lines_during(timeline, part, rank)
+            if not line and cause == "host":
+                line = operator_during(timeline, part, rank)
         causes.append(
             GapCause(cause, part.total, share, count, evidence, how_sure(cause, host), line)
         )

@@ -148,6 +148,22 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     return f"{file}({text}): {function}"
 
 
+def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
+    """Return the operator that ran for most of these stretches, of those that no other encloses;
+    empty where none ran for long.
+    """
+    operators = take(timeline.operators, timeline.operators.rank == rank)
+    operators = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
+    ran = iv.covered_before(stretches, operators.end) - iv.covered_before(
+        stretches, operators.start
+    )
+    sums = np.bincount(operators.name, weights=ran, minlength=1)
+    most = int(sums.argmax())
+    if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:
+        return ""
+    return timeline.strings[most]
+
+
 def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
     """Return the tracks that hold the lines that ran, each with the thread that it is of."""
     threads = enumerate(timeline.threads)
