@@ -76,7 +76,7 @@ gpu: ## Run everything that needs a CUDA device, step by step; ARGS="--budget-s 
 gpu-bundle: $(STAMP) ## Pack all that `make gpu` needs into one archive; PYTHON=3.12 names the GPU machine's Python.
 	$(BIN)/python scripts/gpu_bundle.py $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON))
 
-fresh: ## Run the README's commands in bare Debian roots, as root with mmdebstrap; RELEASES=bookworm, TESTS=1 as you like.
+fresh: ## Run the README's commands in bare Debian roots, as root with mmdebstrap; RELEASES=bookworm, TESTS=1, CONTAINER=1 as you like.
 	scripts/fresh.sh
 
 floors: ## Try the oldest versions that pyproject.toml allows, in an environment of their own; ARGS=--newest the newest.

@@ -31,6 +31,8 @@ ANSWERS = {
     "own-code.md": 4.0,
 }
 """Pages that a search shows before others that have the same words."""
+_NAMED_AS_FILE = re.compile(r"\[[\w/-]+\.md\]\(([\w./-]+\.md)((?:#[\w-]+)?)\)")
+"""Links whose text is a file's name, which is right in the repository; the site has titles."""
 _PLACE = re.compile(r"<!-- built: (\w+)(?:, (.+?))? -->")
 
 
@@ -52,7 +54,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     def build(place: re.Match[str]) -> str:
         return _BUILT[place[1]](*(place[2].split(", ") if place[2] else []))
 
-    return _PLACE.sub(build, markdown)
+    def name(link: re.Match[str]) -> str:
+        target = Path(page.file.abs_src_path).parent / link[1]
+        title = target.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"[{title}]({link[1]}{link[2]})"
+
+    return _NAMED_AS_FILE.sub(name, _PLACE.sub(build, markdown))
 
 
 def on_post_build(config: Any, **_: Any) -> None:
@@ -106,17 +113,18 @@ def _listed(help_text: str) -> list[str]:
 
 
 def _labs() -> str:
-    """The course as a table."""
-    rows = ["| lab | stage | symptom | time | devices |", "| --- | --- | --- | --- | --- |"]
+    """The course, a table a stage: two columns, which a phone has room for."""
+    parts = []
     course = tomllib.loads((ROOT / "labs" / "course.toml").read_text(encoding="utf-8"))
     for stage in course["stages"]:
+        parts += [f"### {stage['name'].capitalize()}", f"By the end you can {stage['able']}."]
+        rows = ["| lab | symptom |", "| --- | --- |"]
         for slug in stage["labs"]:
             lab = tomllib.loads((ROOT / "labs" / slug / "lab.toml").read_text(encoding="utf-8"))
-            rows.append(
-                f"| `{lab.get('name', slug)}` | {stage['name']} | {lab['symptom']} |"
-                f" {lab['minutes']} min | {', '.join(lab['devices'])} |"
-            )
-    return "\n".join(rows)
+            facts = f"{lab['minutes']} min; {', '.join(lab['devices'])}"
+            rows.append(f"| `{lab.get('name', slug)}`<br>{facts} | {lab['symptom']} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts)
 
 
 def _judges() -> str:

@@ -4,6 +4,7 @@ other.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from trove_classifiers import classifiers
 
 from bottleneck_lab.needs import DALI_BUILDS
@@ -114,16 +116,41 @@ def test_the_install_page_names_every_extra():
         assert f"| `{extra}` |" in page
 
 
-def test_the_containers_bring_the_sandbox_and_no_root():
-    stages = (ROOT / "Dockerfile").read_text().split("\nFROM ")[1:]
-    assert len(stages) == 3
-    base, *targets = stages
-    for stage in targets:
-        assert "bubblewrap" in (base if stage.startswith("base ") else stage)
-        assert re.search(r"^USER learner$", stage, re.MULTILINE)
-    for line in re.findall(r"apt-get install[^&]*", (ROOT / "Dockerfile").read_text()):
-        assert "--no-install-recommends" in line
+def test_fresh_can_carry_out_every_step_of_the_image():
+    """scripts/fresh.sh turns these instructions, and no others, into a shell script."""
+    text = (ROOT / "Dockerfile").read_text()
+    instructions = re.findall(r"^([A-Z]+) (.*)$", text, re.MULTILINE)
+    assert {name for name, _ in instructions} <= {
+        "FROM",
+        "ENV",
+        "RUN",
+        "COPY",
+        "USER",
+        "WORKDIR",
+        "CMD",
+    }
+    assert all(rest == "<<STEP" for name, rest in instructions if name == "RUN")
+    assert [name for name, _ in instructions][-3:] == ["USER", "WORKDIR", "CMD"]
+    assert re.search(r"^FROM debian:[a-z]+-slim AS base$", text, re.MULTILINE)
+    assert re.search(r"^FROM base AS lab$", text, re.MULTILINE)
+
+
+def test_the_container_brings_the_sandbox_and_no_root():
+    text = (ROOT / "Dockerfile").read_text()
+    (packages,) = re.findall(r"apt-get install -y --no-install-recommends (.*)", text)
+    assert {"bubblewrap", "g++"} <= set(packages.split())
+    assert re.search(r"^USER learner$", text, re.MULTILINE)
+    # A login shell would set another PATH, without the lab.
+    assert text.endswith('CMD ["bash"]\n')
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert container["build"]["target"] in re.findall(
-        r" AS (\w+)", (ROOT / "Dockerfile").read_text()
-    )
+    assert container["build"]["target"] == "base"
+    assert container["remoteUser"] == "learner"
+
+
+def test_the_toolkits_release_is_one_that_pytorch_pins():
+    """With a newer one, pip falls back to the last PyTorch that pins no toolkit."""
+    pinned = importlib.metadata.requires("torch")
+    (nvcc,) = PROJECT["optional-dependencies"]["nvcc"]
+    for requirement in pinned or []:
+        if match := re.match(r"cuda-toolkit\[.*\]==([\d.]+)", requirement):
+            assert Requirement(nvcc).specifier.contains(match[1])

@@ -189,7 +189,7 @@ def test_gzip_is_read_and_told_by_content(tmp_path):
         b'{"deep": {"traceEvents": [{}]}}',
         json.dumps(trace()).encode()[:-40],
         json.dumps(trace()).encode()[:300],
-        gzip.compress(json.dumps(trace()).encode())[:-30],
+        gzip.compress(json.dumps(trace()).encode(), mtime=0)[:-30],
         b"\x1f\x8b\x08garbage",
         b"[" * 100_000,
         b'{"traceEvents": [' + b'{"a":' * 50_000,
