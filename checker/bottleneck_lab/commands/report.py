@@ -448,7 +448,7 @@ def full_report(subject: Subject) -> Report:
     if workspace and not subject.blind:
         diagnosis = _answers(workspace, (subject.folder, analysis))
     return Report(
-        title=workspace.lab.spec.title if workspace else subject.traces[0].name,
+        title=workspace.lab.spec.title if workspace else (subject.folder or subject.traces[0]).name,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),
         attempts=attempts,
         diagnosis=diagnosis,

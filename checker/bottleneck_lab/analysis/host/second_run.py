@@ -8,6 +8,7 @@ between two of them time is stretched evenly.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,6 +30,11 @@ from bottleneck_lab.trace.timeline import (
 FRAMES_OF = "frames"
 SECOND_RUN = "a second run"
 """The fact, and its value, of a timeline whose frames cost its times nothing."""
+
+WHOLE_SHARE = 0.9
+_LAUNCHER = re.compile(
+    r"bottleneck_lab/capture/script\.py\(|^<frozen runpy>|^<built-in function exec>"
+)
 
 # Runs that share fewer of their operators (0-1) than this did not do the same.
 COMMON_SHARE = 0.5
@@ -67,6 +73,11 @@ def place_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
         [strings.setdefault(text, len(strings)) for text in framed.strings], dtype=np.int32
     )
     threads, tables, ratios = list(timeline.threads), [], []
+    # Frames that start the program are not its own.
+    ours = np.array([bool(_LAUNCHER.search(text)) for text in framed.strings], dtype=bool)
+    length = framed.extent[1] - framed.extent[0]
+    whole = framed.python.end - framed.python.start > WHOLE_SHARE * length
+    launcher = ours[framed.python.name] & whole
     for thread in np.flatnonzero(np.bincount(framed.python.thread)).tolist():
         source = framed.threads[thread]
         of_lines = source.tid.startswith(LINES_OF)
@@ -82,7 +93,7 @@ def place_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
         if of_lines:
             target = len(threads)
             threads.append(Thread(own.rank, own.pid, f"{LINES_OF}{own.tid}", source.name))
-        rows = take(framed.python, framed.python.thread == thread)
+        rows = take(framed.python, (framed.python.thread == thread) & ~launcher)
         first, last = timeline.extent
         start, end = (np.clip(clock.moved(each), first, last) for each in (rows.start, rows.end))
         moved = HostTable(
@@ -97,8 +108,8 @@ def place_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
     if not tables:
         return None
     note = (
-        "Lines and frames of Python are from a second run, which took"
-        f" {max(ratios):.1f}x as long with them; all times are of the first, without"
+        "Lines and frames of Python are from a second run, which recording them made"
+        f" {max(ratios):.1f}x as long; all times are from the first run, without frames"
     )
     return replace(
         timeline,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.use import DeviceTime
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -93,15 +92,14 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
 def _figures(summary: Summary) -> Markup:
     wall = sum(use.wall_ns for use in summary.devices) or 1
     busy = sum(use.busy_ns for use in summary.devices) / wall
-    worst = next((part for part in wall_parts(summary.devices) if part.cause), None)
+    parts = [] if summary.blind else wall_parts(summary.devices)
+    worst = next((part for part in parts if part.key != "compute"), None)
     idle = sum(use.idle_ns for use in summary.devices) / wall
     shown = [
         (words.format_share(busy), "device busy" if not summary.cpu_only else "operators running")
     ]
     if worst:
-        shown.append(
-            (words.format_share(worst.share), f"largest idle part: {CAUSE_OF[worst.cause].label}")
-        )
+        shown.append((words.format_share(worst.share), f"largest part that is lost: {worst.label}"))
     elif summary.blind:
         shown.append(
             (
