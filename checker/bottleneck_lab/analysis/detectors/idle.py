@@ -32,7 +32,7 @@ LOAD_AHEAD = (
 )
 MORE_AHEAD = (
     "The worker processes cannot keep up: make each sample cheaper (decode at reduced size, cheaper"
-    " transforms, pre-processed data), give them more cores and their number, or load further ahead"
+    " transforms, pre-processed data), start more of them while cores are free, load further ahead"
     " (prefetch_factor)"
 )
 PREPARE_AHEAD = (

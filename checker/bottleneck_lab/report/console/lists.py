@@ -118,7 +118,8 @@ def print_workers(sheet: Sheet, summary: Summary) -> None:
         took = f"{made}, busy {words.format_share(use.busy_share)} of the time"
         if not number:
             sheet.heading("Inside the loader's worker processes")
-        sheet.line(f"{use.worker}: {took}", indent=1)
+        whose = f"rank {use.rank}, " if len(summary.ranks) > 1 else ""
+        sheet.line(f"{whose}{use.worker}: {took}", indent=1)
     for row in summary.workers[0].lines[: TOP + 3] if summary.workers else ():
         sheet.ranked(row.line, row.share, words.format_duration(row.time_ns))
 
@@ -143,7 +144,8 @@ def print_generation(sheet: Sheet, summary: Summary) -> None:
     use = summary.generation
     if use is None:
         return
-    sheet.heading("Why a token takes its time")
+    whose = f" on rank {use.rank}" if len(summary.ranks) > 1 else ""
+    sheet.heading(f"Why a token takes its time{whose}")
     for line in words.describe_tokens(use):
         sheet.line(line, indent=1)
     advice = words.advise_tokens(use)
