@@ -1,5 +1,5 @@
-"""What is trained and on what: an ensemble of small regressors, one set of weights a member. Not to
-be edited.
+"""The model and its data: an ensemble of small regressors, one set of weights a member. Not to be
+edited.
 """
 
 import torch

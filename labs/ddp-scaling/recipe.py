@@ -1,4 +1,4 @@
-"""What is trained, on what, and for how long. Not part of the task: `train.py` is.
+"""The model, its data, and how long it is trained. Not part of the task: `train.py` is.
 
 torchrun --nproc-per-node 4 train.py
 """
@@ -88,7 +88,7 @@ def make_optimizer(model):
 
 
 def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
-    """Yields, for every step, the list of its (images, labels) micro-batches for this rank."""
+    """Yield, for every step, the list of its (images, labels) micro-batches for this rank."""
     generator = torch.Generator().manual_seed(1000 + rank)
     pixels = torch.randn(images, 3, size, size, generator=generator).to(device)
     for _ in range(steps):
@@ -99,7 +99,7 @@ def make_batches(rank, device, steps=STEPS, images=IMAGES, size=SIZE):
 
 
 def main(wrap, train):
-    """Runs a training script under torchrun, or alone as one rank: on GPUs with NCCL, else on the
+    """Run a training script under torchrun, or alone as one rank: on GPUs with NCCL, else on the
     CPU with gloo and stamp-sized pictures.
     """
     cuda = torch.cuda.is_available()

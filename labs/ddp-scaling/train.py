@@ -1,4 +1,4 @@
-"""Trains the classifier on every GPU of the job.
+"""Train the classifier on every GPU of the job.
 
 torchrun --nproc-per-node 4 train.py
 """
@@ -15,7 +15,7 @@ def wrap(model):
 
 
 def log(step, loss, device):
-    """Prints the loss of this step, averaged over the ranks."""
+    """Print the loss of this step, averaged over the ranks."""
     total = torch.tensor(loss, device=device)
     dist.all_reduce(total)
     if dist.get_rank() == 0:

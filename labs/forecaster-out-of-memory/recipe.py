@@ -1,4 +1,4 @@
-"""What is trained and on what: a recurrent forecaster of sensor readings. Not to be edited."""
+"""The model and its data: a recurrent forecaster of sensor readings. Not to be edited."""
 
 import torch
 from torch import nn

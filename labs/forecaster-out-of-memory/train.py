@@ -19,7 +19,7 @@ class State:
 
 
 def forecast(cell, readings):
-    """What the next readings will be: (batch, TICKS, SENSORS) to the same."""
+    """Predict the next readings: (batch, TICKS, SENSORS) to the same."""
     first = State(torch.zeros(len(readings), WIDTH, device=readings.device))
     state = first
     for tick in range(TICKS):

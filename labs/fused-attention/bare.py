@@ -41,10 +41,10 @@ class Driver:
 
     def capability(self) -> tuple[int, int]:
         """Major and minor compute capability."""
-        found = [ctypes.c_int(), ctypes.c_int()]
-        for number, attribute in zip(found, COMPUTE_CAPABILITY):
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        for number, attribute in zip((major, minor), COMPUTE_CAPABILITY):
             self.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, self.device)
-        return found[0].value, found[1].value
+        return major.value, minor.value
 
     def put(self, array: np.ndarray) -> ctypes.c_uint64:
         """The array in memory of exactly its size."""
@@ -84,13 +84,13 @@ def with_driver(driver: Driver, forward) -> Launch:
 
     def launch(inputs: list, shape: tuple, causal: int, bf16: int) -> np.ndarray:
         out = np.full(shape, 0x7FFF, np.uint16)
-        places = [driver.put(array) for array in (*inputs, out)]
+        pointers = [driver.put(array) for array in (*inputs, out)]
         attention.launch_cuda(
-            forward, *(place.value for place in places), shape, causal, bf16, None
+            forward, *(pointer.value for pointer in pointers), shape, causal, bf16, None
         )
-        driver.get(out, places[3])
-        for place in places:
-            driver.free(place)
+        driver.get(out, pointers[3])
+        for pointer in pointers:
+            driver.free(pointer)
         return out
 
     return launch

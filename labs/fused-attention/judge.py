@@ -1,4 +1,4 @@
-"""What is asked of an attention kernel and what is right. Trusted: runs in the verifier, never in a
+"""Ask an attention kernel, and judge what it answers. Trusted: runs in the verifier, never in a
 workspace.
 
 The truth is softmax(q kᵀ / sqrt(dim)) v in float64. An answer may be as wrong as PyTorch's own,
@@ -460,8 +460,8 @@ def floor_of(shape: Shape) -> float:
 
 
 def _scale(shape: Shape, reference: Array, largest: float) -> Array:
-    """What an error is relative to, of heads x seq x 1: the largest |v|, or in half precision the
-    largest of each row of the answer.
+    """Return what an error is relative to, of heads x seq x 1: the largest |v|, or in half
+    precision the largest of each row of the answer.
 
     Half precision is so coarse that, relative to |v|, a mean over many keys could be anything.
     """
@@ -501,14 +501,14 @@ def _too_far(case: str, difference: Array, allowed: Array) -> str | None:
 
 
 def _differs(case: str, inputs: list[Any], got: Array) -> str | None:
-    """Whether a call that is asked twice was answered differently the second time."""
+    """Return True if a call that is asked twice was answered differently the second time."""
     if not case.endswith("asked twice"):
         return None
-    asked = hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in inputs)).digest()
+    question = hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in inputs)).digest()
     digest = hashlib.sha256(got.tobytes()).digest()
-    first = _answers.pop(asked, None)
+    first = _answers.pop(question, None)
     if first is None:
-        _answers[asked] = digest
+        _answers[question] = digest
     elif first != digest:
         return (
             "The same inputs gave two different answers: a race, or something left over from"

@@ -1,4 +1,4 @@
-"""What the kernel is compared with: PyTorch's scaled_dot_product_attention, its fused backend
+"""The kernel's reference: PyTorch's scaled_dot_product_attention, its fused backend
 pinned.
 """
 

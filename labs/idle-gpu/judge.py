@@ -1,4 +1,4 @@
-"""What is right for this lab: the pixels and the class of any sample, and the shipped loader's
+"""Judge this lab: the pixels and the class of any sample, and the shipped loader's
 work, for calibration.
 """
 

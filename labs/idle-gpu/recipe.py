@@ -1,4 +1,4 @@
-"""What is trained, on which samples, and how a script talks to the device. The same for everyone: a
+"""The model, its samples, and how a script talks to the device. The same for everyone: a
 check uses its own copy.
 """
 
@@ -31,8 +31,8 @@ class Sample(NamedTuple):
 
 
 class Augmentation(NamedTuple):
-    """What is drawn for one sample. `x` and `y` (0-1) place the crop; the three factors are applied
-    in this order, after the flip.
+    """The random choices for one sample. `x` and `y` (0-1) place the crop; the three factors are
+    applied in this order, after the flip.
     """
 
     x: float
@@ -44,7 +44,7 @@ class Augmentation(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What to train next: the samples `order`, each once and in this order."""
+    """An epoch to train: the samples `order`, each once and in this order."""
 
     number: int
     seed: int
@@ -100,7 +100,7 @@ class EpochSampler(Sampler[Sample]):
 
 
 def batches(loader: Iterable[Any]) -> Iterator[Any]:
-    """What `loader` yields; the time spent waiting for it is the range `data` in a profile."""
+    """Yield what `loader` yields; waiting for it is the range `data` in a profile."""
     with record_function("data"):
         iterator = iter(loader)
     while True:

@@ -1,4 +1,4 @@
-"""What is right for this lab: the pixels that the model must get. For calibration also the shipped
+"""Judge this lab: the pixels that the model must get. For calibration also the shipped
 server's work, and the model itself on a GPU.
 """
 

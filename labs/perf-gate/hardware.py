@@ -53,7 +53,7 @@ def job_class(emulator: Any) -> type:
 
         @property
         def disturbed(self) -> str:
-            """What kept too many runs from taking the time they should; empty if nothing did."""
+            """The cause why too many runs took longer than they should; empty if few did."""
             if not self._reports:
                 return ""
             return disturbance(np.concatenate(self._reports), STEADY, SHARE)

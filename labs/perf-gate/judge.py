@@ -1,4 +1,4 @@
-"""What is right in this lab: hidden histories of commits whose every change is known, and what a
+"""Judge this lab: hidden histories of commits whose every change is known, and what a
 gate must say about each.
 """
 
@@ -102,7 +102,7 @@ class Trial:
 
     @property
     def late(self) -> bool:
-        """Whether the gate has exceeded the job's time."""
+        """True if the gate has exceeded the job's time."""
         return bool(self.job.used_s > self.job.budget_s)
 
     @property
@@ -112,7 +112,7 @@ class Trial:
 
     @property
     def alarm(self) -> bool:
-        """Whether the gate named a benchmark that is not slower."""
+        """True if the gate named a benchmark that is not slower."""
         return bool(self.answer - self.slower)
 
 
@@ -190,14 +190,14 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
 
 
 def practice_line(trial: Trial) -> str:
-    """What `lab run` prints for a practice trial."""
-    said = ", ".join(sorted(trial.answer)) or "passes"
-    said = "all six" if len(trial.answer) == len(emulator().BENCHMARKS) else said
+    """Return the line that `lab run` prints for a practice trial."""
+    named = ", ".join(sorted(trial.answer)) or "passes"
+    named = "all six" if len(trial.answer) == len(emulator().BENCHMARKS) else named
     true = ", ".join(sorted(trial.slower)) or "-"
     marks = ["caught"] if trial.slower and not trial.missed else ["MISSED"] if trial.missed else []
     marks += ["false alarm"] if trial.alarm else []
     return (
-        f"{trial.name:10} {trial.job.used_s:4.0f} s   gate: {said:32} truly slower: {true:12}"
+        f"{trial.name:10} {trial.job.used_s:4.0f} s   gate: {named:32} truly slower: {true:12}"
         f" {', '.join(marks)}".rstrip()
     )
 
@@ -213,8 +213,8 @@ def false_alarms(done: list[Trial]) -> int:
 
 
 def too_many(done: list[Trial], settings: dict[str, Any]) -> bool:
-    """Whether a gate that keeps to the allowed share would almost never raise this many false
-    alarms.
+    """Return True if a gate that keeps to the allowed share would almost never raise this many
+    false alarms.
     """
     n, k, share = len(clean(done)), false_alarms(done), settings["alarms"]
     fewer = sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(min(k, n + 1)))
@@ -232,14 +232,14 @@ def judge(
     used_s = max((trial.job.used_s for trial in done), default=0.0)
     problem = next((trial.problem for trial in done if trial.problem), None)
     too_long = late and f"{late.name} took {used_s:.0f} s."
-    found = {
+    judged = {
         "baseline": (problem, len(done), None),
         "caught": _caught(done),
         "false-alarms": _alarms(done, settings),
         "budget": (too_long, len(done), used_s),
     }
     # Where the trials ended early, there are too few jobs for the other criteria to hold.
-    return {id_: part for id_, part in found.items() if part[0] or not (late or problem)}
+    return {id_: part for id_, part in judged.items() if part[0] or not (late or problem)}
 
 
 def _undisturbed(done: list[Trial]) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""What a gate can ask for: runs of a commit's benchmarks.
+"""The runs of a commit's benchmarks that a gate can ask for.
 
 `lab run` and `lab check` connect `Runner` to an emulated machine, or to a core or GPU that does
 timed work. `python ci.py` uses `Here`, which checks the commits out side by side and runs real
@@ -91,8 +91,8 @@ def run(entry, ask, commit, benchmarks, baseline):
         file = Path(folder, "baseline.json")
         if baseline:
             file.write_text(baseline, encoding="utf-8")
-        found = entry.gate(Runner(ask, json.loads(benchmarks)), commit, file)
+        slower = entry.gate(Runner(ask, json.loads(benchmarks)), commit, file)
         kept = file.read_text(encoding="utf-8") if file.is_file() else ""
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise TypeError(f"gate() must return a list of benchmarks' names, not {found!r:.100}")
-    return (kept, *found)
+    if not isinstance(slower, list) or not all(isinstance(name, str) for name in slower):
+        raise TypeError(f"gate() must return a list of benchmarks' names, not {slower!r:.100}")
+    return (kept, *slower)

@@ -1,4 +1,4 @@
-"""What is right for this lab: a new picture for every call, and how far an answer may be from the
+"""Judge this lab: a new picture for every call, and how far an answer may be from the
 reference's.
 """
 
@@ -117,12 +117,12 @@ def _too_far(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
     """Of one answer: no way that the brief allows is so far off. How far answers may be on the
     whole, `overall` says.
     """
-    found, allowed = disagreement(got, want), settings["disagreement"]
-    if found <= allowed:
+    distance, allowed = disagreement(got, want), settings["disagreement"]
+    if distance <= allowed:
         return None
     return (
-        f"The probabilities are {found:.1%} away from the reference's; {allowed:.1%} is allowed. "
-        "Was the picture resized otherwise, or is the precision too low?"
+        f"The probabilities are {distance:.1%} away from the reference's; {allowed:.1%} is allowed."
+        " Was the picture resized otherwise, or is the precision too low?"
     )
 
 
@@ -152,7 +152,7 @@ reference's, are made so. Honest ones: 0.6 or more.
 
 
 def compare(answer: list[Array], reference: list[Array], standards: list[Array]) -> None:
-    """Notes how far an answer is from the reference's and from the four of standards.py."""
+    """Note how far an answer is from the reference's and from the four of standards.py."""
     bfloat16, *enlarged = standards[0]
     got, want = answer[0], reference[0]
     _compared.append(

@@ -1,4 +1,4 @@
-"""What the brief allows and what it does not, run on every picture that answers are held against.
+"""Ways that the brief allows and forbids, run on every picture that answers are held against.
 Trusted; never handed out.
 """
 

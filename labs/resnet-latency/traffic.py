@@ -1,5 +1,5 @@
-"""What the clients send. A check draws from the same traffic with secret draws: no picture ever
-comes twice.
+"""The requests that clients send. A check draws from the same traffic with secret draws: no
+picture ever comes twice.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""What is captured for this lab, and how much work each operator does, from the shapes that a
+"""Choose what is captured for this lab, and count the work of each operator from the shapes that a
 capture records.
 """
 
@@ -68,14 +68,16 @@ def work(name: str, dims: Sequence[Any], concrete: Sequence[str]) -> tuple[float
     `dims`: the shapes of its inputs; `concrete`: the values of those that are no tensors, as text.
     """
     if name in CONVOLUTIONS:
-        return _convolution(dims, *(_numbers(concrete[place]) for place in CONVOLUTIONS[name]))
+        return _convolution(
+            dims, *(_numbers(concrete[position]) for position in CONVOLUTIONS[name])
+        )
     if name in ("aten::addmm", "aten::mm"):
         (rows, inner), (_, columns) = dims[-5:][1:3] if name == "aten::addmm" else dims[:2]
         return 2.0 * rows * inner * columns, BYTES * float(
             rows * inner + inner * columns + rows * columns
         )
     if name == "aten::max_pool2d_with_indices":
-        return _pooling(dims[0], *(_numbers(concrete[place]) for place in (1, 2, 3)))
+        return _pooling(dims[0], *(_numbers(concrete[at]) for at in (1, 2, 3)))
     if name in ELEMENTWISE:
         operations, moved = ELEMENTWISE[name]
         return float(operations * prod(dims[0])), float(BYTES * moved * prod(dims[0]))

@@ -1,5 +1,5 @@
-"""What this machine can do, on one core or on its GPU: `python ceilings.py`. A check compares your
-code with `load` in this file.
+"""Measure what this machine can do, on one core or on its GPU: `python ceilings.py`. A check
+compares your code with `load` in this file.
 
 Bandwidth is measured with `a += b`, which reads two numbers and writes one per element. A copy
 would show too little: on a CPU, writing to an array first fetches what it overwrites, so a copy

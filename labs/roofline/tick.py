@@ -96,15 +96,15 @@ def main(apply_gradients):
     options = parser.parse_args()
     torch.set_num_threads(1)
     with torch.inference_mode():
-        found = operators(options.device, apply_gradients)
+        calls = operators(options.device, apply_gradients)
         print(
             json.dumps(
                 {
                     name: round(milliseconds(call, options.device), 3)
-                    for name, call in found.items()
+                    for name, call in calls.items()
                 },
                 indent=1,
             )
         )
         if options.trace:
-            record(found, options.trace)
+            record(calls, options.trace)

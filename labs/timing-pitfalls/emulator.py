@@ -262,7 +262,7 @@ class Device:
         self.events[event] = self._queue(0.0)
 
     def _reached(self, event: int) -> bool:
-        """Whether the device has reached the event and the host knows it."""
+        """Return True if the device has reached the event and the host knows it."""
         return self.events.get(event, math.inf) <= self.host_s
 
     def _wake(self, begin_s: float) -> None:

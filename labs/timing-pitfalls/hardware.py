@@ -79,7 +79,7 @@ def device_class(emulator: Any) -> type:
 
         @property
         def disturbed(self) -> str:
-            """What kept too much of the work from taking the time it should; empty if nothing did,
+            """The cause why too much of the work took longer than it should; empty if little did,
             or nothing is measured.
             """
             rows = np.concatenate(self._reports) if self._reports else np.empty((0, 3))

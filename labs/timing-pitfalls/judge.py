@@ -1,4 +1,4 @@
-"""What is right in this lab: hidden functions of known cost, and what an honest benchmark reports
+"""Judge this lab: hidden functions of known cost, and what an honest benchmark reports
 for each.
 """
 
@@ -109,7 +109,7 @@ class Trial:
 
     @property
     def late(self) -> bool:
-        """Whether the benchmark has used the machine for longer than it may."""
+        """True if the benchmark has used the machine for longer than it may."""
         return bool(self.device.used_s > self.device.budget_s)
 
     @property
@@ -122,7 +122,7 @@ class Trial:
         return abs(self.answer[0] / self.cost_s - 1)
 
     def missed(self, nearly: float) -> bool:
-        """Whether the interval misses the true cost by more than `nearly`, a share of it."""
+        """Return True if the interval misses the true cost by more than `nearly`, a share of it."""
         _, low, high = self.answer
         return not low - nearly * self.cost_s <= self.cost_s <= high + nearly * self.cost_s
 
@@ -176,14 +176,14 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
 
 
 def profiled(settings: dict[str, Any]) -> Trial:
-    """What `lab profile` captures: `benchmark` on the first practice function."""
+    """Return what `lab profile` captures: `benchmark` on the first practice function."""
     trial = next(trial for trial in practice(settings) if trial.benchmark == "benchmark")
     trial.device.rows = []
     return trial
 
 
 def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
-    """What host and device did: name, whether it was the host, begin and end in seconds."""
+    """Return what host and device did: name, whether it was the host, begin and end in seconds."""
     return [
         (name.removeprefix("host "), name.startswith("host "), begin, end)
         for name, begin, end in trial.device.rows
@@ -191,17 +191,17 @@ def rows(trial: Trial) -> list[tuple[str, bool, float, float]]:
 
 
 def practice_line(trial: Trial) -> str:
-    """What `lab run` prints for a practice trial."""
+    """Return the line that `lab run` prints for a practice trial."""
     if not trial.answer:
         return ""
-    said = " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
-    ends = f"   interval {said} µs" if said else ""
+    interval = " to ".join(f"{1e6 * figure:,.1f}" for figure in trial.answer[1:])
+    ends = f"   interval {interval} µs" if interval else ""
     true = f"   true cost {1e6 * trial.cost_s:,.1f} µs"
     return f"{trial.name:8}{trial.benchmark:10}{1e6 * trial.answer[0]:12,.1f} µs{true}{ends}"
 
 
 def usable(trial: Trial) -> bool:
-    """Whether the answer is an estimate inside its interval."""
+    """Return True if the answer is an estimate inside its interval."""
     return (
         len(trial.answer) == 3
         and all(map(math.isfinite, trial.answer))
@@ -223,7 +223,7 @@ def judge(
     late = next((trial for trial in done if trial.late), None)
     judged = [trial for trial in done if trial.answer and trial is not late]
     quiet, noisy = ([trial for trial in judged if trial.noisy is kind] for kind in (False, True))
-    found = {
+    parts = {
         "cost": _wrong_costs(quiet, settings),
         "coverage": _missed(judged, noisy, settings["nearly"]),
         "width": _too_wide(judged, settings),
@@ -231,7 +231,7 @@ def judge(
     used_s = max((trial.device.used_s for trial in done), default=0.0)
     problem = late and f"{late.name} used the machine for {used_s:.2f} s."
     return {
-        **{id_: part for id_, part in found.items() if not late or part[0]},
+        **{id_: part for id_, part in parts.items() if not late or part[0]},
         "budget": (problem, len(done), used_s),
     }
 
@@ -250,21 +250,21 @@ def _undisturbed(done: list[Trial]) -> list[Trial]:
 
 
 def _is_plain(trial: Trial) -> bool:
-    """Whether the benchmark is wrong whatever the machine does."""
+    """Return True if the benchmark is wrong whatever the machine does."""
     return trial.late or (bool(trial.answer) and not usable(trial))
 
 
 def _odd(trial: Trial) -> str:
-    """What is wrong with the answer itself."""
+    """Return what is wrong with the answer itself."""
     if len(trial.answer) == 3 and not any(trial.answer):
         return (
             f"`benchmark` reports that {trial.name} takes no time at all; it costs"
             f" {_microseconds(trial.cost_s)}."
         )
-    said = ", ".join(f"{figure:.6g}" for figure in trial.answer)
+    figures = ", ".join(f"{figure:.6g}" for figure in trial.answer)
     return (
-        f"{trial.name}: `benchmark` returned ({said}); expected an estimate and the two ends of an"
-        " interval around it."
+        f"{trial.name}: `benchmark` returned ({figures}); expected an estimate and the two ends of"
+        " an interval around it."
     )
 
 

@@ -113,7 +113,7 @@ class Input:
 
 
 class Result:
-    """What a call will have computed. It keeps its input alive."""
+    """The result that a call will have computed. It keeps its input alive."""
 
     def __init__(self, machine, id_, x):
         self.machine, self.id, self.x = machine, id_, x
@@ -205,7 +205,7 @@ def run(entry, ask, name):
     if benchmark is None:
         return ()
     machine = Machine(ask)
-    found = benchmark(machine.function, machine.make_input, machine)
+    result = benchmark(machine.function, machine.make_input, machine)
     return tuple(
-        float(figure) for figure in (found if isinstance(found, tuple | list) else (found,))
+        float(figure) for figure in (result if isinstance(result, tuple | list) else (result,))
     )

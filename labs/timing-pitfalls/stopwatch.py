@@ -67,8 +67,8 @@ def main():
     for name, function in functions.items():
         here = Here(device, function, lambda: torch.randn(512, 512, device=device))
         for way in (notebook, nightly, paper, benchmark):
-            found = way(function, here.make_input, here)
-            best, *ends = found if isinstance(found, tuple) else (found,)
+            result = way(function, here.make_input, here)
+            best, *ends = result if isinstance(result, tuple) else (result,)
             print(
                 f"{name:8} {way.__name__:10} {best * 1e6:10.2f} µs",
                 *(f"{end * 1e6:.2f}" for end in ends),

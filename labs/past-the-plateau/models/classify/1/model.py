@@ -1,4 +1,4 @@
-"""Decodes the pictures of a batch, then asks the model `resnet50` to run on them."""
+"""Decode the pictures of a batch, then ask the model `resnet50` to run on them."""
 
 import sys
 from pathlib import Path
@@ -13,23 +13,23 @@ from pictures import preprocess
 class TritonPythonModel:
     def execute(self, requests):
         answers, good, images = [None] * len(requests), [], []
-        for place, request in enumerate(requests):
+        for position, request in enumerate(requests):
             picture = pb_utils.get_input_tensor_by_name(request, "picture").as_numpy().item()
             try:
                 images.append(preprocess(picture))
-                good.append(place)
+                good.append(position)
             except Exception as error:
-                answers[place] = failed(
+                answers[position] = failed(
                     f"not a JPEG file: {error}", pb_utils.TritonError.INVALID_ARG
                 )
         if good:
-            for place, answer in zip(good, infer(np.stack(images))):
-                answers[place] = answer
+            for position, answer in zip(good, infer(np.stack(images))):
+                answers[position] = answer
         return answers
 
 
 def infer(images):
-    """An answer for each image."""
+    """Return an answer for each image."""
     inputs = [pb_utils.Tensor("images", images)]
     request = pb_utils.InferenceRequest(
         model_name="resnet50", requested_output_names=["scores"], inputs=inputs

@@ -1,4 +1,4 @@
-"""Decodes pictures."""
+"""Decode pictures."""
 
 import triton_python_backend_utils as pb_utils
 from pictures import preprocess
