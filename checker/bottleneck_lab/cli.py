@@ -58,6 +58,9 @@ SECTIONS = {
             "Commit to a diagnosis: the cause, the evidence in your capture, and the gain you"
             " predict."
         ),
+        "case": (
+            "Diagnose an unseen program: its cause, the evidence, the line, and what a fix brings."
+        ),
         "check": "Measure your work and get a verdict.",
         "watch": (
             "Run a check every time you save one of the lab's editable files. Stop with Ctrl-C."

@@ -224,6 +224,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "such kernels take ≥ 10%",
         work.kernels_like(_LAYOUT, 0.10, "layout conversions"),
         rests_on=("kernels",),
+        at_most=False,
     ),
     FindingKind(
         "tensor-cores-unused",
@@ -234,6 +235,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "fp32 matrix kernels take ≥ 30%, on devices with tensor cores",
         work.unused_tensor_cores,
         rests_on=("kernels",),
+        at_most=False,
     ),
     FindingKind(
         "dominant-operator",

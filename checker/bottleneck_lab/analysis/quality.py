@@ -83,10 +83,12 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
         reasons.append(each.what + share)
     slowed = ""
-    # A loader's workers are sampled from outside, and the virtual GPU's lines are modelled: neither
-    # costs anything.
+    # A loader's workers are sampled from outside, and the lines and frames of an emulated thread
+    # are modelled: neither costs anything.
     sampled = [
-        thread.name.startswith("DataLoader worker") or thread.tid.startswith(LINES_OF)
+        thread.name.startswith("DataLoader worker")
+        or thread.name.endswith("(emulated)")
+        or thread.tid.startswith(LINES_OF)
         for thread in timeline.threads
     ]
     threads = different(timeline.python.thread).tolist()

@@ -273,7 +273,12 @@ class _Replay:
         # take.
         self._gone = iv.join(out, waits)
         self.launched = self._own(program.launch)
-        self.length = (program.end - program.start - removed).tolist()
+        # The copies of a checkpoint go with the checkpoint.
+        along = iv.NONE
+        if "files" in removal.causes:
+            along = program.doing.get("files", iv.NONE)
+        before, after = (iv.covered_before(along, program.launch + past) for past in (0, 1))
+        self.length = np.where(after > before, 0, program.end - program.start - removed).tolist()
         # When the device had last done everything before each stretch.
         previous = np.concatenate(
             [[program.window.start], np.maximum.accumulate(program.end)[:-1]]

@@ -13,8 +13,8 @@ from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.course.answers import describe_choices, parse_answers, read_answer
-from bottleneck_lab.course.cases import draw_case, grade_case
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
+from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import format_answer, problem, problems
@@ -90,7 +90,7 @@ def command(
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
             known = load_answers(workspace.root).get(question.id)
-            save_answers(workspace, {question.id: _ask(question, known, workspace)})
+            save_answers(workspace, {question.id: ask_question(question, known, workspace)})
     record, committed = load_record(workspace), False
     if (answer or at_terminal) and not wrong and not draft:
         record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
@@ -101,7 +101,7 @@ def command(
         )
 
 
-def _ask(question: QuestionSpec, known: Any, workspace: Workspace | None = None) -> Answer:
+def ask_question(question: QuestionSpec, known: Any, workspace: Workspace | None = None) -> Answer:
     """Ask at the terminal until the answer has the right form.
 
     A stretch has to lie in the capture that `workspace` is about, if there is one.
@@ -261,7 +261,7 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
     # A fresh case is only told: nobody can answer before having looked at its capture.
     if sys.stdin.isatty() and not json and not texts and not fresh:
         say(story)
-        answers = {question.id: _ask(question, None) for question in QUESTIONS}
+        answers = {question.id: ask_question(question, None) for question in QUESTIONS}
     missing = [question.id for question in QUESTIONS if question.id not in answers]
     if missing:
         _tell_case(story, missing if texts else [], json=json)

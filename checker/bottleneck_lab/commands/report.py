@@ -54,6 +54,7 @@ from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
+from bottleneck_lab.workspace.cases import case_at, is_open_at
 from bottleneck_lab.workspace.commitments import is_blind, is_blind_at, load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace, numbered
@@ -221,11 +222,14 @@ def find_subject(name: str | None) -> Subject:
 
     Raises UsageError, CaptureError.
     """
+    if name is None and case_at(Path.cwd()):
+        name = "."
     path = Path(name or "").expanduser()
     if name and not name.isdecimal() and (path.suffix or path.exists()):
+        blind = is_blind_at(path) or is_open_at(path)
         if (path / "capture.json").is_file():
-            return Subject(trace_files(path), path, blind=is_blind_at(path))
-        return Subject(find_traces(path) if path.is_dir() else [path], blind=is_blind_at(path))
+            return Subject(trace_files(path), path, blind=blind)
+        return Subject(find_traces(path) if path.is_dir() else [path], blind=blind)
     try:
         workspace = here()
     except UsageError:

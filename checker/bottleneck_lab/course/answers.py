@@ -18,6 +18,10 @@ _MEANINGS = {
         "the device's memory delivers data more slowly than the device could compute with it"
     ),
     "compute-bound": "the device computes all the time, or as fast as it can",
+    "host-bound": "the host does something else in the loop: files, compiling, Python",
+    "allocation-bound": "memory is taken from the driver again and again",
+    "shared-device": "another program uses the device at the same time",
+    "healthy": "nothing in the program is worth fixing",
     "memory-growth": "every step leaves more memory allocated than the one before",
 }
 """The usual names of causes, for those who meet them for the first time."""

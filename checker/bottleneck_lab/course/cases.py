@@ -1,51 +1,95 @@
-"""`lab diagnose --sibling` as a use case: grade the answers to an unseen case."""
+"""`lab case` as a use case: draw a case, grade its answers, and see how the learner is doing."""
 
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from bottleneck_lab.analysis.summary import Summary, summarise
-from bottleneck_lab.grading.siblings import grade_sibling, true_gain
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.grading.cases import Case, PastCase, grade_case, habits, streak
+from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.trace import load, merge_ranks
-from bottleneck_lab.workspace import siblings
+from bottleneck_lab.workspace import cases
+from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.diagnosis_file import Answer
-from bottleneck_lab.workspace.folder import Workspace
+
+FIXED = "fixed.py"
 
 
 @dataclass(frozen=True)
 class GradedCase:
-    """The grade of a case: `gain` is the speed-up, or the factor in peak memory, of the truth."""
+    """The grade of a case. `late` by how many seconds, 0 if in time; `fixed` is the file with the
+    program without its cause, None if the program need not change.
+    """
 
+    case: Case
     results: list[CriterionResult]
-    cause: str
-    gain: float
-
-    @property
-    def named(self) -> bool:
-        """Return True if every answer was right."""
-        return all(result.holds for result in self.results)
+    took_s: float
+    late_s: float
+    fixed: Path | None
 
 
-def draw_case(workspace: Workspace) -> tuple[siblings.DrawnCase, str]:
-    """Return the case to diagnose, drawn now if none is open, and its story."""
-    case = siblings.draw(workspace, random.SystemRandom())
-    number, story = len(siblings.load_drawn(workspace)), siblings.spec_of(workspace, case).story
-    return case, story if number == 1 else f"Case {number}. {story}"
+@dataclass(frozen=True)
+class Standing:
+    """How a learner is doing: cases answered, causes named, points, the current streak, habits."""
+
+    answered: int
+    named: int
+    points: int
+    streak: int
+    habits: list[str]
 
 
-def grade_case(
-    workspace: Workspace, case: siblings.DrawnCase, answers: dict[str, Answer]
-) -> GradedCase:
+def draw_case(
+    parent: Path, *, level: int | None, set_name: str, limit_s: float
+) -> tuple[cases.DrawnCase, bool]:
+    """Return the case to diagnose, and True if it was drawn just now.
+
+    An open case stays open; its files are copied again if they are gone.
+    """
+    waiting = cases.open_case()
+    if waiting is not None:
+        cases.copy_case(cases.find_case(waiting.name), Path(waiting.folder))
+        return waiting, False
+    rng = random.SystemRandom()
+    return cases.draw(parent, rng, level=level, set_name=set_name, limit_s=limit_s), True
+
+
+def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCase:
     """Grade the answers to the open case, and record them: once, and finally."""
-    spec, summary = siblings.spec_of(workspace, case), case_summary(workspace)
-    results = grade_sibling(spec, answers, summary)
-    graded = GradedCase(results, spec.cause, round(true_gain(spec, summary), 2))
-    siblings.answer(workspace, answers, named=graded.named)
-    return graded
+    case, folder = cases.find_case(drawn.name), Path(drawn.folder)
+    took_s = time.time() - drawn.drawn_s
+    traces = [folder / name for name in case.traces]
+    figures = figures_of(summarise(merge_ranks([load(path) for path in traces])))
+    results = grade_case(case, answers, figures)
+    late_s = max(took_s - drawn.limit_s, 0.0) if drawn.limit_s else 0.0
+    past = PastCase(
+        str(answers["cause"]), case.cause, float(answers["gain"]), case.gain, late=late_s > 0
+    )
+    fixed = None
+    if case.switches and case.switches[0].edits:
+        fixed = folder / FIXED
+        program = (folder / cases.PROGRAM).read_text(encoding="utf-8")
+        for old, new in case.switches[0].edits:
+            program = program.replace(old, new)
+        write_bytes(fixed, program.encode())
+    cases.answer(answers, {each.id: bool(each.holds) for each in results}, past)
+    return GradedCase(case, results, took_s, late_s, fixed)
 
 
-def case_summary(workspace: Workspace) -> Summary:
-    """Return the summary of the latest case's capture."""
-    return summarise(merge_ranks([load(path) for path in siblings.traces_of(workspace)]))
+def standing(set_name: str = "") -> Standing:
+    """Return how the learner is doing, in one set or over all cases."""
+    answered = [
+        each for each in cases.load_drawn() if each.past is not None and set_name in ("", each.set)
+    ]
+    past = [each.past for each in answered if each.past is not None]
+    return Standing(
+        answered=len(past),
+        named=sum(each.called == each.cause for each in past),
+        points=sum(sum(each.right.values()) for each in answered),
+        streak=streak(past),
+        habits=habits(past),
+    )

@@ -117,7 +117,11 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     # Waiting for a rank that stood idle for a cause is told with that cause, if it is reported.
     reported = [cause for cause in CAUSES if seen.idle_share(cause) >= IDLE_SHARE]
     late = [row for row in seen.late if row.doing not in reported]
-    share = sum(row.waiting_ns for row in late) / seen.time_ns
+    # The others wait at the same time: without the late rank, all would be done sooner by what one
+    # of them waits.
+    ranks = len({use.rank for use in seen.devices})
+    waiting_ns = sum(row.waiting_ns for row in late) / max(ranks - 1, 1)
+    share = waiting_ns * ranks / seen.time_ns
     if share < IDLE_SHARE:
         return []
     waited = seen.collective_waits.waiting_ns

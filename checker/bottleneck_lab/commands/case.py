@@ -1,0 +1,196 @@
+"""`lab case`: diagnose a program that you have never seen, from its capture and its source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottleneck_lab.commands.diagnose import ask_question
+from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.course.answers import describe_choices, parse_answers
+from bottleneck_lab.course.cases import GradedCase, answer_case, draw_case, standing
+from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.cases import QUESTIONS
+from bottleneck_lab.workspace.cases import DrawnCase, find_case, open_case, skip
+from bottleneck_lab.workspace.diagnosis_file import Answer
+
+EXAMPLE = "lab case --level 1"
+
+
+def command(
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--answer",
+            "-a",
+            metavar="ID=VALUE",
+            help="Answer one question. Give a choice by its number or how it begins.",
+        ),
+    ] = None,
+    level: Annotated[
+        int | None, typer.Option("--level", help="Draw a case of this level: 1 is the easiest.")
+    ] = None,
+    set_: Annotated[
+        str,
+        typer.Option(
+            "--set",
+            metavar="NAME[:N]",
+            help="Draw the next of N cases that are the same for everybody who gives this name; or"
+            " of those that a file names, one a line.",
+        ),
+    ] = "",
+    timed: Annotated[
+        float | None,
+        typer.Option("--timed", metavar="MINUTES", min=0.1, help="Allow this long for the case."),
+    ] = None,
+    skip_: Annotated[
+        bool, typer.Option("--skip", help="Put the open case away without an answer.")
+    ] = False,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Show how you are doing, over all cases.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Diagnose an unseen program: its cause, the evidence, the line, and what a fix brings.
+
+    The first call draws a case and copies its program and capture to cases/. `lab report` reads
+    the capture. The next call takes the answers, once and for good, and shows what the program did
+    when its cause was switched off.
+    """
+    if progress:
+        _show_standing(set_, json=json)
+        return
+    if skip_:
+        _skip()
+        return
+    given, wrong = parse_answers(QUESTIONS, answer or [])
+    if wrong:
+        raise UsageError(" ".join(wrong), "`lab case` shows the questions and their choices.")
+    if answer and open_case() is None:
+        raise UsageError("No case is open.", "`lab case` draws one.")
+    drawn, fresh = draw_case(Path.cwd(), level=level, set_name=set_, limit_s=60.0 * (timed or 0.0))
+    if sys.stdin.isatty() and not json and not fresh and not answer:
+        _describe(drawn)
+        given = {question.id: ask_question(question, None) for question in QUESTIONS}
+    missing = [question.id for question in QUESTIONS if question.id not in given]
+    if missing:
+        _show_case(drawn, missing if answer else [], json=json)
+        return
+    graded = answer_case(drawn, given)
+    _show_grade(drawn, graded, given, json=json)
+
+
+def _skip() -> None:
+    if open_case() is None:
+        raise UsageError("No case is open.", "`lab case` draws one.")
+    skip()
+    say("The case is put away; it may be drawn again.")
+    say("\nNext: lab case", style="bold")
+
+
+def _describe(drawn: DrawnCase) -> None:
+    """Tell the story of a case, and where its files are."""
+    case = find_case(drawn.name)
+    say(f"{case.title} (level {case.level})", style="bold")
+    say(case.story)
+    say(f"\nThe program and its capture are in {_folder(drawn)}.")
+    if drawn.limit_s:
+        say(f"You have {drawn.limit_s / 60:g} minutes from the draw.")
+
+
+def _show_case(drawn: DrawnCase, missing: list[str], *, json: bool) -> None:
+    case = find_case(drawn.name)
+    if json:
+        print_json(
+            {
+                "title": case.title,
+                "level": case.level,
+                "story": case.story,
+                "folder": drawn.folder,
+                "questions": QUESTIONS,
+            }
+        )
+        return
+    _describe(drawn)
+    for question in QUESTIONS:
+        say(f"\n{question.id}: {question.ask}", style="bold")
+        if question.measure:
+            say(f"  {question.measure}", style="dim", hang=2)
+        for line in describe_choices(question):
+            say(f"  {line}", hang=3)
+    if missing:
+        say(
+            f"\nAnswer all questions at once; still missing: {', '.join(missing)}.",
+            style="yellow",
+        )
+    say(f"\nNext: lab report {_folder(drawn)}", style="bold")
+    say("Then: lab case -a cause=… -a evidence=… -a line=… -a gain=…")
+
+
+def _show_grade(
+    drawn: DrawnCase, graded: GradedCase, given: dict[str, Answer], *, json: bool
+) -> None:
+    now = standing(drawn.set)
+    case = graded.case
+    if json:
+        print_json(
+            {
+                "results": graded.results,
+                "answers": given,
+                "cause": case.cause,
+                "gain": case.gain,
+                "lines": case.lines,
+                "took_s": round(graded.took_s),
+                "late": graded.late_s > 0,
+                "explanation": case.explanation,
+                "standing": now,
+            }
+        )
+        return
+    for result in graded.results:
+        mark, style = ("✓", "green") if result.holds else ("✗", "red")
+        say(f"{mark} {result.id}: {result.sentence}", style, hang=2)
+    say(f"\n{case.explanation}")
+    say("\nMeasured, each switched off by itself:")
+    for switch in (*case.switches, *case.decoys):
+        say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
+    if graded.fixed:
+        say(f"\n{graded.fixed.name}, beside program.py, is the program without its cause.")
+    if graded.late_s:
+        say(f"\nToo late by {graded.late_s:.0f} s: it does not count.", style="yellow")
+    _show_line(now.answered, now.named, now.streak)
+    for sentence in now.habits:
+        say(sentence)
+    say(f"\nNext: lab report {_folder(drawn)}", style="bold")
+    say("It now shows causes and findings. `lab case` draws another case.")
+
+
+def _show_standing(set_name: str, *, json: bool) -> None:
+    now = standing(set_name)
+    if json:
+        print_json(now)
+        return
+    if not now.answered:
+        say("You have not answered a case yet.")
+        say("\nNext: lab case", style="bold")
+        return
+    _show_line(now.answered, now.named, now.streak)
+    say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")
+    for sentence in now.habits:
+        say(sentence)
+
+
+def _show_line(answered: int, named: int, streak: int) -> None:
+    say(
+        f"\nCause named in {named} of {answered} case{'s' * (answered != 1)};"
+        f" {streak} in a row now."
+    )
+
+
+def _folder(drawn: DrawnCase) -> str:
+    """Return the folder of a case as a shell here takes it."""
+    folder = Path(drawn.folder)
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)

@@ -1,0 +1,51 @@
+"""`lab diagnose --sibling` as a use case: grade the answers to an unseen case."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.grading.siblings import grade_sibling, true_gain
+from bottleneck_lab.grading.verdict import CriterionResult
+from bottleneck_lab.trace import load, merge_ranks
+from bottleneck_lab.workspace import siblings
+from bottleneck_lab.workspace.diagnosis_file import Answer
+from bottleneck_lab.workspace.folder import Workspace
+
+
+@dataclass(frozen=True)
+class GradedCase:
+    """The grade of a case: `gain` is the speed-up, or the factor in peak memory, of the truth."""
+
+    results: list[CriterionResult]
+    cause: str
+    gain: float
+
+    @property
+    def named(self) -> bool:
+        """Return True if every answer was right."""
+        return all(result.holds for result in self.results)
+
+
+def draw_case(workspace: Workspace) -> tuple[siblings.DrawnCase, str]:
+    """Return the case to diagnose, drawn now if none is open, and its story."""
+    case = siblings.draw(workspace, random.SystemRandom())
+    number, story = len(siblings.load_drawn(workspace)), siblings.spec_of(workspace, case).story
+    return case, story if number == 1 else f"Case {number}. {story}"
+
+
+def grade_case(
+    workspace: Workspace, case: siblings.DrawnCase, answers: dict[str, Answer]
+) -> GradedCase:
+    """Grade the answers to the open case, and record them: once, and finally."""
+    spec, summary = siblings.spec_of(workspace, case), case_summary(workspace)
+    results = grade_sibling(spec, answers, summary)
+    graded = GradedCase(results, spec.cause, round(true_gain(spec, summary), 2))
+    siblings.answer(workspace, answers, named=graded.named)
+    return graded
+
+
+def case_summary(workspace: Workspace) -> Summary:
+    """Return the summary of the latest case's capture."""
+    return summarise(merge_ranks([load(path) for path in siblings.traces_of(workspace)]))

@@ -1,0 +1,221 @@
+"""A case of the library: what is asked of it, whether the answers are right, and what a learner's
+past answers show.
+
+The truth is measured: the program ran again with each cause switched off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from bottleneck_lab.catalog import QuestionSpec
+from bottleneck_lab.grading.verdict import CriterionResult
+
+CAUSES = (
+    "input-bound",
+    "launch-bound",
+    "synchronisation-bound",
+    "allocation-bound",
+    "copy-bound",
+    "host-bound",
+    "communication-bound",
+    "straggler",
+    "memory-bound",
+    "compute-bound",
+    "shared-device",
+    "healthy",
+)
+"""What can hold a case up: the choices of every case."""
+
+_IDLE = ("idle_python_share", "idle_files_share", "idle_host_share", "idle_sleep_share")
+FIGURES: dict[str, tuple[str, ...]] = {
+    "input-bound": ("idle_input_share",),
+    "launch-bound": ("idle_launch_share",),
+    "synchronisation-bound": ("idle_synchronisation_share",),
+    "allocation-bound": ("idle_allocation_share",),
+    "copy-bound": ("exposed_copy_share", "idle_copy_share"),
+    "host-bound": (*_IDLE, "idle_compilation_share", "idle_between_steps_share"),
+    "communication-bound": ("exposed_communication_share",),
+    "straggler": ("exposed_communication_share",),
+    "shared-device": ("idle_queued_share", "idle_unrecorded_share"),
+}
+"""The figures of a capture that show a cause, added up; of any other cause, `busy_share`."""
+
+EVIDENCE_WITHIN = 0.07
+GAIN_WITHIN = 1.2
+LINES_NEAR = 2
+HABIT = 3
+"""So many cases with the same mistake are a habit."""
+
+QUESTIONS = [
+    QuestionSpec(
+        "cause",
+        "choice",
+        "What slows this program down most?",
+        choices=list(CAUSES),
+        measure=(
+            "`memory-bound`: needless passes over the device's memory. `compute-bound`: arithmetic"
+            " that is needless, or more expensive than it has to be."
+        ),
+    ),
+    QuestionSpec(
+        "evidence",
+        "share",
+        "What share of the recorded time shows it?",
+        measure=(
+            "For input, launches, waiting, allocation and other host work: the time in which the"
+            " device is idle for it. For copies, communication and stragglers: the time in which"
+            " the device does only that. For another program on the device: the idle time before"
+            " work that was queued. For anything else: the time in which the device is busy."
+        ),
+    ),
+    QuestionSpec(
+        "line",
+        "number",
+        "Which line of program.py has to change?",
+        measure="1 if no line has to.",
+    ),
+    QuestionSpec(
+        "gain",
+        "ratio",
+        "How many times as fast will it be with that fixed?",
+        measure="1 if nothing is worth fixing.",
+    ),
+]
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """One cause or decoy of a case, and how many times as fast the program was without it.
+
+    `edits` turn the program into the one without it; `lines` are the ones that it is about.
+    """
+
+    name: str
+    cause: str
+    fix: str
+    gain: float
+    lines: list[int] = []
+    edits: list[tuple[str, str]] = []
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A case of the library, as its manifest lists it. `switches` are its causes, the costliest
+    first; `decoys` look like causes and are none.
+    """
+
+    name: str
+    title: str
+    level: int
+    story: str
+    explanation: str
+    cause: str
+    ms: float
+    sha256: dict[str, str]
+    switches: list[Switch] = []
+    decoys: list[Switch] = []
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the program was without its top cause."""
+        return self.switches[0].gain if self.switches else 1.0
+
+    @property
+    def lines(self) -> list[int]:
+        """The program's lines that the top cause is about; the first if it is about none."""
+        return (self.switches[0].lines if self.switches else []) or [1]
+
+    @property
+    def traces(self) -> list[str]:
+        """The names of the capture's files, one a rank."""
+        return sorted(name for name in self.sha256 if name.endswith(".json.gz"))
+
+
+class PastCase(msgspec.Struct, frozen=True):
+    """A case that was answered: what the learner called it, and what it was."""
+
+    called: str
+    cause: str
+    predicted: float
+    measured: float
+    late: bool = False
+
+
+def evidence_of(cause: str, figures: Mapping[str, float]) -> float:
+    """Return the share of the time (0–1) that shows a cause in a capture with these figures."""
+    return sum(figures.get(name, 0.0) for name in FIGURES.get(cause, ("busy_share",)))
+
+
+def grade_case(
+    case: Case, answers: Mapping[str, Any], figures: Mapping[str, float]
+) -> list[CriterionResult]:
+    """Return one result for each of `QUESTIONS`.
+
+    The evidence is graded as that of the cause which the learner named: a figure can be read
+    rightly for a wrong reason.
+    """
+    called = str(answers["cause"])
+    share, line, gain = (float(answers[key]) for key in ("evidence", "line", "gain"))
+    shown = evidence_of(called, figures)
+    off = max(gain / case.gain, case.gain / gain)
+    near = min(abs(line - each) for each in case.lines)
+    where = f"line {case.lines[0]}" if case.lines != [1] else "no line of the program"
+    sentences = {
+        "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
+        "evidence": (
+            abs(share - shown) <= EVIDENCE_WITHIN,
+            f"You read {share:.0%}; for {called} the capture shows {shown:.0%}.",
+        ),
+        "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
+        "gain": (
+            off <= GAIN_WITHIN,
+            f"You predicted {gain:.2f}x; without the cause it ran {case.gain:.2f}x as fast.",
+        ),
+    }
+    return [
+        CriterionResult(id=name, kind="diagnosis", holds=holds, sentence=sentence)
+        for name, (holds, sentence) in sentences.items()
+    ]
+
+
+def streak(past: Sequence[PastCase]) -> int:
+    """Return how many of the latest cases in a row were named rightly and in time."""
+    count = 0
+    for each in reversed(past):
+        if each.called != each.cause or each.late:
+            break
+        count += 1
+    return count
+
+
+def habits(past: Sequence[PastCase]) -> list[str]:
+    """Return sentences about mistakes that come back: causes named too often or overlooked, and
+    gains predicted too high or too low.
+    """
+    sentences = []
+    called, were = Counter(each.called for each in past), Counter(each.cause for each in past)
+    wrong = [each for each in past if each.called != each.cause]
+    falsely, missed = Counter(each.called for each in wrong), Counter(each.cause for each in wrong)
+    for cause, times in falsely.most_common():
+        if called[cause] >= HABIT and 2 * times >= called[cause]:
+            sentences.append(
+                f"You call cases {cause} too often: {times} of {called[cause]} were something else."
+            )
+    for cause, times in missed.most_common():
+        if were[cause] >= HABIT and 2 * times >= were[cause]:
+            sentences.append(f"You overlook {cause}: {times} of {were[cause]} were missed.")
+    named = [each for each in past if each.called == each.cause]
+    if len(named) >= HABIT:
+        bias = math.exp(median(math.log(each.predicted / each.measured) for each in named))
+        off = max(bias, 1 / bias)
+        if off > GAIN_WITHIN:
+            sentences.append(
+                f"Where you name the cause, you predict {off:.1f}x too"
+                f" {'much' if bias > 1 else 'little'}."
+            )
+    return sentences

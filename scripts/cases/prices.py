@@ -1,0 +1,150 @@
+"""What an operator of PyTorch costs a device: its kernels, by name and time.
+
+Times follow the virtual GPU's figures (`measure/virtual_gpu/spec.py`): a fixed part, then the
+longer of computing and moving. Rates by type are an H200's, as far as libraries reach them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from scripts.cases.machine import Kernel
+from torch.utils.flop_counter import flop_registry
+
+from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+
+aten = torch.ops.aten
+
+FLOPS_PER_S = {torch.bfloat16: 500e12, torch.float16: 500e12}
+TF32_FLOPS_PER_S = 250e12
+LAYOUT_RATE = 0.6
+"""A layout conversion reaches this part of the memory's speed."""
+
+_FREE = ("empty", "new_empty", "detach", "_unsafe_view", "_reshape_alias", "alias", "lift_fresh")
+_NAMES = {
+    "native_layer_norm": "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel",
+    "native_layer_norm_backward": "void at::native::(anonymous namespace)::layer_norm_grad_input",
+    "_softmax": "void (anonymous namespace)::softmax_warp_forward",
+    "_log_softmax": "void (anonymous namespace)::cunn_SoftMaxForward",
+    "_softmax_backward_data": "void (anonymous namespace)::softmax_warp_backward",
+    "_log_softmax_backward_data": "void (anonymous namespace)::cunn_SoftMaxBackward",
+    "embedding": "void at::native::(anonymous namespace)::indexSelectLargeIndex",
+    "embedding_dense_backward": "void at::native::(anonymous namespace)::compute_grad_weight",
+    "native_batch_norm": "void cudnn::bn_fw_tr_1C11_kernel_NCHW",
+    "_native_batch_norm_legit": "void cudnn::bn_fw_tr_1C11_kernel_NCHW",
+    "_native_batch_norm_legit_functional": "void cudnn::bn_fw_tr_1C11_kernel_NCHW",
+    "cudnn_batch_norm": "void cudnn::bn_fw_tr_1C11_kernel_NCHW",
+    "native_batch_norm_backward": "void cudnn::bn_bw_1C11_singleread",
+    "cat": "void at::native::(anonymous namespace)::CatArrayBatchedCopy",
+    "index_select": "void at::native::(anonymous namespace)::indexSelectLargeIndex",
+    "sort": "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel",
+    "topk": "void at::native::sbtopk::gatherTopK",
+    "max_pool2d_with_indices": "void at::native::(anonymous namespace)::max_pool_forward_nhwc",
+}
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear")
+_REDUCTIONS = ("sum", "mean", "max", "min", "argmax", "norm", "linalg_vector_norm", "var", "all")
+
+
+def is_free(function: Any) -> bool:
+    """Return True if an operator costs the device nothing: it only looks at a tensor."""
+    name = function.overloadpacket.__name__
+    return bool(function.is_view) or name.startswith(_FREE)
+
+
+def kernels_of(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, spec: GpuSpec
+) -> list[Kernel]:
+    """Return the kernels that an operator launches."""
+    name = function.overloadpacket.__name__
+    read = [each for each in leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    made = [each for each in leaves(result) if isinstance(each, torch.Tensor)]
+    nbytes = sum(each.nbytes for each in (*read, *made))
+    if name.startswith(("_foreach", "_fused")):
+        count = max(-(-len(read) // 100), 1)
+        us = spec.kernel_time_us(0.0, nbytes / count)
+        called = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel"
+        return [Kernel(called, us)] * count
+    formula = flop_registry.get(getattr(aten, name.removesuffix("_"), None))
+    flops = float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
+    if flops:
+        return _product(name, read, made, flops, nbytes, spec)
+    reduces = name.split(".")[0] in _REDUCTIONS
+    us = spec.kernel_time_us(0.0, nbytes, reduces=reduces or name in _NAMES)
+    return [Kernel(_kernel_name(name, reduces=reduces), us)]
+
+
+def leaves(value: Any) -> list[Any]:
+    """Return what nested lists, tuples and dictionaries hold."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [leaf for each in value for leaf in leaves(each)]
+    return [value]
+
+
+def _kernel_name(name: str, *, reduces: bool) -> str:
+    if name in _NAMES:
+        return f"{_NAMES[name]}<float, float>"
+    if reduces:
+        return f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, {name}>>"
+    functor = "direct_copy" if "copy" in name or name == "clone" else name.strip("_")
+    return f"void at::native::vectorized_elementwise_kernel<4, at::native::{functor}_functor>"
+
+
+def _product(
+    name: str,
+    read: list[torch.Tensor],
+    made: list[torch.Tensor],
+    flops: float,
+    nbytes: float,
+    spec: GpuSpec,
+) -> list[Kernel]:
+    """Return the kernels of a matrix product or a convolution, with the layout conversions that a
+    convolution in half precision needs around it.
+    """
+    dtype = next(each.dtype for each in read if each.is_floating_point())
+    half = dtype in FLOPS_PER_S
+    convolves = "conv" in name
+    # As PyTorch ships: TF32 for convolutions, not for products, unless the program says so.
+    tf32 = not half and (
+        torch.backends.cudnn.allow_tf32
+        if convolves
+        else torch.get_float32_matmul_precision() != "highest"
+    )
+    rate = FLOPS_PER_S.get(dtype, TF32_FLOPS_PER_S if tf32 else spec.flops_per_s)
+    us = spec.reduction_us + max(flops / rate, nbytes / spec.bytes_per_s) * 1e6
+    kind = "bf16bf16_bf16f32_f32" if half else "tf32tf32_tf32f32_f32" if tf32 else ""
+    if "attention" in name:
+        way = "bwd" if "backward" in name else "fwd"
+        return [Kernel(f"void pytorch_flash::flash_{way}_kernel<Flash_{way}_kernel_traits>", us)]
+    if not convolves:
+        if kind:
+            return [Kernel(f"sm90_xmma_gemm_{kind}_tn_n_tilesize128x128x64_cublas", us)]
+        return [Kernel("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_128x64x8_ffma_cublas", us)]
+    way = "dgrad" if "backward" in name else "fprop"
+    # The activations decide: `input` is the first argument of the forward, the second of the
+    # backward.
+    activations = read[1] if "backward" in name else read[0]
+    last = activations.is_contiguous(memory_format=torch.channels_last)
+    if not kind:
+        return [Kernel(f"implicit_convolve_scudnn_128x64_{way}", us)]
+    layout = "nhwckrsc_nhwc" if last or half else "nchwkcrs_nchw"
+    kernel = Kernel(f"sm90_xmma_{way}_implicit_gemm_{kind}_{layout}_tilesize128x128x64", us)
+    if not half or last:
+        return [kernel]
+    # cuDNN computes half precision with the channels last, and converts what comes otherwise.
+    rate_of = spec.bytes_per_s * LAYOUT_RATE
+    before = activations.nbytes
+    after = max((each.nbytes for each in made if each.dim() == 4), default=0)
+    return [
+        Kernel(
+            "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>",
+            spec.kernel_us + 2 * before / rate_of * 1e6,
+        ),
+        kernel,
+        Kernel(
+            "void cudnn::ops::nhwcToNchwKernel<__nv_bfloat16>",
+            spec.kernel_us + 2 * after / rate_of * 1e6,
+        ),
+    ]

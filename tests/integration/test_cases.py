@@ -1,0 +1,45 @@
+"""`lab case` as a learner meets it: draw, report, answer, and see how one is doing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck_lab.catalog import content_root
+
+from .test_cli import Learner
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Learner:
+    return Learner(tmp_path, content_root())
+
+
+def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
+    drawn = learner.lab("case", "--set", "friday:2", "--timed", "60")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "Next: lab report cases/0001" in drawn.stdout
+    assert sorted(path.name for path in (learner.folder / "cases" / "0001").iterdir())
+
+    blind = learner.json("report", "cases/0001")
+    assert blind["summary"]["blind"]
+    assert blind["summary"]["findings"] == []
+
+    partial = learner.lab("case", "-a", "cause=input")
+    assert "still missing: evidence, line, gain" in partial.stdout
+    refused = learner.lab("case", "-a", "gain=fast")
+    assert refused.returncode == 2
+
+    answers = ("-a", "cause=input", "-a", "evidence=40%", "-a", "line=30", "-a", "gain=1.5")
+    graded = learner.json("case", *answers)
+    assert [result["id"] for result in graded["results"]] == ["cause", "evidence", "line", "gain"]
+    assert graded["standing"]["answered"] == 1
+    assert not learner.json("report", "cases/0001")["summary"]["blind"]
+
+    again = learner.lab("case", *answers)
+    assert again.returncode == 2
+    assert "No case is open" in again.stderr
+    assert learner.json("case", "--progress")["answered"] == 1
+    assert "cases/0002" in learner.lab("case", "--set", "friday:2").stdout
+    assert learner.lab("case", "--skip").returncode == 0

@@ -1,0 +1,27 @@
+"""Findings against cases of the library whose cause was measured by switching it off: what the
+report once got wrong.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bottleneck_lab import load, merge_ranks, summarise
+from bottleneck_lab.catalog import content_root
+from bottleneck_lab.workspace.cases import find_case
+
+FIRST = {
+    "bird-calls": "file-stalls",  # with the copies of the checkpoint, and before uneven steps
+    "dose-planner": "straggler",  # by what one rank waits, not by the mean of all
+    "night-exams": "allocator-churn",  # without memory records
+    "tiny-stories": "tensor-cores-unused",  # although launches wait for room in the queue
+}
+
+
+@pytest.mark.parametrize(("name", "finding"), FIRST.items())
+def test_the_first_finding_is_the_cause_and_its_gain_the_measured_one(name: str, finding: str):
+    case = find_case(name)
+    folder = content_root() / "datasets" / "cases" / name
+    first = summarise(merge_ranks([load(folder / trace) for trace in case.traces])).findings[0]
+    assert first.id == finding
+    assert first.expected_gain_ratio == pytest.approx(case.gain, rel=0.05)

@@ -1,0 +1,82 @@
+"""Grading of cases, and what past answers show of a learner's habits."""
+
+from __future__ import annotations
+
+import pytest
+
+from bottleneck_lab.grading.cases import (
+    CAUSES,
+    FIGURES,
+    Case,
+    PastCase,
+    Switch,
+    evidence_of,
+    grade_case,
+    habits,
+    streak,
+)
+from bottleneck_lab.grading.diagnosis import FIGURES as KNOWN_FIGURES
+
+SWITCHES = [
+    Switch("workers", "input-bound", "Load in workers.", 2.0, [30, 31]),
+    Switch("item", "synchronisation-bound", "Do not read.", 1.2, [40]),
+]
+CASE = Case("a", "A", 1, "", "", "input-bound", 10.0, {}, SWITCHES)
+HEALTHY = Case("b", "B", 1, "", "", "healthy", 10.0, {})
+SHOWN = {"idle_input_share": 0.5, "idle_launch_share": 0.2, "busy_share": 0.3}
+
+
+def graded(case: Case, **answers: object) -> dict[str, bool | None]:
+    return {result.id: result.holds for result in grade_case(case, answers, SHOWN)}
+
+
+def test_right_answers_all_hold():
+    right = graded(CASE, cause="input-bound", evidence=0.54, line=33, gain=1.8)
+    assert right == {"cause": True, "evidence": True, "line": True, "gain": True}
+
+
+def test_each_answer_is_graded_by_itself():
+    wrong = graded(CASE, cause="input-bound", evidence=0.6, line=40, gain=3.0)
+    assert wrong == {"cause": True, "evidence": False, "line": False, "gain": False}
+
+
+def test_evidence_is_that_of_the_cause_named():
+    read = graded(CASE, cause="launch-bound", evidence=0.2, line=30, gain=2.0)
+    assert (read["cause"], read["evidence"]) == (False, True)
+
+
+def test_a_healthy_program_has_no_line_and_no_gain():
+    right = graded(HEALTHY, cause="healthy", evidence=0.3, line=1, gain=1)
+    assert all(right.values())
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_has_figures_that_captures_show(cause: str):
+    assert set(FIGURES.get(cause, ("busy_share",))) <= set(KNOWN_FIGURES)
+    assert 0 <= evidence_of(cause, SHOWN) <= 1
+
+
+def past(called: str, cause: str, factor: float = 1.0, *, late: bool = False) -> PastCase:
+    return PastCase(called, cause, 2.0 * factor, 2.0, late)
+
+
+def test_a_streak_ends_with_a_wrong_or_late_answer():
+    right = past("input-bound", "input-bound")
+    assert streak([past("healthy", "input-bound"), right, right]) == 2
+    assert streak([right, past("input-bound", "input-bound", late=True)]) == 0
+
+
+def test_a_cause_named_too_often_is_a_habit():
+    wrong = past("input-bound", "host-bound")
+    assert habits([wrong, wrong]) == []
+    sentences = habits([wrong, wrong, wrong])
+    assert sentences == [
+        "You call cases input-bound too often: 3 of 3 were something else.",
+        "You overlook host-bound: 3 of 3 were missed.",
+    ]
+
+
+def test_gains_predicted_too_high_are_a_habit():
+    assert habits([past("healthy", "healthy", 1.5)] * 3) == [
+        "Where you name the cause, you predict 1.5x too much."
+    ]
