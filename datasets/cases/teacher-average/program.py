@@ -8,7 +8,7 @@ from torch import nn
 from torch.profiler import profile, schedule
 
 
-class Bottleneck(nn.Module):
+class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.convs = nn.ModuleList(
@@ -27,7 +27,7 @@ class Net(nn.Module):
     def __init__(self, width=128, depth=20, classes=100):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 4, stride=4)
-        self.body = nn.Sequential(*(Bottleneck(width) for _ in range(depth)))
+        self.body = nn.Sequential(*(Residual(width) for _ in range(depth)))
         self.head = nn.Linear(width, classes)
 
     def forward(self, images):

@@ -43,7 +43,7 @@ numbers of steps.
 BLOCKING_COPY_NS = 20_000
 """A copy call that takes longer than this waits for the copy."""
 
-BLOCKED_LAUNCH_NS, BUSY_SHARE = 500_000, 0.9
+BLOCKED_LAUNCH_NS, BUSY_SHARE = 20_000, 0.9
 """A launch call that takes longer, while the device works for this share (0-1) of it, waits for
 room in the queue, which holds about a thousand launches.
 """
