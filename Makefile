@@ -43,9 +43,9 @@ test: $(STAMP) ## Run all tests that need no GPU and no long wait.
 	$(BIN)/python -m pytest -m "$(HERE) and timed"; timed=$$?; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED) -m "$(HERE) and not timed" && exit $$timed
 
-quick: $(STAMP) ## Run the fast tests, and those your change affects, within three minutes.
-	$(BIN)/python -m pytest --quick 60 -m "$(HERE) and timed"; timed=$$?; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quick 180 $(SHARED) -m "$(HERE) and not timed" && test $$timed = 0 -o $$timed = 5
+quick: $(STAMP) ## Run the tests nearest to your change, those that fit in about a minute.
+	$(BIN)/python -m pytest --quick 10 -m "$(HERE) and timed"; timed=$$?; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quick 40 $(SHARED) -m "$(HERE) and not timed" && test $$timed = 0 -o $$timed = 5
 
 lint: $(STAMP) ## Check style, types and layers.
 	$(BIN)/ruff check .
