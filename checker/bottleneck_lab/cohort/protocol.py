@@ -171,7 +171,7 @@ class LabStanding(_Message, frozen=True):
 
 
 class OpenHelp(_Message, frozen=True):
-    """What help of a lab may be taken: `hints`, None for all, and whether the solution is open.
+    """The help of a lab that may be taken: `hints`, None for all, and whether the solution is open.
 
     `hints_from` and `solution_from` are when an instructor's lock ends (ISO 8601, UTC), None where
     there is none or it has ended.

@@ -77,6 +77,7 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
         lines = take(timeline.python, timeline.python.thread == track)
         thread = _thread_of(timeline, track, tid)
         if len(lines) and thread >= 0:
+            # Each row is on one thread, so at most one track has a name for it; -1 gives way.
             names = np.maximum(names, _line_of(lines, rows, rows.thread == thread))
     return names
 
@@ -200,6 +201,7 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iter
     operators = timeline.operators
     top = (nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0) & (operators.thread == thread)
     line = _line_of(lines, operators, operators.thread == thread)
+    # On a CPU the backward runs on this very thread: its operators belong to no line of it.
     engine = np.array([name.startswith("autograd::") for name in timeline.strings], dtype=bool)
     outer = np.flatnonzero(top & (line >= 0) & ~engine[operators.name])
     device = calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)]
@@ -245,6 +247,7 @@ def _backward(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -
         forward = f"aten::{_WORD.sub('_', backward[1]).lower()}" if backward else ""
         if forward not in timeline.strings:
             continue
+        # Lines share the backward's time by their calls: it is not recorded which call each undoes.
         mine = operators.name == timeline.strings.index(forward)
         called = np.bincount(line[mine & (line >= 0)], minlength=count)
         times += duration[operators.name == number].sum() * called / max(int(mine.sum()), 1)

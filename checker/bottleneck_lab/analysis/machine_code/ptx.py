@@ -97,6 +97,7 @@ def _shared(match: re.Match[str]) -> Shared:
 
 
 def _instructions(body: str) -> tuple[list[Instruction], dict[str, int]]:
+    # A label is the number of the instruction that follows it; `.loc` holds until the next one.
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     origin = (0, 0)
@@ -119,6 +120,7 @@ def _statements(body: str) -> list[str]:
     """Return directives, labels and instructions, each on its own. The braces of a block end where
     an instruction's would go on.
     """
+    # PTX ends neither `.loc` nor a label with a semicolon: they get one, to be split alike.
     body = re.sub(r"^(\s*\.loc[^\n]*)$", r"\1;", body, flags=re.MULTILINE)
     body = re.sub(r"^(\s*\$?[\w$]+:)", r"\1;", body, flags=re.MULTILINE)
     # Braces of a block stand at the beginning of a line, those of an operand within one.
@@ -134,6 +136,8 @@ def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
     """Return line and caller in the module's own file (what was inlined from a header stands where
     it was called); None if no line is named.
     """
+    # File 1 is the source itself, the others what it includes. Inlined code has its own position
+    # first, then that of each call around it.
     lines = [
         int(line)
         for file, line in [(match[1], match[2]), *_INLINED.findall(statement)]

@@ -110,6 +110,8 @@ def sectors(addresses: Lanes, size: int) -> tuple[int, int]:
     """Return (32-byte sectors that a request of `size` bytes a lane touches, the fewest that could
     hold as many different bytes).
     """
+    # Lanes that ask for the same bytes share a sector. Wider accesses than a word are looked at a
+    # word apart, since one may lie across the border of two sectors.
     different = np.unique(addresses)
     touched = np.unique((different[:, None] + np.arange(0, size, min(size, 4))) // SECTOR)
     return len(touched), -(-len(different) * size // SECTOR)
@@ -134,6 +136,7 @@ def passes(lanes: NDArray[np.intp], addresses: Lanes, size: int) -> tuple[int, i
 def _signed(value: Lanes, bits: int) -> Lanes:
     if bits >= 64:
         return value
+    # Flipping the sign bit and taking it off again extends it over the upper bits.
     sign = 1 << (bits - 1)
     return ((value & ((1 << bits) - 1)) ^ sign) - sign
 
@@ -211,6 +214,7 @@ class _Warp:
             end = -(-end // variable.align) * variable.align
             self.shared[variable.name] = end
             end += variable.size
+        # A block of fewer threads than a warp leaves lanes that never run.
         self.at = np.where(np.arange(LANES) < launch.threads, 0, len(kernel.code))
         self.active = np.arange(LANES)
 
@@ -295,6 +299,7 @@ class _Warp:
 
     def compute(self, instruction: Instruction, kind: str) -> None:
         """Give the first operand the result of integer arithmetic, or make it unknown."""
+        # Signed, unsigned, bits or a predicate (`pred`); of floating point nothing is followed.
         type_ = re.fullmatch(r"([subp])(\d+|red)", instruction.parts[-1])
         if type_ is None or not instruction.operands:
             self.forget(instruction)
@@ -336,6 +341,7 @@ class _Warp:
 
     def setp(self, instruction: Instruction) -> None:
         """Set a predicate by a comparison, combined with another predicate where one is named."""
+        # `setp.lt.and.s32 %p1, a, b, !%p2`: comparison, combination, type.
         to, left, right, *with_ = instruction.operands
         type_ = instruction.parts[-1]
         compare = _COMPARE.get(instruction.parts[1])
@@ -384,6 +390,7 @@ class _Warp:
 
     def shfl(self, instruction: Instruction) -> None:
         """Take a value from another lane."""
+        # `%r1|%p1`: the predicate says if the source lane was there, and is left unknown.
         to, source, by = instruction.operands[0].split("|")[0], *instruction.operands[1:3]
         value, lane = self.value(source, 32), self.value(by, 32)
         modes = [part for part in instruction.parts if part in ("bfly", "idx", "up", "down")]
@@ -466,6 +473,8 @@ class _Warp:
 
     def touch(self, instruction: Instruction, where: str, what: What) -> None:
         """Count an access whose space the instruction names, or the address gives away."""
+        # `ld.global.v4.u32`: space, number of elements, element. Spaces may be narrowed further, as
+        # in `shared::cta`.
         parts, address = instruction.parts, self.address(where)
         vector = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
         size = vector * _bits(parts[-1], 32) // 8

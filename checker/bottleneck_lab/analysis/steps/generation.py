@@ -25,7 +25,7 @@ _TRAINING = re.compile(r"^autograd::engine::|^Optimizer\.step#")
 
 
 class GenerationUse(msgspec.Struct, frozen=True):
-    """What one token takes, medians in ns: `token_ns` from one to the next; `host_ns` of it the
+    """The cost of one token, medians in ns: `token_ns` from one to the next; `host_ns` of it the
     launching thread's own time, without its waits; `device_ns` the device's work (operators, where
     there is no accelerator).
 

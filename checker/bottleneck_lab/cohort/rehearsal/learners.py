@@ -36,7 +36,7 @@ class Try(NamedTuple):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """What one learner does: the blocks, in order, and the tries in each.
+    """The doings of one learner: the blocks, in order, and the tries in each.
 
     A block's tries end with the one that passes, or when the block ends.
     """

@@ -65,7 +65,7 @@ class Check(msgspec.Struct):
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """What came of a rehearsal: every submission, and refusals by their code."""
+    """The outcome of a rehearsal: every submission, and refusals by their code."""
 
     checks: list[Check]
     refusals: dict[str, int]

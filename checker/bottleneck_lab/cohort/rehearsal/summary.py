@@ -1,4 +1,4 @@
-"""What a rehearsal shows: waits by hour, what breaks first, and what would help."""
+"""Sum up a rehearsal: waits by hour, what breaks first, and what would help."""
 
 from __future__ import annotations
 

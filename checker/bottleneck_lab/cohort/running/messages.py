@@ -43,7 +43,7 @@ class Next(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What is next, None if there is nothing."""
+    """The submission that is next, None if there is none."""
 
     waiting: Waiting | None
 
@@ -73,7 +73,7 @@ class GiveUp(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """What was measured under a lease, by a job of that user."""
+    """The result of a lease, measured by a job of that user."""
 
     runner: str
     nonce: str

@@ -35,7 +35,7 @@ THREADS = 2
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """What to capture, of which lab on which device, and where its data set is."""
+    """The capture to make: of which lab on which device, and where its data set is."""
 
     lab: str
     device: Device
@@ -44,7 +44,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class _Description(msgspec.Struct, frozen=True):
-    """What is needed of a `capture.json`: the names of the profiler's files."""
+    """The part of a `capture.json` that is needed: the names of the profiler's files."""
 
     files: list[str]
 

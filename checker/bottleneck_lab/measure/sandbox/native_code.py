@@ -68,6 +68,7 @@ class GuardedOutputs:
 
     def new(self, size: int) -> np.ndarray[Any, Any]:
         """Return `size` floats that are not a number: what the kernel leaves out then shows."""
+        # Random, so that a kernel cannot write back what stood there.
         room = np.full(size + 2 * GUARD_FLOATS, np.nan, dtype=np.float32)
         guards = np.frombuffer(os.urandom(8 * GUARD_FLOATS), np.uint32).reshape(2, GUARD_FLOATS)
         bits = room.view(np.uint32)
@@ -126,6 +127,7 @@ def guard(module: ModuleType) -> None:
 
 def refuse_libraries(source: str, kernel: Path) -> None:
     """Raise ForbiddenCallError if an object file calls anything but what OWN_SYMBOLS allows."""
+    # One undefined symbol a line, `U name`.
     command = ["nm", "-u", str(kernel)]
     listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     foreign = sorted(name for name in listed.split()[1::2] if not OWN_SYMBOLS.fullmatch(name))

@@ -69,13 +69,15 @@ class Strings:
         self._added: dict[str, int] = {}
 
     def look_up(self, ids: Ints) -> NDArray[np.int32]:
-        """Number of names given by StringIds' ids; an id that the file lacks is the empty name."""
+        """Return the numbers of names given by StringIds' ids; of an id that the file lacks, the
+        empty name's.
+        """
         unknown = self.add("")
         if not len(self._ids) or not len(ids):
             return np.full(len(ids), unknown, dtype=np.int32)
         low, high = int(self._ids[0]), int(self._ids[-1])
-        # A table is many times as fast as a search.
-        if high - low < _DENSE * len(ids):  # a table is many times as fast as a search
+        # A table by id is many times as fast as a search, unless the ids lie far apart.
+        if high - low < _DENSE * len(ids):
             table = np.full(high - low + 1, unknown, dtype=np.int32)
             table[self._ids - low] = self._order
             known = (ids >= low) & (ids <= high)
@@ -98,7 +100,8 @@ class Ranks:
         self.pids: dict[int, int] = {}
 
     def of(self, rows: Rows, column: str) -> NDArray[np.int32]:
-        """Return ranks (and threads) of every row, by its globalPid or globalTid."""
+        """Return the rank of every row, by its globalPid or globalTid."""
+        # In the order of their numbers, not of the rows: the same whatever table is read first.
         pids = {number: pid_of(rows.meanings[column][number]) for number in _used(rows[column])}
         for pid in sorted(pids.values()):
             self.pids.setdefault(pid, len(self.pids))
@@ -113,7 +116,7 @@ class Threads:
         self.ids: dict[int, int] = {}
 
     def of(self, rows: Rows) -> dict[str, NDArray[np.int32]]:
-        """Return ranks (and threads) of every row, by its globalPid or globalTid."""
+        """Return rank and thread of every row, by its globalTid."""
         ids = {number: rows.meanings["globalTid"][number] for number in _used(rows["globalTid"])}
         for serialised in sorted(ids.values()):
             self.ids.setdefault(serialised, len(self.ids))
@@ -178,6 +181,7 @@ def read_other_activities(
 
 def read_calls(rows: Rows, strings: Strings, threads: Threads) -> HostTable:
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
+    # cudaLaunchKernel_v7000 is cudaLaunchKernel: names are cleaned once each, not once a row.
     names = strings.look_up(rows["nameId"])
     plain = {n: strings.add(_VERSION.sub("", strings.values[n])) for n in _used(names)}
     renamed = np.arange(len(strings.values), dtype=np.int32)

@@ -156,6 +156,7 @@ class Crew:
         Raises Violation when it breaks a rule, crashes or hangs, BusyMachineError when it did not
         finish because other programs had the cores.
         """
+        # Sockets are of one run: what an earlier run's ranks left in theirs cannot be read here.
         pairs = next(self._runs)
         links = [
             (ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)
@@ -168,6 +169,7 @@ class Crew:
             partial(secret.batch, self._costs),
             secret.factor,
         )
+        # Ranks that wait for a core look like ranks that hang.
         starvation = Starvation(self._worker)
         # A dead worker shows below, by its ranks' sockets.
         with contextlib.suppress(BrokenPipeError):
@@ -234,6 +236,7 @@ def crew(
 
 def with_last_words(violation: Violation, log: str) -> Violation:
     """Add the reason that the first rank to fail wrote into the worker's log (`child.run_rank`)."""
+    # The log is the script's own: it can only add words to a violation, not change the reason.
     quoted = re.search(r"⟦(Rank \d+: .*?)⟧", log, re.DOTALL)
     if violation.reason != "crashed" or quoted is None:
         return violation

@@ -122,6 +122,7 @@ class ServerSession:
         deadline = time.monotonic() + start_s
         try:
             with self.session.clock.phase("workers"):
+                # A socket accepts connections before anybody serves them, so only an answer counts.
                 while time.monotonic() < deadline:
                     level = load.open(self.address, 20.0, 0.2, self.follow, patience_s=ANSWER_S)
                     if (level.status == OK).any():

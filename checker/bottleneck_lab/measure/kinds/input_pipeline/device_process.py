@@ -108,6 +108,7 @@ class DeviceProcess:
     ) -> Self:
         arena = Arena.create(arena_bytes)
         process, channel, script_socket = start_device(context, program, options, arena)
+        # Its step is not known until it is ready; but whatever fails before has to end the process.
         device = cls(
             process,
             channel,
@@ -150,6 +151,7 @@ class DeviceProcess:
 
     def stopped(self) -> bool:
         """Return True if the process is stopped (SIGSTOP) or gone."""
+        # Its silence is then not the script's fault.
         with contextlib.suppress(psutil.NoSuchProcess):
             return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
         return True

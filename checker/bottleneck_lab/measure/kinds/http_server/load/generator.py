@@ -93,6 +93,7 @@ class Connection:
 
     def flush(self) -> None:
         """Send more of the request."""
+        # A server that reads slowly must not hold up the other connections.
         while self.unsent:
             try:
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
@@ -110,6 +111,7 @@ class Connection:
                 chunk = self.sock.recv(1 << 16)
             except BlockingIOError:
                 return True
+            # Bytes without a request, or without an end, come from no honest server.
             if not chunk or self.request < 0 or len(self.body) > MAX_REPLY_BYTES:
                 return False
             self._parser.feed_data(chunk)
@@ -177,6 +179,7 @@ class Generator:
                 return  # the remaining events are reported again
 
     def _send(self, due_ns: int) -> None:
+        # An entry whatever becomes of it: a request that is never sent counts as unanswered.
         number = len(self.begun_ns)
         self.begun_ns.append(due_ns)
         self.sent_ns.append(0)
