@@ -55,9 +55,9 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
     memory and graph_nodes.
 
-    Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only the tables that the text
-    names are filled. UsageError when the statement is wrong, writes, or takes more than about a
-    minute.
+    Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
+    the tables that the text names are filled. Raises UsageError when the statement is wrong,
+    writes, or takes more than about a minute.
     """
     connection = sqlite3.connect(":memory:")
     try:

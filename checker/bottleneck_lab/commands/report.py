@@ -401,7 +401,8 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
         gaps = numbered_gaps([use for use, _ in devices])
         if gap > len(gaps):
             raise UsageError(
-                f"There is no gap {gap}: the {len(gaps)} longest gaps of this capture have numbers.",
+                f"There is no gap {gap}: the {len(gaps)} longest gaps of this capture have"
+                " numbers.",
                 "`lab report` lists the first of them; `--at START-END` shows any other stretch.",
             )
         _, longest = gaps[gap - 1]

@@ -228,8 +228,8 @@ def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofli
     ]
     if any(row.ceiling_share > ABOVE_MEMORY for row in rows):
         note += (
-            " Beyond 100%: the data came from a cache, or less was computed or moved than the shapes"
-            " imply."
+            " Beyond 100%: the data came from a cache, or less was computed or moved than the"
+            " shapes imply."
         )
     return Roofline(machine, sorted(rows, key=lambda row: -row.time_ns), note)
 

@@ -1,1 +1,1 @@
-"""A workshop played beforehand: made-up learners against the real server logic, in simulated time."""
+"""A workshop played beforehand: made-up learners, the real server logic, simulated time."""

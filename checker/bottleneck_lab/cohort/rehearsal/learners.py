@@ -78,8 +78,9 @@ def make_scripts(
 ) -> list[Script]:
     """Draw what each of so many learners does; on average `tries` submissions until a lab passes.
 
-    With `halves`, every other learner takes the labs in the opposite order. The number of tries is geometric: each passes with the same probability. A learner's speed is
-    log-normal and stays the same in all labs; pauses between tries are exponential.
+    With `halves`, every other learner takes the labs in the opposite order. The number of tries is
+    geometric: each passes with the same probability. A learner's speed is log-normal and stays the
+    same in all labs; pauses between tries are exponential.
     """
     rng = random.Random(seed)
     scripts = []

@@ -1,4 +1,4 @@
-"""Real checks for a rehearsal: each lab's shipped work and its solution, by the runner's own job."""
+"""Real checks for a rehearsal: shipped work and solution of each lab, by the runner's own job."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ submissions = Table(
     Column("request_key", Text, nullable=False),
     Column("blob", String(64), nullable=False, index=True),
     Column("capture", String(64)),
-    # The profiler of a capture that a runner is to make, where no check is wanted; and what it made.
+    # The profiler of a capture that a runner is to make in place of a check, and what it made.
     Column("tool", String(16)),
     Column("made", String(64)),
     Column("received", Float, nullable=False),

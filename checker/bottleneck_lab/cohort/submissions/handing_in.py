@@ -32,7 +32,8 @@ def gather(
     """Gather the submission of this workspace as it is now.
 
     `figures` are those of its captures; `capture` names the one that the diagnosis is about, as the
-    server stored it. With `tool`, a runner makes a capture of it in place of a check. If the same was sent before without an answer, it is that request again.
+    server stored it. With `tool`, a runner makes a capture of it in place of a check. If the same
+    was sent before without an answer, it is that request again.
     """
     lab = workspace.lab
     # Under the workspace's lock: an editor's half-saved file or a running check stays out.

@@ -30,7 +30,7 @@ def command(
         str | None,
         typer.Option(
             "--labs",
-            help="Labs in their order, separated by commas (default: those of --folder's workshop).",
+            help="Labs in their order, separated by commas (default: the workshop of --folder).",
             show_default=False,
         ),
     ] = None,

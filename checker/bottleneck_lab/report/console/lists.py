@@ -42,7 +42,7 @@ def print_gap(sheet: Sheet, summary: Summary, use: DeviceUse, gap: Gap, number: 
 
 
 def device_name(use: DeviceUse, summary: Summary) -> str:
-    """Return what tells a device from the others of a capture: its rank, where there are several."""
+    """Return what tells a device from others of a capture: its rank, where there are several."""
     if len(summary.ranks) > 1:
         return f"rank {use.rank}"
     return "CPU" if use.is_cpu else f"device {use.device}"
