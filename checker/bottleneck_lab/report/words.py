@@ -96,7 +96,7 @@ def format_serving(use: ServingUse) -> str:
 
 def describe_tokens(use: GenerationUse) -> list[str]:
     """State what a token takes on the host and on the device, as two lines at most."""
-    lines = [f"{use.tokens:,} tokens of {format_duration(use.token_ns)} each (median)"]
+    lines = [f"{use.tokens:,} {use.unit}s of {format_duration(use.token_ns)} each (median)"]
     if use.on_cpu:
         lines[0] += (
             f": operators run for {format_duration(use.device_ns)} of it"
@@ -110,7 +110,7 @@ def describe_tokens(use: GenerationUse) -> list[str]:
         )
     if use.growth > GROWN:
         lines.append(
-            f"The last quarter of the tokens takes {use.growth:.1f}x as long as the first."
+            f"The last quarter of the {use.unit}s takes {use.growth:.1f}x as long as the first."
         )
     return lines
 
@@ -120,19 +120,19 @@ def advise_tokens(use: GenerationUse) -> str:
     advice = ""
     if use.device_ns >= SETS_THE_PACE * use.token_ns and not use.on_cpu:
         advice = (
-            "The device sets the pace: it reads all weights for each token. Generate several"
-            " sequences at once, use smaller types, or draft with a smaller model."
+            f"The device sets the pace: it reads all weights for each {use.unit}. Make several at"
+            " once (batches, several sequences), use smaller types, or draft with a smaller model."
         )
     elif use.host_ns > use.device_ns and not use.on_cpu:
         advice = (
-            "The host sets the pace: it takes longer to launch a token's work than the device to"
-            " do it. Launch less for each: CUDA Graphs or torch.compile(mode='reduce-overhead')"
+            f"The host sets the pace: it takes longer to launch a {use.unit}'s work than the device"
+            " to do it. Launch less for each: CUDA Graphs or torch.compile(mode='reduce-overhead')"
             " with a cache of fixed size, or several sequences at once."
         )
     elif not use.on_cpu:
         advice = (
-            "Host and device take turns: each waits while the other works. Keep the token on the"
-            " device and look at it a few tokens later."
+            "Host and device take turns: each waits while the other works. Keep the result on the"
+            f" device and look at it a few {use.unit}s later."
         )
     if use.growth > GROWN:
         advice += " The work grows with the length: keep keys and values of earlier tokens (cache)."

@@ -8,11 +8,15 @@ from bottleneck_lab import load, summarise
 from bottleneck_lab.report.words import advise_tokens, describe_tokens
 
 
-def generated(make, tmp_path, *, kernels, kernel_us, host_us, tokens=40, growth=0.0, mark=""):
+def generated(
+    make, tmp_path, *, kernels, kernel_us, host_us, tokens=40, growth=0.0, mark="", embeds=False
+):
     """A loop that launches `kernels` a token, picks one and reads it; growing by `growth` each."""
     run = make.Program(jitter=0.0)
     for number in range(tokens):
         begin = run.host
+        if embeds:
+            run.operator("aten::embedding", "gather_kernel", 2.0, host_us)
         for _ in range(kernels):
             run.operator("aten::mm", "gemv_kernel", kernel_us * (1 + growth * number), host_us)
         run.operator("aten::argmax", "reduce_kernel", 2.0, host_us)
@@ -47,6 +51,12 @@ def test_tokens_that_take_longer_each_are_told_of_a_cache(make, tmp_path):
     assert use.growth > 2
     assert "takes" in describe_tokens(use)[1]
     assert "cache" in advise_tokens(use)
+
+
+def test_a_model_without_tokens_makes_predictions(make, tmp_path):
+    loop = {"kernels": 9, "kernel_us": 60.0, "host_us": 12.0}
+    assert generated(make, tmp_path, **loop).unit == "prediction"
+    assert generated(make, tmp_path, **loop, embeds=True).unit == "token"
 
 
 def test_training_generates_no_tokens(summary_of):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,13 +22,15 @@ _RANGE = re.compile(
     re.IGNORECASE,
 )
 _SAMPLING = re.compile(r"^aten::(?:argmax|multinomial)$")
+_OF_TOKENS = re.compile(r"^aten::(?:embedding|multinomial|index_select)$")
 _TRAINING = re.compile(r"^autograd::engine::|^Optimizer\.step#")
 
 
 class GenerationUse(msgspec.Struct, frozen=True):
-    """The cost of one token, medians in ns: `token_ns` from one to the next; `host_ns` of it the
-    launching thread's own time, without its waits; `device_ns` the device's work (operators, where
-    there is no accelerator).
+    """The cost of one token (`unit`: or of one prediction, of a model that has none), medians in ns.
+
+    `token_ns` is the time from one to the next; `host_ns` of it the launching thread's own time,
+    without its waits; `device_ns` the device's work (operators, where there is no accelerator).
 
     `launches`: kernels per token. `growth`: how many times as long the last quarter of the tokens
     takes as the first.
@@ -42,6 +45,7 @@ class GenerationUse(msgspec.Struct, frozen=True):
     launches: float
     growth: float
     on_cpu: bool
+    unit: Literal["token", "prediction"] = "token"
 
 
 def find_generation(timeline: Timeline) -> GenerationUse | None:
@@ -52,10 +56,13 @@ def find_generation(timeline: Timeline) -> GenerationUse | None:
     names |= {timeline.strings[i] for i in np.unique(timeline.ranges.name).tolist()}
     if any(_TRAINING.match(name) for name in names):
         return None
+    unit: Literal["token", "prediction"] = "prediction"
+    if any(_OF_TOKENS.match(name) or _RANGE.match(name) for name in names):
+        unit = "token"
     for rank in timeline.ranks:
         starts = _starts(timeline, rank)
         if len(starts) > LEAST:
-            return _use(timeline, rank, starts)
+            return _use(timeline, rank, starts, unit)
     return None
 
 
@@ -69,7 +76,9 @@ def _starts(timeline: Timeline, rank: int) -> Ints:
     return np.empty(0, dtype=np.int64)
 
 
-def _use(timeline: Timeline, rank: int, starts: Ints) -> GenerationUse | None:
+def _use(
+    timeline: Timeline, rank: int, starts: Ints, unit: Literal["token", "prediction"]
+) -> GenerationUse | None:
     device, runtime = timeline.device, timeline.runtime
     work = take(device, (device.rank == rank) & (device.kind != ActivityKind.SYNC))
     busy, launched = iv.union(work.start, work.end), work.start
@@ -95,4 +104,5 @@ def _use(timeline: Timeline, rank: int, starts: Ints) -> GenerationUse | None:
         launches=float(np.median(np.diff(np.searchsorted(launched, starts))[one])),
         growth=float(np.median(last) / max(np.median(first), 1)),
         on_cpu=not len(work),
+        unit=unit,
     )

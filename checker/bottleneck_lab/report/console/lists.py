@@ -145,7 +145,7 @@ def print_generation(sheet: Sheet, summary: Summary) -> None:
     if use is None:
         return
     whose = f" on rank {use.rank}" if len(summary.ranks) > 1 else ""
-    sheet.heading(f"Why a token takes its time{whose}")
+    sheet.heading(f"Why a {use.unit} takes its time{whose}")
     for line in words.describe_tokens(use):
         sheet.line(line, indent=1)
     advice = words.advise_tokens(use)

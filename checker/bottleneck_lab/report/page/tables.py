@@ -81,8 +81,8 @@ def generation_table(summary: Summary) -> Markup | None:
         [name, words.format_duration(ns), words.format_share_column(ns / max(use.token_ns, 1))]
         for name, ns in parts.items()
     ]
-    head = ["in the time of a token", "per token", "share"]
-    listed = _table(head, cells, "Why a token takes its time", numeric=(1, 2))
+    head = [f"in the time of a {use.unit}", f"per {use.unit}", "share"]
+    listed = _table(head, cells, f"Why a {use.unit} takes its time", numeric=(1, 2))
     sentences = words.describe_tokens(use)
     if not summary.blind:
         sentences.append(words.advise_tokens(use))
