@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Make the photograph-like JPEG data set that the labs train on, or check and repair it.
 
-    python datasets/photos.py --root DIR                # 1,000 small and 512 large photographs,
-    about 200 MB python datasets/photos.py --root DIR --large 2048   # more of them: a data set only
-    grows python datasets/photos.py --root DIR --verify       # read every file again, repair what
-    is missing or damaged
+    python datasets/photos.py --root DIR               # 1,000 small and 512 large ones, 200 MB
+    python datasets/photos.py --root DIR --large 2048  # more of them: a data set only grows
+    python datasets/photos.py --root DIR --verify      # read every file, repair what is damaged
 
 A photograph is a function of (seed, set, index): the same arguments give the same bytes with the
 same Pillow. Exit status: 0 done, 2 wrong arguments, 4 the machine cannot (no space, no permission),

@@ -111,7 +111,7 @@ def require_linux(command: str) -> None:
         system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         raise MachineError(
             f"{command} needs Linux; this is {system}.",
-            f"Run it in WSL2 or in the container: {SITE}/install/. `lab list`, `report`, `compare`"
+            f"Run it in WSL2 or in the container: {SITE}/install.html. `lab list`, `report`, `compare`"
             " and `verify` work here.",
         )
 

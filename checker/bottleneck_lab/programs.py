@@ -16,7 +16,7 @@ from bottleneck_lab.needs import install_command
 
 _NVIDIA = (
     "It comes with the CUDA toolkit; NVIDIA's package repository has it as `{}`:"
-    f" {SITE}/capture/."
+    f" {SITE}/capture.html."
 )
 _HOW_TO_GET = {
     "g++": "Install a C++ compiler: `apt-get install g++`, or your system's equivalent.",

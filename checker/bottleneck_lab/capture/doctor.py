@@ -154,7 +154,7 @@ def probe_python() -> list[Requirement]:
     linux = sys.platform == "linux"
     remedies = (
         "Install Python 3.11 or newer.",
-        f"Use WSL2 or the container: {SITE}/install/. `lab report`, `compare` and `verify` work"
+        f"Use WSL2 or the container: {SITE}/install.html. `lab report`, `compare` and `verify` work"
         " here.",
     )
     return [

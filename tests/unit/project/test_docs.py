@@ -27,6 +27,21 @@ def test_the_pages_for_authors_show_the_examples_as_they_are():
         assert text == file.read_text().rstrip()
 
 
+def test_addresses_on_the_site_are_pages_as_it_is_built():
+    """The site opens from the disk, too, so its pages are NAME.html and not folders."""
+    address = re.compile(r"(?:\{SITE\}|github\.io/bottleneck-lab)/([\w/-]+)(\S*)")
+    texts = [
+        path.read_text()
+        for root, kind in (("checker", "*.py"), ("labs", "*.md"), ("solutions", "*.md"))
+        for path in (ROOT / root).rglob(kind)
+    ]
+    addresses = [match.groups() for text in texts for match in address.finditer(text)]
+    assert addresses
+    for name, rest in addresses:
+        assert rest.startswith(".html"), name
+        assert (ROOT / "docs" / f"{name}.md").is_file(), name
+
+
 @pytest.fixture
 def example(monkeypatch):
     monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(EXAMPLE))

@@ -89,7 +89,7 @@ H200 = GpuSpec(
     stands_for="an H200 and its host",
     source=(
         "Prices were fitted to an NVIDIA H200 (Xeon host, torch 2.11);"
-        f" {SITE}/emulation/ has each with its source"
+        f" {SITE}/emulation.html has each with its source"
     ),
     # Trainings of 0.15 to 2.5 TFLOP a step on the H200 took 5.0 to 53 ms of kernels: 50 TFLOP/s in
     # fp32 (data sheet: 67) and 2 TB/s (4.8), together with the fixed times below, come within 6%.
