@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse
+from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
 from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMPUTING
@@ -212,6 +213,13 @@ def describe_lines(summary: Summary) -> str:
     if exact:
         return "Your lines of Python"
     return "Your functions (line of definition)"
+
+
+def place_of_line(summary: Summary, row: LineRow) -> str:
+    """Return a line with its rank, where there are several."""
+    if len(summary.ranks) > 1 and row.rank >= 0:
+        return f"rank {row.rank}, {row.line}"
+    return row.line
 
 
 def costly_operators(summary: Summary) -> tuple[list[OperatorRow], bool]:

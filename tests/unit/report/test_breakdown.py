@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from bottleneck_lab.analysis.device.use import find_device_uses
-from bottleneck_lab.report.breakdown import wall_parts
+from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report.breakdown import place_of_line, wall_parts
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
 from . import made_up_capture
@@ -32,3 +36,13 @@ def test_on_a_cpu_nothing_is_launched_and_preparing_input_is_not_idle():
 
 def test_no_device_has_no_parts():
     assert wall_parts([]) == []
+
+
+def test_a_line_names_its_rank_where_there_are_several():
+    summary = summarise(made_up_capture.capture())
+    row = LineRow("train.py(3): main", 1, 1, 1, exact=True, rank=1)
+    assert place_of_line(summary, row) == "train.py(3): main"
+    assert (
+        place_of_line(msgspec.structs.replace(summary, ranks=[0, 1]), row)
+        == "rank 1, train.py(3): main"
+    )

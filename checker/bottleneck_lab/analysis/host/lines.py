@@ -54,6 +54,8 @@ class LineRow(msgspec.Struct, frozen=True):
     operators: int = 0
     operator_ns: int = 0
     backward_ns: int = 0
+    rank: int = -1
+    """Of exact lines; functions are summed over all ranks."""
 
 
 def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineRow]:
@@ -224,6 +226,7 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iter
             operators=int(sums[0][i]),
             operator_ns=int(sums[1][i]),
             backward_ns=int(backward[i]),
+            rank=int(lines.rank[0]),
         )
 
 

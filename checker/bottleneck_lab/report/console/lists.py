@@ -13,6 +13,7 @@ from bottleneck_lab.report.breakdown import (
     costly_operators,
     describe_late_ranks,
     describe_lines,
+    place_of_line,
 )
 from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
@@ -220,7 +221,10 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
     wall = sum(use.wall_ns for use in summary.devices) or 1
     rows = sorted(
         (
-            (row.device_ns if on_device else row.host_ns + row.backward_ns, row.line)
+            (
+                row.device_ns if on_device else row.host_ns + row.backward_ns,
+                place_of_line(summary, row),
+            )
             for row in summary.lines
         ),
         reverse=True,

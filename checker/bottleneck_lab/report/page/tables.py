@@ -15,6 +15,7 @@ from bottleneck_lab.report.breakdown import (
     describe_collectives,
     describe_late_ranks,
     describe_lines,
+    place_of_line,
 )
 from bottleneck_lab.report.kernel_names import short_name, short_names
 from bottleneck_lab.report.memory_words import COLUMNS, holder_cells
@@ -182,7 +183,8 @@ def lines_table(summary: Summary) -> Markup | None:
         head += ["operators", "backward"]
     cells = []
     for row in summary.lines[:TOP]:
-        cell = [_name(row.line), f"{row.calls:,}", words.format_duration(row.host_ns)]
+        where = _name(place_of_line(summary, row))
+        cell = [where, f"{row.calls:,}", words.format_duration(row.host_ns)]
         if on_device:
             cell.insert(2, words.format_duration(row.device_ns))
         if exact:
