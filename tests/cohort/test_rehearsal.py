@@ -103,7 +103,7 @@ def test_what_breaks_first_is_named():
     sentences = what_breaks([BLOCK], Outcomes(checks, {}, 5000.0), {}, Machines())
     assert "At 0:01, waits for slow pass 5 minutes" in sentences[0]
     assert "needs 67 minutes of checks, and its 60 minutes have room for 60" in sentences[1]
-    assert "never measured here" in sentences[2]
+    assert "No runner of this machine has recorded how long slow takes" in sentences[2]
 
 
 def test_what_would_help_is_tried_out():

@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.running.runner import Runner
 from bottleneck_lab.cohort.running.workers import RunnerStatus, Slot, load_runners
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.errors import MachineError
 
 from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
@@ -105,7 +106,7 @@ def test_without_the_token_nobody_is_a_runner(served):
     for wrong in (old, RemoteDispatcher(url, "guessed", "far")):
         with pytest.raises(RefusedByServerError, match="not the token"):
             wrong.beat(status("far"), [])
-    with pytest.raises(RefusedByServerError, match="on another machine"):
+    with pytest.raises(MachineError, match="on another machine"):
         dispatcher(room, url).register(status("far", "a third machine"))
     server.kill()
     gone = dispatcher(room, url)

@@ -136,11 +136,12 @@ def what_breaks(
                 f"{block.lab} needs {sum(seconds) / 60:.0f} minutes of checks, and its"
                 f" {(block.ends - block.begins) / 60:.0f} minutes have room for {room / 60:.0f}."
             )
-        if (block.lab, block.device) not in durations:
-            sentences.append(
-                f"How long {block.lab} takes on {block.device} was never measured here; it was"
-                " taken from other labs. `--measure` measures it."
-            )
+    unknown = [block.lab for block in blocks if (block.lab, block.device) not in durations]
+    if unknown:
+        sentences.append(
+            f"No runner of this machine has recorded how long {', '.join(unknown)} takes: typical"
+            " seconds of other checks stand in for it. `--measure` measures it first."
+        )
     missing = sum(check.began is None for check in outcomes.checks)
     if missing:
         sentences.append(f"{missing} submissions are never measured: no machine has their device.")

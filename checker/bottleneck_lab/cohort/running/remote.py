@@ -46,7 +46,12 @@ class RemoteDispatcher:
 
     def register(self, status: RunnerStatus) -> list[Lease]:
         message = Register(status, version("bottleneck-lab"))
-        return self._ask("register", message, Registered).leases
+        try:
+            return self._ask("register", message, Registered).leases
+        except RefusedByServerError as refused:
+            if refused.code == "cannot-help":
+                raise MachineError(refused.message, refused.remedy) from refused
+            raise
 
     def beat(self, status: RunnerStatus, nonces: list[str]) -> Beat:
         return self._ask("beat", SignOfLife(status, nonces), Beat)

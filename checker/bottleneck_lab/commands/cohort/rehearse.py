@@ -124,7 +124,7 @@ def _print_result(result: Rehearsal) -> None:
         say(sentence, style="yellow")
     if not result.breaks:
         say("Nothing breaks.", style="green")
-    if result.drained_s > 0:
+    if result.drained_s > 60:
         say(f"The last check ends {_minutes(result.drained_s)} after the last lab.")
     for code, count in sorted(result.refusals.items()):
         say(f"{count} submissions are refused: {code}.")
