@@ -35,13 +35,13 @@ from tests.cohort.conftest import MINI, Room, opened_room
 from tests.cohort.fake_job import COMMAND
 from tests.cohort.serving import Process, serving
 
-from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.catalog import Device, find_lab, load_labs
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.protocol import Submission
 from bottleneck_lab.cohort.rehearsal.learners import Block, Script, lay_out, make_scripts
-from bottleneck_lab.cohort.rehearsal.play import Machines, Outcomes, play
+from bottleneck_lab.cohort.rehearsal.play import Machines, play
 from bottleneck_lab.cohort.rehearsal.summary import quantile, waits_of
-from bottleneck_lab.cohort.running.durations import load_durations
+from bottleneck_lab.cohort.running.durations import Durations, load_durations
 from bottleneck_lab.cohort.runsheet import make_run_sheet
 from bottleneck_lab.cohort.store import tables
 
@@ -125,27 +125,49 @@ def waits_in(room: Room, since: float) -> dict[str, list[float]]:
     return waits
 
 
-def compare(forecast: Outcomes, real: dict[str, list[float]], ended: float) -> None:
-    """Print both sides, and how far apart they are."""
-    print("| figure | forecast | real run | forecast / real |")
-    print("| --- | --- | --- | --- |")
-    rows = [("until the last verdict", forecast.ended, ended)]
-    rows.append(("submissions", float(len(forecast.checks)), float(sum(map(len, real.values())))))
-    for lab, waits in real.items():
-        expected = waits_of([check for check in forecast.checks if check.lab == lab])
-        rows.append((f"{lab}: mean wait", mean(expected), mean(waits)))
-        rows.append((f"{lab}: 9 of 10 within", quantile(expected, 0.9), quantile(waits, 0.9)))
-        rows.append((f"{lab}: longest", max(expected), max(waits)))
-    for name, left, right in rows:
-        unit = "" if name == "submissions" else " s"
-        print(f"| {name} | {left:.1f}{unit} | {right:.1f}{unit} | {left / right:.2f} |")
+def figures_of(waits: dict[str, list[float]], ended: float) -> dict[str, float]:
+    """Return what is compared, by name; all but the submissions in seconds."""
+    figures = {"until the last verdict": ended, "submissions": sum(map(len, waits.values()))}
+    for lab, own in waits.items():
+        figures[f"{lab}: mean wait"] = mean(own)
+        figures[f"{lab}: 9 of 10 within"] = quantile(own, 0.9)
+        figures[f"{lab}: longest"] = max(own)
+    return figures
+
+
+def forecast_figures(scripts: list[Script], durations: Durations) -> dict[str, float]:
+    """Return the figures of a forecast."""
+    outcomes = play(scripts, Machines(1, 0, SLOTS), durations)
+    waits = {
+        block.lab: waits_of([check for check in outcomes.checks if check.lab == block.lab])
+        for block in BLOCKS
+    }
+    return figures_of(waits, outcomes.ended)
+
+
+def compare(scripts: list[Script], before: Durations, room: Room, start: float) -> None:
+    """Print the real run between two forecasts: from what was recorded before, and afterwards.
+
+    Both rest on the same scripts. If other programs slow down checks, only the second can know.
+    """
+    during = {pair: seconds[6:] for pair, seconds in load_durations().items()}
+    for pair, seconds in before.items():
+        print(f"{pair[0]}: {mean(seconds):.2f} s a check before, {mean(during[pair]):.2f} s in it")
+    ended = max(lease.ended for lease in room.rows(tables.leases)) - start
+    real = figures_of(waits_in(room, start), ended)
+    first, second = forecast_figures(scripts, before), forecast_figures(scripts, during)
+    print("| figure | forecast | real run | forecast / real | by the run's own durations |")
+    print("| --- | --- | --- | --- | --- |")
+    for name, value in real.items():
+        cells = (f"{first[name]:.1f}", f"{value:.1f}", f"{first[name] / value:.2f}")
+        print(f"| {name} | {' | '.join(cells)} | {second[name] / value:.2f} |")
 
 
 def print_table() -> None:
     """Forecast half a day with the labs of the course, for rooms and machines of several sizes."""
     os.environ.pop("BOTTLENECK_LAB_CONTENT")
     load_labs.cache_clear()
-    durations = defaultdict(list)
+    durations: defaultdict[tuple[str, Device], list[float]] = defaultdict(list)
     for line in JUDGED.read_text().splitlines():
         judged = json.loads(line)
         durations[judged["work"]["lab"], judged["work"]["device"]] += judged["seconds"]
@@ -185,7 +207,7 @@ def main() -> None:
             try:
                 record_durations(room)
                 scripts = make_scripts(BLOCKS, options.learners, TRIES, options.seed)
-                forecast = play(scripts, Machines(1, 0, SLOTS), load_durations())
+                before = load_durations()
                 tokens = [room.join(script.name)[1] for script in scripts]
                 start = time.time()
                 threads = [
@@ -198,12 +220,9 @@ def main() -> None:
                     thread.start()
                 for thread in threads:
                     thread.join()
-                ended = max(lease.ended for lease in room.rows(tables.leases)) - start
             finally:
                 runner.kill()
-            for pair, seconds in load_durations().items():
-                print(f"{pair[0]} on {pair[1]}: {mean(seconds[:6]):.2f} s a check, recorded before")
-            compare(forecast, waits_in(room, start), ended)
+            compare(scripts, before, room, start)
     shutil.rmtree(FOLDER)
 
 
