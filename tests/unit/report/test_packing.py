@@ -88,7 +88,8 @@ def test_idle_time_on_the_page_is_the_idle_time_of_the_analysis():
     assert found == {part.cause: part.idle_ns for part in use.gap_causes}
 
 
-@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50)), max_size=60))
+# As many events as there are rows may all overlap, and fill the last one.
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50)), max_size=MAX_ROWS - 1))
 def test_rows_keep_every_event_and_overlap_nowhere(pairs):
     rows = split_rows(events(pairs))
     kept = sorted(

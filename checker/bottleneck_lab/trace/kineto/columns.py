@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.kineto.events import mend
 from bottleneck_lab.trace.names import DTYPE_BYTES, dtype_of
 from bottleneck_lab.trace.shapes import COUNTED, Work, work_of
@@ -59,6 +60,7 @@ WORK = np.dtype(
 # A block is some megabytes at most. Arrays of one piece's rows each would leave holes all over
 # the memory.
 BLOCK_ROWS = 1 << 15
+GIVEN_BACK_BYTES = 16 << 20
 
 HOST_TABLES = ("runtime", "operators", "ranges", "python")
 DTYPES = {**dict.fromkeys(HOST_TABLES, SPAN), "device": DEVICE, "memory": MEMORY, "work": WORK}
@@ -140,18 +142,29 @@ class RowBlocks:
         self._full = []
         self._used = 0
 
-    def taken(self) -> NDArray[Any]:
-        """Return all rows, which are given up block by block as they are copied."""
+    def taken(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of all rows. The blocks are given up as they are copied, and their
+        memory goes back to the system: no more than GIVEN_BACK_BYTES are held twice.
+        """
         pieces = self.pieces()[::-1]
-        rows = np.empty(sum(map(len, pieces)), dtype=self._block.dtype)
+        dtype = self._block.dtype
+        count = sum(map(len, pieces))
+        # One after the other in memory: fresh pages take none before they are written.
+        columns = {name: np.empty(count, dtype[name]) for name in dtype.names or ()}
         self.clear()
-        self._block = self._block[:0].copy()
-        filled = 0
+        self._block = np.empty(0, dtype)
+        filled, held = 0, 0
         while pieces:
             piece = pieces.pop()
-            rows[filled : filled + len(piece)] = piece
+            for name, column in columns.items():
+                column[filled : filled + len(piece)] = piece[name]
             filled += len(piece)
-        return rows
+            held += piece.nbytes
+            if held >= GIVEN_BACK_BYTES:
+                del piece
+                give_back()
+                held = 0
+        return columns
 
 
 def renumber(rows: NDArray[Any], numbers: dict[str, NDArray[np.int32]]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, ReadBytes
 from bottleneck_lab.trace.foreign import refuse_jax
-from bottleneck_lab.trace.kineto.columns import DTYPES, HOST_TABLES, LONGEST_NS, Columns
+from bottleneck_lab.trace.kineto.columns import HOST_TABLES, LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
 from bottleneck_lab.trace.names import copy_of, is_communication, is_range
 from bottleneck_lab.trace.timeline import (
@@ -32,6 +32,9 @@ CLOCK_BEGINS_NS = 600_000_000_000
 
 # Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
 NOTES = "captureNotes"
+
+
+_Rows = dict[str, NDArray[Any]]  # columns of one table
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
@@ -73,14 +76,17 @@ def assemble(
     operators = columns.tables["operators"].taken()
     is_range_row = named[operators["name"]] if named.any() else named
     if is_range_row.any():
-        columns.tables["ranges"].add(operators[is_range_row])
-        operators = operators[~is_range_row]
-    rows = {"operators": operators} | {
-        name: columns.tables[name].taken() for name in DTYPES if name != "operators"
-    }
+        ranges = columns.tables["ranges"].room(int(is_range_row.sum()))
+        for column, values in operators.items():
+            ranges[column] = values[is_range_row]
+            operators[column] = values[~is_range_row]
     bad: list[int] = []
-    tables = {name: _host_table(_plausible(rows.pop(name), bad), rank) for name in HOST_TABLES}
-    device = _device_table(_plausible(rows.pop("device"), bad), strings, rank)
+    tables = {"operators": _host_table(_plausible(operators, bad), rank)}
+    del operators
+    for name in HOST_TABLES:
+        if name != "operators":
+            tables[name] = _host_table(_plausible(columns.tables[name].taken(), bad), rank)
+    device = _device_table(_plausible(columns.tables["device"].taken(), bad), strings, rank)
     if not len(device) and not any(len(table) for table in tables.values()):
         refuse_jax(source, columns.process_names)
         raise CaptureError(
@@ -102,16 +108,7 @@ def assemble(
         "record_shapes",
         "cuda_driver_version",
     )
-    work = rows["work"]
-    work_columns = {
-        name: np.ascontiguousarray(work[name])
-        for name in ("external", "name", "flop", "moved_bytes", "precision")
-    }
-    memory = rows["memory"]
-    memory_columns = {
-        name: memory[name]
-        for name in ("start", "bytes", "allocated", "reserved", "address", "device", "thread")
-    }
+    work, memory = columns.tables["work"].taken(), columns.tables["memory"].taken()
     return Timeline(
         source=str(source),
         format="kineto",
@@ -121,9 +118,7 @@ def assemble(
         operators=tables["operators"],
         ranges=tables["ranges"],
         python=tables["python"],
-        memory=make_table(
-            MemoryTable, len(memory), **memory_columns, rank=np.full(len(memory), rank)
-        ),
+        memory=make_table(MemoryTable, **memory, rank=_everywhere(rank, memory)),
         threads=tuple(
             Thread(rank, pid, tid, columns.thread_names.get((pid, tid), ""))
             for pid, tid in columns.threads.order
@@ -135,11 +130,11 @@ def assemble(
         ),
         notes=tuple(notes),
         facts={key: str(metadata[key])[:80] for key in wanted if key in metadata},
-        work=WorkTable(rank=np.full(len(work), rank, dtype=np.int32), **work_columns),
+        work=WorkTable(rank=np.full(len(work["name"]), rank, dtype=np.int32), **work),
     )
 
 
-def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
+def _plausible(rows: _Rows, dropped: list[int]) -> _Rows:
     """Return the rows whose times can be true; the number of the others is appended to `dropped`.
 
     A start of zero is a time that was never filled in, unless the whole capture's clock begins
@@ -155,57 +150,40 @@ def _plausible(rows: NDArray[Any], dropped: list[int]) -> NDArray[Any]:
         bad |= (np.abs(start - middle) > LONGEST_NS) | ((start == 0) & (middle > CLOCK_BEGINS_NS))
     dropped.append(int(bad.sum()))
     if dropped[-1]:
-        return rows[~bad]
+        return {name: values[~bad] for name, values in rows.items()}
     return rows
 
 
-def _host_table(rows: NDArray[Any], rank: int) -> HostTable:
-    return make_table(
-        HostTable,
-        len(rows),
-        start=rows["start"],
-        end=rows["start"] + rows["duration"],
-        name=rows["name"],
-        thread=rows["thread"],
-        correlation=rows["correlation"],
-        rank=np.full(len(rows), rank, np.int32),
-    )
+def _everywhere(rank: int, rows: _Rows) -> NDArray[np.int32]:
+    """Return the rank for every row; it takes no memory."""
+    return np.broadcast_to(np.int32(rank), len(rows["start"]))
 
 
-def _device_table(rows: NDArray[Any], strings: tuple[str, ...], rank: int) -> DeviceTable:
-    kind = rows["kind"].copy()
+def _host_table(rows: _Rows, rank: int) -> HostTable:
+    return make_table(HostTable, **_with_end(rows), rank=_everywhere(rank, rows))
+
+
+def _with_end(rows: _Rows) -> _Rows:
+    """Turn the durations of rows into their ends."""
+    end = rows.pop("duration")
+    end += rows["start"]
+    return {**rows, "end": end}
+
+
+def _device_table(rows: _Rows, strings: tuple[str, ...], rank: int) -> DeviceTable:
+    kind = rows["kind"]
     communicates = np.array([is_communication(name) for name in strings], dtype=bool)
     copies = np.array([copy_of(name) for name in strings], dtype=np.int8).reshape(-1, 2)
-    if len(rows):
+    if len(kind):
         # Kineto calls NCCL's kernels kernels like any other.
         kind[(kind == ActivityKind.KERNEL) & communicates[rows["name"]]] = (
             ActivityKind.COMMUNICATION
         )
     is_copy = kind == ActivityKind.COPY
-    columns = {
-        name: rows[name]
-        for name in (
-            "start",
-            "name",
-            "correlation",
-            "external",
-            "device",
-            "stream",
-            "bytes",
-            "grid",
-            "block",
-            "dtype",
-            "process_group",
-        )
-    }
     return make_table(
         DeviceTable,
-        len(rows),
-        **columns,
-        end=rows["start"] + rows["duration"],
-        kind=kind,
-        rank=np.full(len(rows), rank),
-        occupancy=rows["occupancy"],
+        **_with_end(rows),
+        rank=_everywhere(rank, rows),
         direction=np.where(is_copy, copies[rows["name"], 0] if len(strings) else 0, 0),
         host_memory=np.where(is_copy, copies[rows["name"], 1] if len(strings) else 0, 0),
     )
