@@ -66,7 +66,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     edges = np.concatenate((a.end, b.end, a.start, b.start))
     change = np.repeat(np.array([-1, 1], dtype=np.int8), len(a.start) + len(b.start))
     order = np.argsort(edges, kind="stable")  # ends before starts, so that touching is no overlap
-    edges, depth = edges[order], np.cumsum(change[order], dtype=np.int64)
+    # Both are disjoint: no more than two are open at once.
+    edges, depth = edges[order], np.cumsum(change[order], dtype=np.int8)
     both = np.flatnonzero(depth == 2)
     start, end = edges[both], edges[both + 1]
     keep = end > start

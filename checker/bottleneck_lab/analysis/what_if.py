@@ -302,6 +302,10 @@ class _Replay:
         self.wait_end = waits.end[kept]
         self.wait_at = self._own(self.wait_start)
         self._find_awaited()
+        # As Python's numbers: going through NumPy's one by one takes several times as long.
+        columns = (self.wait_start, self.awaited, self.early, self.tail)
+        start, awaited, early, tail = (column.tolist() for column in columns)
+        self.waits = list(zip(start, self.wait_at, awaited, early, tail, strict=True))
         self.finish: list[int] = []
         self.waited = 0
         self.next_wait = 0
@@ -340,15 +344,14 @@ class _Replay:
 
     def _wait(self, until: int) -> None:
         """Let the host go through its waits up to a moment of the recording."""
-        while self.next_wait < len(self.wait_start) and self.wait_start[self.next_wait] < until:
-            i = self.next_wait
+        while self.next_wait < len(self.waits) and self.waits[self.next_wait][0] < until:
+            _, at, awaited, early, tail = self.waits[self.next_wait]
             self.next_wait += 1
-            here = done = self.wait_at[i] + self.waited
-            if self.awaited[i] >= 0 and self.finish:
+            here = done = at + self.waited
+            if awaited >= 0 and self.finish:
                 # Work that is not replayed yet was launched after this wait: it cannot be meant.
-                done = self.finish[min(int(self.awaited[i]), len(self.finish) - 1)]
-                done -= int(self.early[i])
-            self.waited += max(here, done) + int(self.tail[i]) - here
+                done = self.finish[min(awaited, len(self.finish) - 1)] - early
+            self.waited += max(here, done) + tail - here
 
     def run(self, arrived: dict[int, dict[int, int]], key: int) -> Generator[int, None, int]:
         """Replay the program; return its length, ns.

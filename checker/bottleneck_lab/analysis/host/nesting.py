@@ -36,17 +36,20 @@ def nest(start: Ints, end: Ints, thread: NDArray[Any]) -> Tree:
     its parent is the latest row one level up.
     """
     depth, parent = np.zeros(len(start), dtype=np.int32), np.full(len(start), -1, dtype=np.int32)
+    block = 1 << 16  # what a search returns takes eight bytes a row: not for all rows at once
     for number in np.flatnonzero(np.bincount(thread)).tolist():
         rows = np.flatnonzero(thread == number).astype(np.int32)
-        begin = start[rows]
         stop = end[rows]
-        np.maximum(stop, begin + 1, out=stop)  # a row of no length still ends after it began
-        stop.sort()
-        ended = np.searchsorted(stop, begin, side="right")
-        del begin, stop
         own = np.arange(len(rows), dtype=np.int32)
-        np.subtract(own, ended, out=own, casting="unsafe")
-        del ended
+        for at in range(0, len(rows), block):
+            begin = start[rows[at : at + block]]
+            # A row of no length still ends after it began.
+            stop[at : at + block] = np.maximum(stop[at : at + block], begin + 1)
+        stop.sort()
+        for at in range(0, len(rows), block):
+            begin = start[rows[at : at + block]]
+            own[at : at + block] -= np.searchsorted(stop, begin, side="right").astype(np.int32)
+        del stop
         depth[rows] = own
         above = _parents(own)
         parent[rows] = np.where(above >= 0, rows[above], -1)

@@ -69,7 +69,7 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
         np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end")
     )
     # A parent stands before its children: by start, then longer first.
-    order = order_of(start, end)
+    order = order_of(start, end).astype(np.int32)
     start = start[order]
     end = end[order]
     thread = narrow(np.concatenate([part.thread for part in parts]))[order]

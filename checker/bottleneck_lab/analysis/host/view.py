@@ -113,16 +113,22 @@ def view_host(
         "calls": runtime,
     }
 
-    def where(table: HostTable, pattern: re.Pattern[str]) -> iv.Intervals:
+    names = {rows: names_in(table) for rows, table in tables.items()}
+
+    def where(rows: str, pattern: re.Pattern[str]) -> iv.Intervals:
+        # Most patterns match none of a table's few names: its millions of rows are left alone.
+        if not any(pattern.search(timeline.strings[name]) for name in names[rows]):
+            return iv.NONE
+        table = tables[rows]
         return union_of(table, named(timeline, table, pattern) & chosen[table.thread])
 
     doing = {
-        cause: iv.join(*(where(tables[rows], pattern) for rows, pattern in by_rows.items()))
+        cause: iv.join(*(where(rows, pattern) for rows, pattern in by_rows.items()))
         for cause, by_rows in patterns.items()
     }
     own_operators = union_of(operators, chosen[operators.thread])
     steps = step_rows(timeline)
-    waits = where(runtime, SYNC_CALL)
+    waits = where("calls", SYNC_CALL)
     calls = timeline.launching & (runtime.rank == rank)
     launches, pace = iv.NONE, own_operators
     if calls.any():
@@ -130,8 +136,8 @@ def view_host(
     return HostView(
         doing=doing,
         sync=waits,
-        copy_calls=where(runtime, COPY_CALL),
-        allocation=where(runtime, ALLOCATION_CALL),
+        copy_calls=where("calls", COPY_CALL),
+        allocation=where("calls", ALLOCATION_CALL),
         collectives=union_of(
             ranges, named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
         ),
@@ -184,12 +190,17 @@ def _main(table: HostTable, rank: int) -> NDArray[np.int32]:
     return np.array([np.bincount(threads).argmax()] if len(threads) else [], dtype=np.int32)
 
 
+def names_in(table: Named) -> list[int]:
+    """Return the names that a table's rows have, as indices into the timeline's strings."""
+    used: list[int] = np.flatnonzero(np.bincount(table.name, minlength=1)).tolist()
+    return used
+
+
 def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return a mask of the rows whose name matches."""
     # Each distinct name is looked at once: a capture has millions of rows and thousands of names.
-    used = np.flatnonzero(np.bincount(table.name, minlength=1))
     matches = np.zeros(len(timeline.strings) + 1, dtype=bool)
-    matches[[i for i in used.tolist() if pattern.search(timeline.strings[i])]] = True
+    matches[[i for i in names_in(table) if pattern.search(timeline.strings[i])]] = True
     return np.asarray(matches[table.name])
 
 

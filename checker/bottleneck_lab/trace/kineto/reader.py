@@ -147,7 +147,8 @@ def _plausible(rows: _Rows, dropped: list[int]) -> _Rows:
         # The median, of the first 100,000: times of day and times since start do not mix in a
         # file.
         middle = np.partition(good, (len(good) - 1) // 2)[(len(good) - 1) // 2]
-        bad |= (np.abs(start - middle) > LONGEST_NS) | ((start == 0) & (middle > CLOCK_BEGINS_NS))
+        bad |= (start > middle + LONGEST_NS) | (start < middle - LONGEST_NS)
+        bad |= (start == 0) & (middle > CLOCK_BEGINS_NS)
     dropped.append(int(bad.sum()))
     if dropped[-1]:
         return {name: values[~bad] for name, values in rows.items()}
