@@ -13,7 +13,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.exports import export_grades, find_export
 from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
-from bottleneck_lab.cohort.moments import iso, local, parse_moment
+from bottleneck_lab.cohort.moments import iso, local, machine_zone, parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import HALF_DAY_MIN, make_run_sheet, use_run_sheet
 from bottleneck_lab.cohort.settings import change_settings
@@ -94,6 +94,15 @@ def test_moments_are_typed_in_the_instructors_time_zone():
     assert local(parse_moment("2026-12-01T09:00", "Asia/Tokyo"), "Asia/Tokyo") == "2026-12-01T09:00"
     with pytest.raises(UsageError, match="not a time zone"):
         parse_moment("2026-12-01T09:00", "Europe/Nowhere")
+
+
+@pytest.mark.parametrize(
+    ("variable", "zone"),
+    [("Asia/Tokyo", "Asia/Tokyo"), (":Europe/Rome", "Europe/Rome"), ("X", "UTC")],
+)
+def test_a_new_cohort_has_the_time_zone_of_its_machine(monkeypatch, variable, zone):
+    monkeypatch.setenv("TZ", variable)
+    assert machine_zone() == zone
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 CONFIG = "cohort.toml"
+DEFAULTS = Settings()
 _ADDRESS = "address"
 
 
@@ -101,7 +102,7 @@ class Cohort:
         self.blobs.close()
 
 
-def create_cohort(folder: Path, config: Config) -> str:
+def create_cohort(folder: Path, config: Config, settings: Settings = DEFAULTS) -> str:
     """Create a cohort in `folder`, with a join code, and return the cohort's identifier.
 
     Whatever fails, nothing is left of it. Raises UsageError if the folder or the database holds a
@@ -115,7 +116,7 @@ def create_cohort(folder: Path, config: Config) -> str:
     existed = folder.exists()
     before = set(folder.iterdir()) if existed else set()
     try:
-        return _create(folder, config)
+        return _create(folder, config, settings)
     except BaseException:  # Ctrl-C too: half a cohort would be in the way of the next try
         if folder.exists():
             for path in set(folder.iterdir()) - before:
@@ -125,7 +126,7 @@ def create_cohort(folder: Path, config: Config) -> str:
         raise
 
 
-def _create(folder: Path, config: Config) -> str:
+def _create(folder: Path, config: Config, settings: Settings) -> str:
     with explained(folder):
         for part in ("key", "jobs", "blobs"):
             (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -144,7 +145,7 @@ def _create(folder: Path, config: Config) -> str:
                 "name": config.name,
                 "created": now,
                 "public_key": cohort.public_key,
-                "settings": msgspec.json.encode(Settings()).decode(),
+                "settings": msgspec.json.encode(settings).decode(),
             }
             connection.execute(tables.cohort.insert().values(values))
             new_join_code(connection, now)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import os
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 from bottleneck_lab.errors import UsageError
@@ -13,8 +14,10 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def find_zone(name: str) -> ZoneInfo:
+def find_zone(name: str) -> tzinfo:
     """Return a time zone by its IANA name. Raises UsageError if there is none of that name."""
+    if name == "UTC":  # also on a system without the data of time zones
+        return UTC
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError) as error:  # its own error is a KeyError
@@ -22,6 +25,18 @@ def find_zone(name: str) -> ZoneInfo:
             f"'{name[:60]}' is not a time zone that this machine knows.",
             "Name one as in Europe/Zurich or America/New_York, or UTC.",
         ) from error
+
+
+def machine_zone() -> str:
+    """Return the name of this machine's time zone; UTC where it has none that can be named."""
+    # The name is in the link, not in the file (man 5 localtime).
+    _, _, name = os.path.realpath("/etc/localtime").partition("/zoneinfo/")
+    zone = os.environ.get("TZ", "").removeprefix(":") or name
+    try:
+        find_zone(zone)
+    except UsageError:
+        return "UTC"
+    return zone
 
 
 def local(at: float, zone: str, form: str = "%Y-%m-%dT%H:%M") -> str:

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.cohort.folder import Config, create_cohort, folder_name
+from bottleneck_lab.cohort.moments import machine_zone
+from bottleneck_lab.cohort.settings import Settings
 from bottleneck_lab.cohort.store.database import explained
 from bottleneck_lab.commands.ui import say
 
@@ -35,7 +37,7 @@ def command(
     """Create a cohort: a folder with its database, key and settings."""
     target = folder or Path(folder_name(name))
     with explained():
-        create_cohort(target, Config(name, database))
+        create_cohort(target, Config(name, database), Settings(timezone=machine_zone()))
     key = target / "key" / "cohort.pem"
     say(f"Created '{name}' in {target}.", style="green")
     say(
