@@ -156,6 +156,7 @@ def run(
                 _stop(process)
         finally:
             end_ours(process, mark)
+    # The pipe ends when nobody holds it: a process that left the session may still do so.
     reader.join(5)
     seconds = time.monotonic() - began
     return CommandEnd(
@@ -197,11 +198,10 @@ def _hear_ctrl_c() -> None:
 
 
 def _forward(pipe: IO[bytes] | None, sink: Callable[[bytes], object], tail: bytearray) -> None:
-    """Pass output on as it comes, also a progress bar's unfinished lines, and keeps the
-    last of it.
-    """
+    """Pass output on as it comes, a progress bar's unfinished lines too; keep the last of it."""
     if pipe is None:
         return
+    # Straight from the descriptor: a buffered reader would wait for a whole line or block.
     with pipe:
         while output := os.read(pipe.fileno(), 1 << 16):
             sink(output)

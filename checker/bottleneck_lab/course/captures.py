@@ -64,6 +64,7 @@ def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:
         if ceilings and any(device.name == ceilings.name for device in timeline.devices):
             return ceilings
         return None
+    # A CPU is told by its model alone; clocks and memory may differ between two of them.
     cpu = _description(folder).get("environment", {}).get("cpu") if folder else None
     return stored_ceilings("cpu") if cpu == cpu_model() else None
 

@@ -76,6 +76,7 @@ def check_workspace(
         workspace.working("lab check", wait=wait, on_wait=on_wait),
         submission(workspace, lab) as folder,
     ):
+        # Inside the lock: a check that was waited for has added its own attempt.
         earlier = load_attempts(workspace)
         verdict, remarks = _measure(workspace, learner, earlier, folder, chosen, show_progress)
         if key:
@@ -134,6 +135,8 @@ def _measure(
             diagnosis=for_check(lab.spec.devices[device].criteria, results),
             prediction=prediction.predicted if prediction else None,
         )
+    # In this order: the figures that answer the questions are quoted to those who may have them,
+    # and then leave the verdict.
     remarks = quote_own_figures(workspace, learner, verdict)
     verdict = without_answers(lab, verdict)
     if not questions:

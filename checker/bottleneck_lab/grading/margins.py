@@ -126,6 +126,7 @@ def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
     """Return every target in the rows, by lab, device and criterion, compared with all work that
     was to meet it and all that was to miss it.
     """
+    # One target may be met on one machine and missed on another: all of them count together.
     groups: dict[tuple[str, str, str], list[tuple[Row, Proof, Margin]]] = {}
     for row in rows:
         for margin in row.proof.margins if row.proof else []:
@@ -197,6 +198,8 @@ def _safe_targets(
     """
     if nearest is None or fastest is None or fastest[0] / short > nearest[0] / clear:
         return None, None
+    # Distances are to the present bar, so its product with one is the bar that would be as near. A
+    # figure that must be small is the other way round.
     factors = (fastest[0] / short, nearest[0] / clear)
     low, high = (bar * factor if at_least else bar / max(factor, 1e-9) for factor in factors)
     return min(low, high), max(low, high)

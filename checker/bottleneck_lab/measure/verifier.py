@@ -186,9 +186,8 @@ def _measure_into(
         ended.stopped, ended.measured = _blame(fault, specs)
     except LabError as error:
         ended.machine = error
-    except (
-        Exception
-    ) as error:  # ours, whatever it is; the learner's only where its files filled the disk
+    except Exception as error:
+        # Ours, whatever it is; the learner's only where its files filled the disk.
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             ended.stopped, ended.machine = _of_a_full_disk(janitor, room_bytes)
             return
@@ -235,6 +234,7 @@ def _blame(fault: LearnerFault, specs: list[CriterionSpec]) -> tuple[Stopped | N
     """Return how a fault counts: a wrong output as a correctness result, every other one as what
     stopped the code.
     """
+    # The criteria say nothing of code that did not run to its end.
     if fault.reason in ("crashed", "timed out", "tampered", "forbidden call", "does not compile"):
         return Stopped(fault.reason, fault.detail), Measured([])
     spec = next(
@@ -250,6 +250,8 @@ def _complete(
     """Return the results in the lab's order, with an unmeasured one for each criterion that an
     earlier failure kept from being reached.
     """
+    # Of a check that ended well a missing criterion is no result but a fault, which `conclude`
+    # reports: nothing is filled in for it here.
     measured = {result.id: result for result in results}
     failed = stopped or any(result.holds is False for result in results)
     ordered = []

@@ -117,6 +117,8 @@ class Workspace:
         Only files that learners get count. The judge and its limits may change: a check always uses
         the installed ones.
         """
+        # By content and by number: an author may forget to raise the version, and may raise it for
+        # something that the files do not show.
         lab = self.lab
         sources = {name: source_of(lab, name) for name in handed_out(lab)}
         files = {name: path.read_bytes() for name, path in sources.items() if path.is_file()}
@@ -147,6 +149,7 @@ class Workspace:
 
         Removes the unfinished files of a writer that was killed.
         """
+        # Whoever holds the lock is the only writer, so what is unfinished now is nobody's.
         with locked(self.state / "state.lock", who):
             for folder in (self.state, self.attempts, self.captures, self.state / "kept"):
                 clear(folder, TEMPORARY)
@@ -187,6 +190,7 @@ def open_workspace(root: Path) -> Workspace:
 
     Raises MachineError for a state file that cannot be read, UsageError for one of another version.
     """
+    # The number first: a file of another version need not have this version's fields.
     file = root / STATE / "workspace.json"
     schema = read_json(file, dict).get("schema")
     if schema != SCHEMA:

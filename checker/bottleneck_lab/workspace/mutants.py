@@ -93,11 +93,13 @@ def write_mutant(lab: Lab, mutant: Mutant, folder: Path) -> None:
 
     Raises LabError for an edit that does not apply.
     """
+    # Whole files first, then edits of what the base has, then what is appended.
     beside = mutants_folder(lab)
     base = lab.path if mutant.base == "starter" else lab.solution
     texts = {name: _read(base / name) for name in mutant.changed if name not in mutant.files}
     texts |= {name: _read(beside / source) for name, source in mutant.files.items()}
     for edit in mutant.edits:
+        # Once, or the mutant might break another line than its author meant.
         count = texts[edit.file].count(edit.old)
         if count != 1:
             raise LabError(
@@ -124,6 +126,7 @@ def _read(path: Path) -> str:
 
 def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
     """Return the faults of the judge, given its verdict on the mutant."""
+    # Failing is not enough: for another reason, the judge would have missed what the mutant breaks.
     reason = f" ({verdict.reason})" if verdict.reason else ""
     outcome = f"but: {verdict.outcome}{reason}: {verdict.summary.removeprefix(NOT_YOURS)}"
     if verdict.outcome != "FAIL" or verdict.reason != mutant.fails_with:

@@ -75,6 +75,7 @@ def _update(slug: str, change: Callable[[LabProgress], LabProgress], workspace: 
     folder = home()
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    # Read under the lock: two shells may check two labs at the same time.
     with locked(folder / "progress.lock", "lab"):
         clear(folder, TEMPORARY)
         progress = load_progress()

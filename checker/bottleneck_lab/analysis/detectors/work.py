@@ -78,6 +78,7 @@ def pageable_copies(seen: Evidence) -> list[Detection]:
 
 def exposed_communication(seen: Evidence) -> list[Detection]:
     """Detect communication that nothing runs beside, and waiting for other ranks."""
+    # Waiting for other ranks is part of the communication, unless the ranks could be matched.
     exposed_ns = sum(use.exposed_communication_ns for use in seen.devices)
     whole = sum(use.communication_ns for use in seen.devices)
     hidden = 1 - exposed_ns / whole if whole else 0.0
@@ -208,6 +209,7 @@ def dominant_operator(seen: Evidence) -> list[Detection]:
     """
     if not seen.operators or not seen.on_cpu:
         return []
+    # Many calls of next to nothing are another finding, and so is matrix work.
     top = max(seen.operators, key=lambda row: row.self_ns)
     share = top.self_ns / seen.time_ns
     small = top.self_ns < SMALL_NS * top.calls

@@ -67,6 +67,7 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
     number = np.zeros(int(used[-1]) + 1, dtype=np.min_scalar_type(len(used)))
     number[used] = np.arange(len(used))
     inverse = number[names]
+    # Sorted by kernel, all of one lie side by side: one pass sums them, without a mask for each.
     order = np.argsort(inverse, kind="stable")
     duration = duration[order]
     calls = np.bincount(inverse, minlength=len(used))
@@ -136,6 +137,8 @@ def queue_depth(called: Ints, started: Ints) -> Ints:
     """Return, for each launch, how many kernels have been launched and have not started: a number
     that never goes below zero, since a kernel starts after its call.
     """
+    # At the nth call n are launched; of those, as many have begun as have started by then. Clocks
+    # of host and device may put a start before its call.
     launched = np.arange(1, len(called) + 1)
     begun = np.searchsorted(np.sort(np.maximum(started, called)), np.sort(called), side="left")
     depth: Ints = np.maximum(launched - begun, 0)

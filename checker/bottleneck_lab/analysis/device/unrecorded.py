@@ -106,6 +106,7 @@ def _contradicted(timeline: Timeline, worked: NDArray[np.intp], waits: NDArray[n
         waits = waits[[bool(_WHOLE_DEVICE.search(name)) for name in names]]
     if not len(worked) or not len(waits):
         return 0
+    # For each wait: all that had been launched when it began has ended by `ends` of the last.
     order = np.argsort(runtime.end[call], kind="stable")
     launched, ends = runtime.end[call][order], np.maximum.accumulate(device.end[worked][order])
     last = np.searchsorted(launched, runtime.start[waits], side="right") - 1
@@ -125,6 +126,8 @@ def _beside_lost_launches(
     call = timeline.launched_by[worked]
     begun = device.start[worked]
     launch = np.where(call >= 0, runtime.start[np.maximum(call, 0)], begun)
+    # The row before the gap and the one behind it, with the moments at which they were launched; a
+    # lost launch between the two is of work that ran in the gap.
     after = np.searchsorted(begun, idle.end)
     previous = np.searchsorted(begun, idle.start) - 1
     low = np.where(previous >= 0, launch[np.maximum(previous, 0)], 0)
@@ -142,6 +145,7 @@ def waiting_in_queue(
     In neither is the host why the device did nothing. Of the second, what another device of the
     rank was busy in is a wait for that one.
     """
+    # A gap ends with the row that starts where it ends; the last gap may end with none.
     begun = timeline.device.start[rows]
     after = np.searchsorted(begun, idle.end)
     ended = np.flatnonzero(after < len(rows))

@@ -33,6 +33,7 @@ def in_turn(
     learner who was served longest ago, then who came first.
     """
     before = Counter(running)  # copied, since it is counted on below
+    # A learner's second submission is keyed behind everybody's first, whenever it came.
     keyed = []
     for one in sorted(waiting, key=lambda one: (one.queued, one.id)):
         keyed.append(((before[one.person], served.get(one.person, 0.0), one.queued, one.id), one))

@@ -112,6 +112,7 @@ class Runner:
     def step(self) -> None:
         """Do one turn: keep the leases alive, conclude what has ended, begin what can begin."""
         self._keep_alive()
+        # Listed first: concluding changes what is under way.
         ended = [
             nonce
             for nonce, (_, handle, _) in self._under_way.items()
@@ -174,6 +175,8 @@ class Runner:
 
     def _begin(self) -> bool:
         """Claim and start one job if there is one and room for it; False if nothing was begun."""
+        # The cohort decides what is next; only this runner knows whether it has room for it. So the
+        # choice of a slot is called from within the claim, while nobody else can claim.
         chosen: list[str] = []
 
         def choose(waiting: Waiting) -> str | None:

@@ -103,6 +103,7 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) 
             shown += [toolkit]
     for folder in [*SYSTEM, *readable_folders(shown)]:
         command += ["--ro-bind-try", folder, folder]
+    # Not the machine's own accounts, which name its users.
     if accounts is not None:
         for name in ("passwd", "group"):
             command += ["--ro-bind", str(accounts / name), f"/etc/{name}"]
@@ -148,6 +149,7 @@ def is_visible(path: Path, readable: list[Path]) -> bool:
     what lies in a folder that it is shown.
     """
     folders = [*SYSTEM, *readable_folders(readable)]
+    # Both resolved: a symbolic link into a visible folder is visible, too.
     return bubblewrap() is None or any(
         path.resolve().is_relative_to(Path(folder).resolve()) for folder in folders
     )

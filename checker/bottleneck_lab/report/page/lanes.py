@@ -152,6 +152,7 @@ def gap_lanes(
             [CAUSES.index(cause) for cause in time.causes],
             [len(part.start) for part in time.causes.values()],
         )
+        # Categories of idle causes follow each other in the order of CAUSES.
         order = np.argsort(start, kind="stable")
         code = (CODES[f"idle-{CAUSES[0]}"] + cause).astype(np.uint8)
         yield Lane(
@@ -220,6 +221,7 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
         for table in tables.values()
         if len(table)
     )
+    # The busiest thread first: the launching one, most likely. Without any rows `busy` is 0.
     for thread in np.argsort(-np.atleast_1d(busy), kind="stable").tolist():
         for category, table in tables.items():
             rows = take(table, table.thread == thread)

@@ -110,7 +110,7 @@ def _packed(
         row_heads.append(
             {"lane": index, "count": len(row), "gaps": row_lane.gaps, "overview": row_lane.overview}
         )
-    # What is drawn of a name, where it has a shorter form; pointing at it shows all of it.
+    # What is drawn of a name, where it has a shorter form. Pointing at it shows all of it.
     short = short_names(names)
     head = {
         "span_ns": max(1, end - origin),
@@ -162,6 +162,7 @@ def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str]
     """Return the names that are used, cut to MAX_NAME, and for every index in `strings` its index
     among them.
     """
+    # The page carries only names that are drawn. Unused ones get an index too, of no meaning.
     used = np.zeros(len(strings), dtype=bool)
     for row in rows:
         used[row.name] = True

@@ -122,6 +122,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
         context.progress("loading your server to its limit", 0.3)
         # A server that answers too little for a decision gets one longer loop.
         for seconds in (long_enough_s(bench, before), MOST_CLOSED_S):
+            # Every answer of this loop is judged: it is the one that counts.
             observed.closed = level, batches = bench.closed(server, seconds)
             observed.note(bench, level, batches, all_of=np.arange(len(level.status)))
             observed.rates = bench.rates(level, batches)
@@ -174,6 +175,7 @@ def _send_bad_requests(
     """
     bad = bench.bad_requests()
     observed.refused = len(bad) + LEAVES
+    # Fewer than the shipped server answers in that time, so that all are sent while it lasts.
     count = max(int(shipped * ROUGH_S * 0.7), observed.refused + 3)
     # In a closed loop a server's batches are full, so bad requests share one with good ones.
     odd = bench.rng.permutation(np.arange(2, count))[: observed.refused].tolist()
@@ -201,6 +203,7 @@ def _load_openly(
     step by step until it no longer does.
     """
     spec, limit = bench.context.required("throughput"), bench.context.required("p99-ms")
+    # The rate that a server has to sustain is the one that its closed loop had to reach.
     rate = sequential_test(spec).bar * shipped
     test = sequential_test(limit, BLOCKS)
     # A miss that the generator may have caused by being late is measured again. A p99 that holds
@@ -300,6 +303,7 @@ def speed(context: Context[Any], observed: Observed) -> Decision:
     """Decide on the server's rate over the shipped one's, as that was measured first; undecided if
     the shipped one's second rate would decide otherwise.
     """
+    # Whoever is first and last on a machine that drifts must not decide.
     test = sequential_test(context.required("throughput"), BLOCKS)
     first, again = (
         test.decide([rate / shipped for rate in observed.rates], exhausted=True)

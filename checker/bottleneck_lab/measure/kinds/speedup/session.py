@@ -52,6 +52,7 @@ class Workers:
         self.names = list(judge.cases(self.generator, context.settings.judge))
         self.further = 0
         settings = context.settings
+        # Drawn in secret: which answers are held against the standards, which cost a second call.
         self._compared = set(
             context.rng.sample(range(settings.judged), min(settings.compared, settings.judged))
         )
@@ -130,6 +131,7 @@ class Workers:
         """
         if not hasattr(self.judge, "adversarial"):
             return 0
+        # Inputs on which shortcuts fail: awkward lengths, zeros, one call asked twice.
         hard = self.judge.adversarial(self.generator, self.context.settings.judge)
         for case, inputs in hard:
             reference = self.reference.call(list(inputs))[1]
@@ -176,4 +178,5 @@ class Workers:
         """Return the seconds that the protocol takes for inputs and answers of this size, with
         nothing computed.
         """
+        # The trusted side measures it, and the median of five: one echo may meet another program.
         return median(self.reference.echo(inputs) for _ in range(5))

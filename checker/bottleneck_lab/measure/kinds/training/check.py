@@ -120,6 +120,7 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -
             f"The device did {share:.0%} of the arithmetic that this training needs: the rest was"
             " skipped or done elsewhere.",
         )
+    # All the arithmetic may be there and yet lie before the first step that is timed.
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
     if timed < least_work:
         raise LearnerFault(
@@ -179,11 +180,13 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
         training_session(context, "learner", context.submission) as learner,
     ):
         meter = LoadMeter(lambda: own_cpu_s() + reference.worker.cpu_s() + learner.worker.cpu_s())
+        # Measured on the trusted side: a learner's own word would let work hide in the start.
         start = train_on_device(reference, context.rng.getrandbits(31), START_LOADER)
         rounds = Rounds(context, reference, learner, start.own_figures.start_s)
         for _ in range(context.settings.warm_up_rounds):
             rounds.play(timed=False)
         decision = rounds.decide(sequential_test(context.required("step-speedup")))
+        # A training of its own: the profiler that counts waits makes it slower.
         counted = train_on_device(learner, context.rng.getrandbits(31), COUNT_WAITS)
         other_cores = meter.cores()
     # The reference is trusted: memory that it keeps after a training is the libraries' workspaces.
@@ -252,6 +255,8 @@ class Rounds:
             training = train_on_device(self._sessions[role], seed)
             (self.yours if role == "learner" else self.shipped).append(training)
             if timed:
+                # Of the worker's word no more is taken off than such a start takes, and never more
+                # than half of the training.
                 before_s = max(training.own_figures.start_s, 0.0)
                 untimed_s = min(before_s, self._start_s, training.seconds / 2)
                 self.times[role].append(training.seconds - untimed_s)
