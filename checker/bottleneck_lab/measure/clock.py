@@ -14,7 +14,7 @@ Phase = Literal["imports", "workers", "reference", "learner", "judging", "waitin
 PHASES: dict[Phase, str] = {
     "imports": "loading code, with its imports: the checker's own and that of both sides",
     "workers": "starting processes: sandboxes, interpreters, devices",
-    "reference": "the reference, or the shipped code, at work; if beside yours, what it takes longer",
+    "reference": "the reference, or the shipped code, at work; beside yours, what it takes longer",
     "learner": "your code at work",
     "judging": "making inputs and judging answers",
     "waiting": "waiting for processes to stop or end",

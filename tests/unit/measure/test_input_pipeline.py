@@ -88,7 +88,7 @@ def test_fed_well_passes_starved_fails():
 def test_a_script_that_is_far_off_fails_after_eight_batches():
     run = run_of([400.0] * 32)  # a quarter of the time, where 0.8 is asked for
     del run.steps[WARM_UP_BATCHES + 8 :]
-    assert check.far_off(context(), run, STEP_S)
+    assert check.far_off(context(), run, STEP_S, 0.0).samples == 8
     assert graded(run) == {"useful-utilisation": False, "data-wait": None}
     assert judging.check_batches(run, JUDGE, context()) == (None, 12 * 16)
     # Other programs are not to blame for a tenth of what is asked for.
@@ -100,7 +100,7 @@ def test_a_script_that_is_far_off_fails_after_eight_batches():
     "every_ms", [[370.0] * 32, [400.0] * 7, [400.0] * 7 + [100.0] * 25], ids=["near", "few", "one"]
 )
 def test_nobody_is_far_off_by_less_or_by_fewer_batches(every_ms):
-    assert check.far_off(context(), run_of(every_ms), STEP_S) is None
+    assert check.far_off(context(), run_of(every_ms), STEP_S, 0.0) is None
 
 
 def test_steady_blocks_do_not_make_up_for_a_long_stall():

@@ -66,7 +66,7 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
         worker, device = session.script.worker, session.device
         meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s() + device.cpu_s())
         step_s, began_s, cpu_s = device.step_s, time.monotonic(), worker.cpu_s()
-        run = train(session, context, judge)
+        run = train(session, context, judge, meter)
         refuse_more_cores((worker.cpu_s() - cpu_s) / (time.monotonic() - began_s))
         foreign_cores = meter.cores()
         after_s = session.step_after_s()
@@ -78,7 +78,8 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
     if context.device == "cuda":
         drift = after_s / step_s
     else:
-        drift = 1.0 if far_off(context, run, step_s) else calibrate(context, count) / before_s
+        far = far_off(context, run, step_s, foreign_cores)
+        drift = 1.0 if far else calibrate(context, count) / before_s
     wrong_batch, looked_at = check_batches(run, judge, context)
     correctness = [
         grade_check(context.required("every-sample-once"), wrong_batch, looked_at, called),
@@ -110,7 +111,10 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
 
 
 def train(
-    session: PipelineSession, context: Context[InputPipelineSettings], judge: ModuleType
+    session: PipelineSession,
+    context: Context[InputPipelineSettings],
+    judge: ModuleType,
+    meter: LoadMeter,
 ) -> PipelineRun:
     """Hand out epochs until the utilisation is decided, and collect what the device saw. A script
     that is far off is left in the middle of an epoch.
@@ -124,7 +128,7 @@ def train(
         message = session.receive(settings.call_s, f"training (step {len(run.steps) + 1})")
         if isinstance(message, Trained):
             run.steps.append(message)
-            if far_off(context, run, session.device.step_s):
+            if far_off(context, run, session.device.step_s, meter.cores()):
                 return run
         elif isinstance(message, EpochAsked):
             expect_steps(run, message.steps)
@@ -146,18 +150,24 @@ def train(
 
 
 def far_off(
-    context: Context[InputPipelineSettings], run: PipelineRun, step_s: float
-) -> Decision | None:
-    """Return the FAIL of a script whose first batches all miss the target by far; None otherwise.
+    context: Context[InputPipelineSettings], run: PipelineRun, step_s: float, foreign_cores: float
+) -> CriterionResult | None:
+    """Return the miss of a script whose first batches are all far from the target; None otherwise,
+    or if other programs may have caused it.
 
     Whatever follows, such an epoch misses: 8 of 32 batches at a third of the target take as long as
     24 at the target.
     """
-    test = sequential_test(context.required("useful-utilisation"), BLOCKS)
+    if not run.timed():
+        return None
+    spec = context.required("useful-utilisation")
     # The doubt is that of the worst machine on which anything is judged: the speed is not measured
     # again afterwards.
-    worst = msgspec.structs.replace(test, doubt=SELF_TEST_LIMIT)
-    return worst.first_look(run.batch_utilisation(step_s)) if run.timed() else None
+    test = msgspec.structs.replace(sequential_test(spec, BLOCKS), doubt=SELF_TEST_LIMIT)
+    if (look := test.first_look(run.batch_utilisation(step_s))) is None:
+        return None
+    miss = not_held_against(grade_decision(spec, look, "batches"), foreign_cores, rate=True)
+    return miss if miss.holds is False else None
 
 
 def grade(
@@ -174,9 +184,8 @@ def grade(
     off is not measured.
     """
     spec, wait = context.required("useful-utilisation"), context.required("data-wait")
-    if far := far_off(context, run, step_s):
-        busy = not_held_against(grade_decision(spec, far, "batches"), foreign_cores, rate=True)
-        return [busy, not_measured(wait, "because the device is used far too little")]
+    if miss := far_off(context, run, step_s, foreign_cores):
+        return [miss, not_measured(wait, "because the device is used far too little")]
     speeds = [1.0, drift]
     decision = _decide_at_all(
         spec, [[block * speed for block in run.utilisation(step_s)] for speed in speeds]
