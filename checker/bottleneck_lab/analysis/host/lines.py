@@ -130,9 +130,7 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     for track, _ in _tracks(timeline):
         if timeline.threads[track].rank == rank:
             lines = take(timeline.python, timeline.python.thread == track)
-            ran = iv.covered_before(stretches, lines.end) - iv.covered_before(
-                stretches, lines.start
-            )
+            ran = _time_in(lines, stretches)
             sums += np.bincount(lines.name, weights=ran, minlength=len(sums))
     functions: dict[tuple[str, str], dict[int, float]] = {}
     for name in np.flatnonzero(sums).tolist():
@@ -151,15 +149,21 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     return f"{file}({text}): {function}"
 
 
+def _time_in(table: HostTable, stretches: iv.Intervals) -> Ints:
+    """Return how long each row ran within the stretches, ns."""
+    return iv.covered_before(stretches, table.end) - iv.covered_before(stretches, table.start)
+
+
 def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     """Return the operator that ran for most of these stretches, of those that no other encloses;
     empty where none ran for long.
     """
     operators = take(timeline.operators, timeline.operators.rank == rank)
-    operators = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
-    ran = iv.covered_before(stretches, operators.end) - iv.covered_before(
-        stretches, operators.start
-    )
+    ran = _time_in(operators, stretches)
+    # What encloses an operator that ran meanwhile ran meanwhile too.
+    operators, ran = take(operators, ran > 0), ran[ran > 0]
+    outermost = nest(operators.start, operators.end, operators.thread).depth == 0
+    operators, ran = take(operators, outermost), ran[outermost]
     sums = np.bincount(operators.name, weights=ran, minlength=1)
     most = int(sums.argmax())
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:

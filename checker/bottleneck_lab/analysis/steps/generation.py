@@ -10,7 +10,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads, named, union_of
-from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, take
+from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, different, take
 
 LEAST = 16
 """Fewer tokens show no loop."""
@@ -52,8 +52,8 @@ def find_generation(timeline: Timeline) -> GenerationUse | None:
     """Return what a token of the first rank with a loop takes, by its marked ranges (`token 3`,
     `decode`), or from one call of a sampling operator to the next; None where nothing is generated.
     """
-    names = {timeline.strings[i] for i in np.unique(timeline.operators.name).tolist()}
-    names |= {timeline.strings[i] for i in np.unique(timeline.ranges.name).tolist()}
+    used = [*different(timeline.operators.name), *different(timeline.ranges.name)]
+    names = {timeline.strings[i] for i in used}
     if any(_TRAINING.match(name) for name in names):
         return None
     unit: Literal["token", "prediction"] = "prediction"
