@@ -111,8 +111,8 @@ def require_linux(command: str) -> None:
         system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         raise MachineError(
             f"{command} needs Linux; this is {system}.",
-            f"Run it in WSL2 or in the container: {SITE}/install.html. `lab list`, `report`, `compare`"
-            " and `verify` work here.",
+            f"Run it in WSL2 or in the container: {SITE}/install.html. `lab list`, `report`,"
+            " `compare` and `verify` work here.",
         )
 
 

@@ -79,6 +79,7 @@ class Evidence(msgspec.Struct, frozen=True):
         By its dependencies where these were recorded; else by Amdahl's law for the share (0–1) of
         the time, which is exact where everything takes turns.
         """
+        # A replay knows what would then hold the program up instead; Amdahl's law does not.
         bound = None
         if self.what_if is not None and removal is not None:
             bound = self.what_if.gain(removal)

@@ -27,7 +27,7 @@ _TRAINING = re.compile(r"^autograd::engine::|^Optimizer\.step#")
 
 
 class GenerationUse(msgspec.Struct, frozen=True):
-    """The cost of one token (`unit`: or of one prediction, of a model that has none), medians in ns.
+    """The cost of one token (`unit`: or of one prediction, without tokens), medians in ns.
 
     `token_ns` is the time from one to the next; `host_ns` of it the launching thread's own time,
     without its waits; `device_ns` the device's work (operators, where there is no accelerator).

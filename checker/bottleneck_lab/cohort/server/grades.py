@@ -94,6 +94,7 @@ def change_rules(request: Request, session: AsInstructor, fields: Form) -> Respo
         with shared.cohort.database.writing() as connection:
             change_grading(connection, grading, shared.cohort.database.clock())
         return RedirectResponse("/grades", status_code=303)
+    # In one view of the database: both lists then have the same learners and labs in one order.
     with shared.cohort.database.reading() as connection:
         before = load_grades(connection, shared.judge)
         after = load_grades(connection, shared.judge, grading)
@@ -159,6 +160,7 @@ def override(
         if fields.get("action") == "withdraw":
             withdraw_override(connection, who, lab, session.person, now)
         else:
+            # A field left empty is no zero: -1 is refused, with the words for a wrong number.
             points = amount_field(fields.get("points", ""), -1.0)
             comment = clean(fields.get("comment", ""), MAX_COMMENT)
             override_grade(connection, who, lab, points, comment, session.person, now)

@@ -44,10 +44,12 @@ def load_standing(
         raise RefusedError(
             "not-found", "You have no submission with that name.", "`lab status` lists them."
         )
+    # One that is measured again has a verdict of an earlier round, which no longer counts.
     measured = row.state in ("done", "failed")
     judged = judge.latest(connection, table.c.handle == handle) if measured else []
     rules = load_rules(connection, row.lab, person.id)
     standing = _standing(connection, row, judged[0] if judged else None, rules, now)
+    # A verdict that somebody has altered is not handed on.
     if rules.hidden(now) or not judged or judged[0].problem:
         return standing
     return replace(standing, verdict=judge.all_of(connection, handle)[-1][2])
@@ -93,6 +95,7 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         one.submission: one
         for one in judge.latest(connection, table.c.handle.in_([row.handle for row in rows]))
     }
+    # Rules and grades are those of the one that this name was merged into.
     learner = own.merged_into or person.id
     of = rules_for(connection, [learner])
     chosen = workshop_labs(connection)

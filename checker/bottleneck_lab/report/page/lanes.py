@@ -222,39 +222,21 @@ def host_lanes(timeline: Timeline) -> Iterator[Lane]:
         if len(table)
     )
     # The busiest thread first: the launching one, most likely. Without any rows `busy` is 0.
+    processes = {info.pid for info in timeline.threads}
     for thread in np.argsort(-np.atleast_1d(busy), kind="stable").tolist():
+        process, name = "host", f"thread {thread}"
+        if thread < len(timeline.threads):
+            info = timeline.threads[thread]
+            name = info.name or f"thread {info.tid}"
+            if len(processes) > 1:
+                process = f"process {info.pid}"
         for category, table in tables.items():
             rows = take(table, table.thread == thread)
-            if len(rows):
-                label = _HOST_LABELS[category]
-                info = None
-                if thread < len(timeline.threads):
-                    info = timeline.threads[thread]
-                name = f"thread {thread}"
-                if info:
-                    name = info.name or f"thread {info.tid}"
-                if info and len({each.pid for each in timeline.threads}) > 1:
-                    process = f"process {info.pid}"
-                else:
-                    process = "host"
-                group = " · ".join(
-                    filter(
-                        None,
-                        [
-                            f"Rank {int(rows.rank[0])}" if len(timeline.ranks) > 1 else "",
-                            process,
-                            name,
-                        ],
-                    )
-                )
-                yield Lane(
-                    group,
-                    label,
-                    Events(
-                        rows.start,
-                        rows.end,
-                        rows.name,
-                        np.full(len(rows), CODES[category], dtype=np.uint8),
-                    ),
-                    overview=False,
-                )
+            if not len(rows):
+                continue
+            heading = [process, name]
+            if len(timeline.ranks) > 1:
+                heading.insert(0, f"Rank {int(rows.rank[0])}")
+            codes = np.full(len(rows), CODES[category], dtype=np.uint8)
+            events = Events(rows.start, rows.end, rows.name, codes)
+            yield Lane(" · ".join(heading), _HOST_LABELS[category], events)
