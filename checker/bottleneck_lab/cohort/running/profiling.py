@@ -24,6 +24,7 @@ from bottleneck_lab.catalog import Device, Lab, find_lab
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES, Tool
 from bottleneck_lab.cohort.submissions.handing_in import DESCRIPTION, files_problem
 from bottleneck_lab.errors import CaptureError, LabError
+from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.limits import Limits, set_limits
 from bottleneck_lab.measure.sandbox.process import python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment
@@ -65,6 +66,7 @@ def make_capture(lab: Lab, files: Path, device: Device, tool: Tool, data: Path) 
         command = sandboxed(
             python_module(__name__, str(folder)), paths, LIMITS.memory_bytes, gpu=device == "cuda"
         )
+        group = Cgroup.create(LIMITS.memory_bytes, LIMITS.processes)
         try:
             ended = subprocess.run(
                 command,
@@ -79,12 +81,18 @@ def make_capture(lab: Lab, files: Path, device: Device, tool: Tool, data: Path) 
                 cwd=folder,
                 timeout=LIMITS.total_s,
                 check=False,
+                # Before anything of it runs: what has forked first would stay outside.
+                preexec_fn=(lambda: group.add(0)) if group else None,
             )
         except subprocess.TimeoutExpired as error:
             raise CaptureError(
                 f"The capture took longer than {LIMITS.total_s:.0f} s.",
                 "Try the code with `lab run` first.",
             ) from error
+        finally:
+            if group is not None:
+                group.kill()
+                group.remove()
         return _collect(folder, ended.stdout[-2000:].decode("utf-8", errors="replace"))
 
 
