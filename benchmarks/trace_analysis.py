@@ -3,7 +3,7 @@ Analysis, in one run on one machine.
 
     python benchmarks/trace_analysis.py [--trace TRACE.json.gz] [--megabytes 100 300]
         [--alone 1000] [--repeats 3] [--plot FILE.svg]
-        [--nsys FILE.sqlite] [--nsys-megabytes 1000]
+        [--nsys FILE.sqlite] [--nsys-megabytes 1000] [--pair 1000] [--before CHECKOUT]
 
 The trace (a synthetic DDP step without --trace) is repeated until the file has the size asked for.
 Both sides then read it and break its time down: ours into the whole summary (joins, gap causes and
@@ -11,7 +11,8 @@ findings included), the peer into its temporal, kernel and overlap breakdowns. T
 into an environment of its own (--peer-venv keeps it). Wall time of the whole command, start of the
 interpreter included, and the peak of the summed resident memory of all processes are taken from
 outside, the same way for both sides: the median of --repeats is shown. Sizes under --alone are ours
-only.
+only; of those under --pair, `lab compare` compares two traces. --before names a checkout of an
+earlier commit, which is measured in turns with this one.
 
 nsys exports (--nsys, or one that nsys_export.py makes up with --nsys-megabytes) are read in two
 ways: from their pages, and by SQL, as unusual ones still are.
@@ -23,7 +24,6 @@ import argparse
 import compileall
 import copy
 import gzip
-import importlib.util
 import json
 import os
 import subprocess
@@ -136,12 +136,14 @@ def _kineto(events: list[dict]) -> str:
     return ",\n".join(lines)
 
 
-def measure(command: list[str], limit_s: float) -> dict:
+def measure(command: list[str], limit_s: float, checkout: Path = ROOT) -> dict:
     """Wall time, s, and the peak of the summed resident memory of the process and its children, MB,
-    sampled every 10 ms.
+    sampled every 10 ms. The code is that of `checkout`.
     """
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "checker")}
+    pipe = subprocess.PIPE
     start = time.perf_counter()
-    process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = psutil.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
     peak = 0
     while process.poll() is None:
         peak = max(peak, resident(process.pid))
@@ -181,12 +183,13 @@ def resident(pid: int) -> int:
     return own + sum(resident(int(child)) for child in children)
 
 
-def compile_ours() -> None:
+def compile_ours(before: Path | None) -> None:
     """As pip does with what it installs, the peer included: a source tree may have been kept from
     it (PYTHONDONTWRITEBYTECODE).
     """
-    package = Path(importlib.util.find_spec("bottleneck_lab").origin).parent
-    compileall.compile_dir(package, quiet=1)
+    for checkout in (ROOT, before):
+        if checkout:
+            compileall.compile_dir(checkout / "checker", quiet=1)
 
 
 def peer_python(folder: Path) -> Path:
@@ -260,6 +263,10 @@ def main() -> None:
     parser.add_argument(
         "--nsys-megabytes", type=int, help="make such an export of this size and sum it up as well"
     )
+    parser.add_argument(
+        "--pair", type=int, nargs="*", default=[], help="sizes of which two traces are compared"
+    )
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier commit")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--peer-venv", type=Path)
@@ -272,10 +279,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lab-bench-") as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        compile_ours()
+        compile_ours(options.before)
         peer = None if options.no_peer else peer_python(options.peer_venv or Path(folder) / "peer")
         rows = [compare_at(size, options, work, peer) for size in options.megabytes]
         rows += [compare_at(size, options, work, None) for size in options.alone]
+        for size in options.pair:
+            compare_pair(size, options, work)
         if options.nsys_megabytes:
             from nsys_export import make
 
@@ -289,9 +298,21 @@ def main() -> None:
         plot(rows, options.plot)
 
 
-def repeated(command: list[str], options: argparse.Namespace) -> dict:
-    """The run of median wall time."""
-    return median([measure(command, options.limit_s) for _ in range(options.repeats)])
+def in_turns(
+    sides: dict[str, list[str]], options: argparse.Namespace, megabytes: float
+) -> dict[str, dict]:
+    """The run of median wall time of each command, and of the code before where it is ours."""
+    runs: dict[str, list[dict]] = {}
+    for _ in range(options.repeats):
+        for side, command in sides.items():
+            runs.setdefault(side, []).append(measure(command, options.limit_s))
+            if options.before and side != "peer":
+                old = measure(command, options.limit_s, options.before)
+                runs.setdefault(f"{side}, before", []).append(old)
+    medians = {side: median(several) for side, several in runs.items()}
+    for side, run in medians.items():
+        show(megabytes, side, run)
+    return medians
 
 
 def median(runs: list[dict]) -> dict:
@@ -303,7 +324,7 @@ def median(runs: list[dict]) -> dict:
 def show(megabytes: float, side: str, run: dict) -> None:
     spread = f"({run['walls'][0]:.2f}-{run['walls'][-1]:.2f})" if len(run["walls"]) > 1 else ""
     print(
-        f"{megabytes:8.0f} MB  {side:5}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f}"
+        f"{megabytes:8.0f} MB  {side:13}  {run['wall_s']:8.2f} s {spread:13} {run['peak_mb']:6.0f}"
         f" MB  {run['answer']}",
         flush=True,
     )
@@ -311,15 +332,11 @@ def show(megabytes: float, side: str, run: dict) -> None:
 
 def compare_nsys(path: Path, options: argparse.Namespace) -> None:
     """An export read from its pages and by SQL, in turns."""
-    runs = {"pages": [], "sql": []}
-    for _ in range(options.repeats):
-        for side, before in (("pages", ""), ("sql", BY_SQL)):
-            runs[side].append(
-                measure([sys.executable, "-c", before + OURS, str(path)], options.limit_s)
-            )
-    medians = {side: median(several) for side, several in runs.items()}
-    for side, run in medians.items():
-        show(path.stat().st_size / 1e6, side, run)
+    sides = {
+        side: [sys.executable, "-c", before + OURS, str(path)]
+        for side, before in (("pages", ""), ("sql", BY_SQL))
+    }
+    medians = in_turns(sides, options, path.stat().st_size / 1e6)
     pages, sql = medians["pages"], medians["sql"]
     print(
         f"          ratio: {sql['wall_s'] / pages['wall_s']:.1f}x in time,"
@@ -327,7 +344,7 @@ def compare_nsys(path: Path, options: argparse.Namespace) -> None:
     )
 
 
-def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Path | None) -> dict:
+def tiled(megabytes: int, options: argparse.Namespace, work: Path) -> Path:
     path = work / f"tiled-{megabytes}.json"
     if not path.exists():
         trace = (
@@ -336,14 +353,28 @@ def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Pa
             else synthetic()
         )
         tile(trace, megabytes * 1_000_000, path)
+    return path
+
+
+def compare_pair(megabytes: int, options: argparse.Namespace, work: Path) -> None:
+    """Two traces of one size by `lab compare`, the second a link to the first."""
+    path = tiled(megabytes, options, work)
+    second = path.with_name(f"second-{megabytes}.json")
+    if not second.exists():
+        second.hardlink_to(path)
+    command = [sys.executable, "-m", "bottleneck_lab", "compare", str(path), str(second), "--json"]
+    in_turns({"pair": command}, options, 2 * path.stat().st_size / 1e6)
+
+
+def compare_at(megabytes: int, options: argparse.Namespace, work: Path, peer: Path | None) -> dict:
+    path = tiled(megabytes, options, work)
     row = {"mb": path.stat().st_size / 1e6}
     sides = {
         "ours": [sys.executable, "-c", OURS, str(path)],
-        "peer": [str(peer), "-c", THEIRS, str(path)],
     }
-    for side in ("ours", "peer") if peer else ("ours",):
-        row[side] = repeated(sides[side], options)
-        show(row["mb"], side, row[side])
+    if peer:
+        sides["peer"] = [str(peer), "-c", THEIRS, str(path)]
+    row |= in_turns(sides, options, row["mb"])
     if peer:
         print(
             f"          ratio: {row['peer']['wall_s'] / row['ours']['wall_s']:.1f}x in time, "

@@ -4,7 +4,7 @@ so their lengths add up exactly.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def union(start: Ints, end: Ints) -> Intervals:
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
-    end = np.maximum.accumulate(end)
+    np.maximum.accumulate(end, out=end)  # a copy already
     first = np.flatnonzero(np.concatenate(([True], start[1:] > end[:-1])))
     last = np.concatenate((first[1:] - 1, [len(start) - 1]))
     return Intervals(start[first], end[last])
@@ -63,15 +63,21 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return the time in both."""
     if not len(a.start) or not len(b.start):
         return NONE
-    edges = np.concatenate((a.end, b.end, a.start, b.start))
-    change = np.repeat(np.array([-1, 1], dtype=np.int8), len(a.start) + len(b.start))
-    order = np.argsort(edges, kind="stable")  # ends before starts, so that touching is no overlap
-    # Both are disjoint: no more than two are open at once.
-    edges, depth = edges[order], np.cumsum(change[order], dtype=np.int8)
-    both = np.flatnonzero(depth == 2)
-    start, end = edges[both], edges[both + 1]
-    keep = end > start
-    return Intervals(start[keep], end[keep])
+    starts, ends = [], []
+    # What both cover begins where one of them begins inside the other; where both begin at once,
+    # "left" leaves it to the first pass.
+    passes: tuple[tuple[Intervals, Intervals, Literal["left", "right"]], ...] = (
+        (a, b, "right"),
+        (b, a, "left"),
+    )
+    for one, other, side in passes:
+        at = np.searchsorted(other.start, one.start, side=side) - 1
+        rows = np.flatnonzero((at >= 0) & (other.end[at] > one.start))
+        starts.append(one.start[rows])
+        ends.append(np.minimum(one.end[rows], other.end[at[rows]]))
+    start, end = np.concatenate(starts), np.concatenate(ends)
+    order = np.argsort(start, kind="stable")
+    return Intervals(start[order], end[order])
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

@@ -21,7 +21,9 @@ def join_rows(
     if not len(rows):
         return np.full(len(wanted), -1)
     # Rank and number in one key: 4,096 ranks, numbers below 2^51.
-    own = keys[rows] << 12 | ranks[rows]
+    own = keys[rows]
+    own <<= 12
+    own |= ranks[rows]
     # Tools number their calls in order, so that there is usually nothing to sort.
     if (own[1:] < own[:-1]).any():
         order = np.argsort(own, kind="stable")

@@ -90,9 +90,10 @@ def _launched(timeline: Timeline, position: SmallInts) -> Ints:
     duration = np.where(device.kind != ActivityKind.SYNC, device.end - device.start, 0)
     owner = np.where(timeline.launched_by >= 0, timeline.launched_by + len(operators), -1)
     missing = owner < 0
-    owner[missing] = join_rows(
-        operators.correlation, operators.rank, device.external[missing], device.rank[missing]
-    )
+    if missing.any():
+        owner[missing] = join_rows(
+            operators.correlation, operators.rank, device.external[missing], device.rank[missing]
+        )
     known = owner >= 0
     return np.bincount(
         position[owner[known]], weights=duration[known], minlength=len(position)
