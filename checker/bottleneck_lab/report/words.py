@@ -121,7 +121,8 @@ def advise_tokens(use: GenerationUse) -> str:
     if use.device_ns >= SETS_THE_PACE * use.token_ns and not use.on_cpu:
         advice = (
             f"The device sets the pace: it reads all weights for each {use.unit}. Make several at"
-            " once (batches, several sequences), use smaller types, or draft with a smaller model."
+            " once (batches, several sequences), use smaller types, or draft with a smaller model;"
+            " and where the whole text goes through the model again, keep keys and values (cache)."
         )
     elif use.host_ns > use.device_ns and not use.on_cpu:
         advice = (
@@ -135,7 +136,7 @@ def advise_tokens(use: GenerationUse) -> str:
             f" device and look at it a few {use.unit}s later."
         )
     if use.growth > GROWN:
-        advice += " The work grows with the length: keep keys and values of earlier tokens (cache)."
+        advice += " The work grows with the length: a cache of keys and values would keep it even."
     return advice.strip()
 
 

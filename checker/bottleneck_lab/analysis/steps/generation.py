@@ -12,7 +12,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads, named, union_of
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, different, take
 
-LEAST = 16
+LEAST = 4
 """Fewer tokens show no loop."""
 PAUSE = 5.0
 """A token that takes so many times as long as the median one lies between two sequences."""
