@@ -233,9 +233,7 @@ def _number_problem(question: QuestionSpec, answer: object) -> str | None:
     if question.type == "share" and not 0 <= answer <= 1:
         return f"A share runs from 0 to 1: write 0.6 for 60%, not {answer:g}."
     if question.type == "ratio" and answer < 1:
-        return (
-            f"A speed-up is at least 1: write 2.5 for two and a half times as fast, not {answer:g}."
-        )
+        return f"A factor is at least 1: write 2.5 for two and a half times, not {answer:g}."
     if question.type == "number" and answer <= 0:
         return f"Write a number above 0, not {answer:g}."
     return None
@@ -417,8 +415,9 @@ def describe_reading(
     in_time = question.predicts_gain and not of_memory and not question.to_reference
     if in_time and "largest_gain_ratio" in seen.figures:
         return (
-            "The tool: without the costliest finding it would be about"
-            f" {seen.figures['largest_gain_ratio']:.2f} times as fast."
+            "The tool: with the costliest finding gone and the work as it is, it would be about"
+            f" {seen.figures['largest_gain_ratio']:.2f} times as fast. A fix that saves work, too,"
+            " can gain more."
         )
     return ""
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.training import check, figures
 from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
 from bottleneck_lab.measure.kinds.training.session import OwnFigures, Training
@@ -116,6 +117,14 @@ def test_the_start_of_a_loader_is_not_timed_up_to_what_the_reference_needs(monke
     rounds = check.Rounds(context, reference=0.05, learner=5.0, start_s=0.1)
     rounds.play()
     assert rounds.times == {"reference": [pytest.approx(0.95)], "learner": [pytest.approx(0.9)]}
+
+
+def test_parameters_that_were_trained_elsewhere_are_refused() -> None:
+    """Arithmetic beside the training is as much as it takes, but no parameter follows from it."""
+    shipped = made_up(chain=200)
+    check.refuse_work_elsewhere(made_up(chain=40), shipped, least_work=0.9)
+    with pytest.raises(LearnerFault, match="trained elsewhere"):
+        check.refuse_work_elsewhere(made_up(chain=0), shipped, least_work=0.9)
 
 
 def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:

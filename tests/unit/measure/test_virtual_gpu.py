@@ -176,6 +176,28 @@ class TestEngine:
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
+    def test_parameters_from_the_host_follow_from_no_product(self) -> None:
+        engine = Engine(PLAIN)
+        square = engine.upload(torch.eye(4), None, True, False, "")
+        trained = engine.upload(torch.eye(4), None, True, False, "")
+        for _ in range(3):
+            made = engine.call(
+                "mm", "default", [Handle(trained.number), Handle(square.number)], {}, ""
+            )
+            engine.call("sub_", "Tensor", [Handle(trained.number), Handle(made.number)], {}, "")
+        sent = engine.upload(torch.eye(4), None, True, False, "")
+        part = engine.call("view", "default", [Handle(trained.number), [16]], {}, "")
+        chains = []
+        for number in (trained.number, part.number, sent.number):
+            engine._closed = None
+            engine.keep({"weight": Handle(number)})
+            chains.append(engine.figures().chain)
+        assert chains == [3, 3, 0]
+        engine.overwrite(Handle(trained.number), torch.eye(4), True, False, "")
+        engine._closed = None
+        engine.keep({"weight": Handle(trained.number)})
+        assert engine.figures().chain == 0, "what came from the host is written over it"
+
     def test_the_books_are_closed_once(self) -> None:
         engine = Engine(PLAIN)
         engine.keep({})

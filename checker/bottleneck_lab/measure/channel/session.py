@@ -302,14 +302,14 @@ class CallSession(Session):
         """Wait for the answer to what was handed over at `began`, then freeze the worker. Returns
         seconds since then and a copy of the answer.
         """
-        outputs = self.expect(Answer, self.worker.limits.call_s, "answering a call").outputs
+        outputs = self.expect(Answer, self.worker.limits.call_s, "during a call").outputs
         answer = [np.array(value) if isinstance(value, np.ndarray) else value for value in outputs]
         seconds = time.perf_counter() - began
         # What answered has lost the sandbox that held it.
         if self.worker.process.poll() is not None:
-            raise self.closed("answering a call")
-        self.freeze("answering a call")
-        self.watch("answering a call")
+            raise self.closed("during a call")
+        self.freeze("during a call")
+        self.watch("during a call")
         return seconds, answer
 
     def _send(self, message: bytes) -> None:
@@ -317,12 +317,12 @@ class CallSession(Session):
             self.channel.send_packed(message)
         except TimedOut:
             detail = (
-                f"answering a call: the inputs were not read within {self.worker.limits.call_s:.0f}"
+                f"during a call: the inputs were not read within {self.worker.limits.call_s:.0f}"
                 f" s. {self._stuck()}"
             )
             raise self.fault("timed out", detail) from None
         except Closed:
-            raise self.closed("answering a call") from None
+            raise self.closed("during a call") from None
 
     def _unasked(self) -> Exception:
         """Return the exception for bytes, or an end, that came while no call was pending."""

@@ -17,6 +17,8 @@ class Figures(msgspec.Struct, frozen=True):
     """Figures of one run. Times in µs of the logical clock, per step where a list.
 
     `step_flops` and `report_flops`: counted until each step began, and until each report.
+    `chain`: of the parameters handed over, the least number of the device's products that follow
+    from each other and from which one was computed; 0 before that.
     """
 
     total_us: float
@@ -31,6 +33,7 @@ class Figures(msgspec.Struct, frozen=True):
     reserved_bytes: int
     step_bytes: list[int]
     steps: int
+    chain: int = 0
 
 
 class KeptArray(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -60,6 +60,8 @@ class Engine:
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     _storages: dict[int, int] = field(default_factory=dict)
     """The storage that each tensor is held by in the memory's books."""
+    _chains: dict[int, int] = field(default_factory=dict)
+    """The most products that follow from each other behind a storage's values, by its address."""
     _under_way: dict[int, tuple[float, torch.Tensor]] = field(default_factory=dict)
     """Copies to the host that nobody waited for, with the time when each arrives."""
     _next: int = 1
@@ -121,6 +123,7 @@ class Engine:
         # values are right whatever the order, and no figure depends on how fast this machine is.
         result, flops, waits = _run(function, args, kwargs)
         self._account(function, (args, kwargs), result, flops, line, waits=waits)
+        self._lengthen(function, leaves((args, kwargs)), leaves(result), 1 if flops else 0)
         # An operator may have given its `out=` a larger storage. Where the device has no room for
         # that, the tensor is gone.
         for number in given.values():
@@ -133,14 +136,19 @@ class Engine:
     ) -> Any:
         """Return a tensor of the host's as one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
-        return self._describe(data if dtype is None else data.to(dtype), {}, line)
+        tensor = data if dtype is None else data.to(dtype)
+        self._chains.pop(_address(tensor), None)  # another tensor may have had its memory
+        return self._describe(tensor, {}, line)
 
     def overwrite(
         self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str
     ) -> None:
         """Copy a tensor of the host's into one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
-        self._tensors[target.number].copy_(data)
+        tensor = self._tensors[target.number]
+        tensor.copy_(data)
+        if tensor.nbytes == tensor.untyped_storage().nbytes():
+            self._chains.pop(_address(tensor), None)
 
     def download(
         self, source: Handle, pinned: bool, blocking: bool, line: str
@@ -183,8 +191,10 @@ class Engine:
         """
         if self._closed:
             raise LookupError("the parameters have been handed over already")
-        self._closed = self.figures()
-        self.kept = {name: self._tensors[handle.number].clone() for name, handle in tensors.items()}
+        kept = {name: self._tensors[handle.number] for name, handle in tensors.items()}
+        chain = min((self._chains.get(_address(tensor), 0) for tensor in kept.values()), default=0)
+        self._closed = msgspec.structs.replace(self.figures(), chain=chain)
+        self.kept = {name: tensor.clone() for name, tensor in kept.items()}
 
     def _record(self, at_us: float, storage: int, before: int, line: str) -> None:
         changed = self.memory.allocated - before
@@ -277,6 +287,23 @@ class Engine:
         self._record(at_us, storage, before, line)
         return self._tensors.pop(number)
 
+    def _lengthen(
+        self, function: Any, inputs: Iterable[Any], result: Iterable[Any], products: int
+    ) -> None:
+        """Note from how many products, one after another, follows what an operator wrote.
+
+        Each step of a training multiplies what the step before has made of the parameters.
+        Parameters that come from the host follow from none, whatever else the device computes.
+        """
+        given = {_address(value) for value in inputs if isinstance(value, torch.Tensor)}
+        length = products + max((self._chains.get(address, 0) for address in given), default=0)
+        made = {_address(value) for value in result if isinstance(value, torch.Tensor)}
+        if function._schema.is_mutable:
+            made |= given  # more than is written, which does no harm
+        for address in made:
+            kept = self._chains.get(address, 0) if address in given else 0
+            self._chains[address] = max(length, kept)
+
     def _account(
         self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool
     ) -> None:
@@ -295,6 +322,10 @@ class Engine:
         self.clock.kernel(name, flops, sum(read) + sum(made), line, reduces=reduces)
         if waits:
             self.clock.wait(line, f"wait for {name}")
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _seed(seed: int) -> None:

@@ -147,8 +147,10 @@ def diagnosis_section(diagnosis: Sequence[AnsweredQuestion]) -> Section | None:
         if each.holds is not None:
             sign, style, spoken = MARKS[each.holds]
             mark = tag("span", sign, class_=f"mark {style}", role="img", aria_label=spoken)
-        rows.append([mark, each.ask, each.answer or "not answered", each.evidence])
+        rows.append([mark, each.ask, each.answer or "not answered", each.evidence or "–"])
     head = ["", "question", "your answer", "what the capture shows"]
+    if not any(each.evidence for each in diagnosis):
+        rows, head = [row[:-1] for row in rows], head[:-1]
     return section(
         "diagnosis", "Your diagnosis", table(head, rows, caption="Your answers beside the evidence")
     )

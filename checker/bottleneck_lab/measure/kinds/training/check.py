@@ -120,6 +120,13 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -
             f"The device did {share:.0%} of the arithmetic that this training needs: the rest was"
             " skipped or done elsewhere.",
         )
+    # Each step's products follow from those of the step before; idle ones beside it do not.
+    if yours.chain < min(yours.steps, shipped.chain):
+        raise LearnerFault(
+            "wrong output",
+            "The parameters do not follow from the device's own arithmetic, step by step: they were"
+            " trained elsewhere.",
+        )
     # All the arithmetic may be there and yet lie before the first step that is timed.
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
     if timed < least_work:
