@@ -53,6 +53,7 @@ class Setting:
     seed: int = 1
     ranks: int = 1
     network_gb_per_s: float = 200.0
+    latency_us: float = 25.0
     pageable_gb_per_s: float = 10.0
     busy_us: float = 0.0
     period_us: float = 4_000.0

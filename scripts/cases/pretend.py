@@ -51,6 +51,8 @@ class Device(TorchDispatchMode):
         super().__init__()
         self.free = 0
         self.compiled: Compiled | None = None
+        self.backward: Compiled | None = None
+        """What has been compiled with its backward pass, which autograd runs later."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -87,11 +89,16 @@ class Device(TorchDispatchMode):
             if torch.is_tensor(each) and not func._schema.is_mutable:
                 run.allocate(each)
         kernels = kernels_of(func, args, kwargs, result, run.spec)
-        name = func.overloadpacket.__name__
+        name, node = func.overloadpacket.__name__, torch._C._current_autograd_node()
         if self.compiled is not None:
             self.compiled.add(name, kernels)
             return
-        run.operator(f"aten::{name}", kernels, node=torch._C._current_autograd_node())
+        if self.backward is not None:
+            if node is not None:
+                self.backward.add(name, kernels)
+                return
+            self.backward.flush()
+        run.operator(f"aten::{name}", kernels, node=node)
 
     def _on_host(self, func: Any, tensors: list[torch.Tensor]) -> None:
         run, start = machine(), machine().host
@@ -318,6 +325,8 @@ class Compiled:
         run.work(GUARDS_US)
         start = run.host
         self._device.compiled = self
+        if torch.is_grad_enabled():
+            self._device.backward = self
         try:
             return self._function(*args, **kwargs)
         finally:

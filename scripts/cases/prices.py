@@ -16,7 +16,7 @@ from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
 aten = torch.ops.aten
 
-FLOPS_PER_S = {torch.bfloat16: 500e12, torch.float16: 500e12}
+FLOPS_PER_S = {torch.bfloat16: 500e12, torch.float16: 500e12, torch.float64: 30e12}
 TF32_FLOPS_PER_S = 250e12
 LAYOUT_RATE = 0.6
 """A layout conversion reaches this part of the memory's speed."""
@@ -104,13 +104,17 @@ def _product(
     convolution in half precision needs around it.
     """
     dtype = next(each.dtype for each in read if each.is_floating_point())
-    half = dtype in FLOPS_PER_S
+    half, double = dtype in (torch.bfloat16, torch.float16), dtype == torch.float64
     convolves = "conv" in name
     # As PyTorch ships: TF32 for convolutions, not for products, unless the program says so.
-    tf32 = not half and (
-        torch.backends.cudnn.allow_tf32
-        if convolves
-        else torch.get_float32_matmul_precision() != "highest"
+    tf32 = (
+        not half
+        and not double
+        and (
+            torch.backends.cudnn.allow_tf32
+            if convolves
+            else torch.get_float32_matmul_precision() != "highest"
+        )
     )
     rate = FLOPS_PER_S.get(dtype, TF32_FLOPS_PER_S if tf32 else spec.flops_per_s)
     us = spec.reduction_us + max(flops / rate, nbytes / spec.bytes_per_s) * 1e6
@@ -121,6 +125,8 @@ def _product(
     if not convolves:
         if kind:
             return [Kernel(f"sm90_xmma_gemm_{kind}_tn_n_tilesize128x128x64_cublas", us)]
+        if double:
+            return [Kernel("cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1", us)]
         return [Kernel("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_128x64x8_ffma_cublas", us)]
     way = "dgrad" if "backward" in name else "fprop"
     # The activations decide: `input` is the first argument of the forward, the second of the

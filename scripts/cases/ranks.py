@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from scripts.cases.machine import COMMUNICATION, COMPUTE, Machine
 
-LATENCY_US = 25.0
 FIRST_BUCKET_BYTES = 1 << 20
 
 
@@ -61,7 +60,8 @@ def _transfer(name: str, nbytes: float, *, ready: float | None = None) -> float:
     ranks = run.setting.ranks
     begin = max(run.host, run.tail[COMMUNICATION], run.tail[COMPUTE] if ready is None else ready)
     times = 2.0 if name == "allreduce" else 1.0
-    us = times * (ranks - 1) / ranks * nbytes / (run.setting.network_gb_per_s * 1e3) + LATENCY_US
+    us = times * (ranks - 1) / ranks * nbytes / (run.setting.network_gb_per_s * 1e3)
+    us += run.setting.latency_us
     end = _meetings[id(run)].last(run.rank, begin) + us
     run.collective(name, begin, end, int(nbytes))
     return end

@@ -8,7 +8,7 @@ import msgspec
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import Cause
-from bottleneck_lab.analysis.device.kernels import KernelRow, LaunchUse
+from bottleneck_lab.analysis.device.kernels import Interruptions, KernelRow, LaunchUse
 from bottleneck_lab.analysis.device.transfers import CopyRow
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.host.lines import LineRow
@@ -30,6 +30,7 @@ Bound = Literal[
     "compute-bound",
     "memory-bound",
     "host-bound",
+    "shared-device",
 ]
 
 IDLE_SHARE = 0.10
@@ -50,6 +51,7 @@ class Evidence(msgspec.Struct, frozen=True):
     step_ns: list[int]
     steps: int
     wall_ns: int
+    interruptions: Interruptions = Interruptions(0, 0)
     lines: list[LineRow] = []
     serving: ServingUse | None = None
     collective_waits: CollectiveWaits | None = None

@@ -104,6 +104,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         " every step.",
         "idle for `host` ≥ 10%",
         idle.idle_for("host"),
+        at_most=False,
     ),
     FindingKind(
         "sleeping",
@@ -215,6 +216,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "such kernels take ≥ 40%",
         work.kernels_like(_ELEMENTWISE, 0.40, "elementwise kernels"),
         rests_on=("kernels",),
+        at_most=False,
     ),
     FindingKind(
         "layout-conversions",
@@ -246,6 +248,16 @@ FINDINGS: tuple[FindingKind, ...] = (
         "on the CPU, one operator other than matrix work takes ≥ 40%",
         work.dominant_operator,
         rests_on=("kernels",),
+    ),
+    FindingKind(
+        "interrupted-kernels",
+        "The same kernels take much longer now and then",
+        "shared-device",
+        "Look with nvidia-smi for another process on this device. Give each a device of its own, or"
+        " let them share it with MPS.",
+        "kernels that take more than 1.5 times as long as the same ones in other steps cost ≥ 10%",
+        work.interrupted_kernels,
+        rests_on=("kernels", "steps"),
     ),
     FindingKind(
         "uneven-steps",

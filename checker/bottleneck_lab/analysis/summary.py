@@ -12,7 +12,13 @@ import numpy as np
 
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
-from bottleneck_lab.analysis.device.kernels import KernelRow, LaunchUse, find_kernels, find_launches
+from bottleneck_lab.analysis.device.kernels import (
+    KernelRow,
+    LaunchUse,
+    find_interruptions,
+    find_kernels,
+    find_launches,
+)
 from bottleneck_lab.analysis.device.transfers import (
     CollectiveRow,
     CopyRow,
@@ -169,6 +175,7 @@ def _summary(
         devices=devices,
         operators=operators,
         kernels=find_kernels(inside),
+        interruptions=find_interruptions(timeline),
         copies=find_copies(inside),
         syncs=syncs,
         lines=lines,

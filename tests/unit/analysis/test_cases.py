@@ -14,6 +14,7 @@ FIRST = {
     "bird-calls": "file-stalls",  # with the copies of the checkpoint, and before uneven steps
     "dose-planner": "straggler",  # by what one rank waits, not by the mean of all
     "night-exams": "allocator-churn",  # without memory records
+    "river-levels": "interrupted-kernels",  # by another process on the device
     "tiny-stories": "tensor-cores-unused",  # although launches wait for room in the queue
 }
 

@@ -249,6 +249,19 @@ def outgrows(use: MemoryUse) -> bool:
     return use.growth_bytes_per_step * (use.steps - 1) > OUTGROWN_SHARE * use.peak_bytes
 
 
+def interrupted_kernels(seen: Evidence) -> list[Detection]:
+    """Detect kernels that now and then take far longer than the same ones in other steps."""
+    count, excess_ns = seen.interruptions
+    share = excess_ns / seen.time_ns
+    if share < IDLE_SHARE:
+        return []
+    evidence = (
+        f"{count} kernels took more than 1.5 times as long as the same ones in other steps, which"
+        f" costs {share:.0%} of the time: {excess_ns / count / 1e6:.1f} ms each."
+    )
+    return [Detection(evidence, share)]
+
+
 def growing_memory(seen: Evidence) -> list[Detection]:
     """Detect devices whose memory grows from step to step. No figure: it ends a run, not slows
     it.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,22 @@ from bottleneck_lab.trace.timeline import (
 
 SHORT_NS = 10_000
 """A kernel below 10 us costs about as much to launch as to run."""
+
+
+LEAST_STEPS = 4
+INTERRUPTION_NS = 100_000
+"""A kernel that takes longer than in other steps by less than this was not interrupted: a time slice
+of a GPU is about two milliseconds.
+"""
+
+
+class Interruptions(NamedTuple):
+    """Kernels that took more than 1.5 times as long as the same ones in other steps: how many, and
+    the time beyond what they usually take.
+    """
+
+    kernels: int
+    excess_ns: int
 
 
 class KernelRow(msgspec.Struct, frozen=True):
@@ -89,6 +108,34 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
         )
         for i in np.argsort(-total, kind="stable")[:top].tolist()
     ]
+
+
+def find_interruptions(timeline: Timeline) -> Interruptions:
+    """Return what kernels took beyond the time that the same kernels take in other steps.
+
+    Only steps with the same sequence of kernels are compared, four of a rank or more.
+    """
+    steps, device = step_rows(timeline), timeline.device
+    rows = kernel_rows(device)
+    rows = rows[(device.kind[rows] == ActivityKind.KERNEL) & (timeline.launched_by[rows] >= 0)]
+    count, excess_ns = 0, 0
+    for rank, number in devices_of(device, rows):
+        own = rows[(device.rank[rows] == rank) & (device.device[rows] == number)]
+        launched = timeline.runtime.start[timeline.launched_by[own]]
+        own = own[np.argsort(launched, kind="stable")]
+        begins = np.sort(steps.start[steps.rank == rank])
+        edges = np.append(np.searchsorted(np.sort(launched), begins), len(own))
+        parts = [own[low:high] for low, high in pairwise(edges.tolist())]
+        names = [device.name[part].tolist() for part in parts]
+        if len(parts) < LEAST_STEPS or any(each != names[0] for each in names):
+            continue
+        lengths = np.array([device.end[part] - device.start[part] for part in parts])
+        usual = np.quantile(lengths, 0.25, axis=0)
+        longer = lengths - usual
+        interrupted = longer > np.maximum(usual / 2, INTERRUPTION_NS)
+        count += int(interrupted.sum())
+        excess_ns += int(longer[interrupted].sum())
+    return Interruptions(count, excess_ns)
 
 
 def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:
