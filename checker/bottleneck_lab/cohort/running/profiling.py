@@ -60,8 +60,11 @@ def make_capture(lab: Lab, files: Path, device: Device, tool: Tool, data: Path) 
     with tempfile.TemporaryDirectory(prefix="lab-profiling-") as name:
         folder = Path(name)
         _lay_out(folder, lab, files, _Request(lab.slug, device, tool, str(data)))
-        # A profiler's own programs lie beside it, outside of what a sandbox shows otherwise.
-        shown = [data, *([Path(program).resolve().parents[1]] if program else [])]
+        shown, environment = [data], {}
+        if program is not None:
+            # A profiler's own programs lie beside it, outside of what a sandbox shows otherwise.
+            shown += [Path(program).parent, Path(program).resolve().parents[1]]
+            environment["PATH"] = f"{Path(program).parent}:/usr/local/bin:/usr/bin:/bin"
         paths = Paths(folder, readable=shown)
         command = sandboxed(
             python_module(__name__, str(folder)), paths, LIMITS.memory_bytes, gpu=device == "cuda"
@@ -77,6 +80,7 @@ def make_capture(lab: Lab, files: Path, device: Device, tool: Tool, data: Path) 
                     **worker_environment(paths, THREADS, gpu=device == "cuda"),
                     "BOTTLENECK_LAB_CONTENT": str(folder / "content"),
                     "BOTTLENECK_LAB_HOME": str(folder / "home"),
+                    **environment,
                 },
                 cwd=folder,
                 timeout=LIMITS.total_s,
