@@ -336,7 +336,7 @@ def describe_startup(startup: StartUp | None) -> str:
 
 def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
     """State what recording cost the host, by setting, from the cost of each per operator (ns);
-    empty where that is not known.
+    empty where that is not known. It is a least: these were timed in a loop, with warm caches.
     """
     count = len(timeline.operators) / max(len(timeline.ranks), 1)
     whole = timeline.extent[1] - timeline.extent[0]
@@ -345,7 +345,7 @@ def describe_costs(timeline: Timeline, costs_ns: Mapping[str, float]) -> str:
         return ""
     parts = ", ".join(f"{name} {format_duration(ns)}" for name, ns in spent.items())
     return (
-        f"Recording took about {format_duration(sum(spent.values()))} of the host's time,"
+        f"Recording took at least {format_duration(sum(spent.values()))} of the host's time,"
         f" {format_share(sum(spent.values()) / whole)}: {parts}"
     )
 

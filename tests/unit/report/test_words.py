@@ -12,7 +12,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.page import charts
 
-from . import made_up
+from . import made_up, made_up_capture
 
 
 def test_a_value_reads_differently_from_the_target_that_it_misses():
@@ -163,3 +163,14 @@ def test_an_axis_has_two_to_six_round_marks(top):
     assert marks[0] == 0
     assert 2 <= len(marks) <= 6
     assert marks[-1] <= top < marks[-1] + 2 * (marks[1] - marks[0])
+
+
+def test_what_recording_cost_is_told_by_setting():
+    timeline = made_up_capture.capture()
+    count, whole = len(timeline.operators), timeline.extent[1] - timeline.extent[0]
+    costs = {"operators": whole / count / 50, "shapes": whole / count / 100}
+    told = words.describe_costs(timeline, costs)
+    assert told.startswith("Recording took at least ")
+    assert ", 3%: operators " in told
+    assert ", shapes " in told
+    assert words.describe_costs(timeline, {}) == ""
