@@ -93,6 +93,11 @@ def out(tmp_path):
 def test_a_capture_is_its_description_and_the_files_named_there(out):
     (out / "output.txt").write_text("what the program printed")
     assert collected(out.parent) == CAPTURE
+    report = {"capture.json": b'{"files": ["trace.json.gz"], "extra": ["report.nsys-rep"]}'}
+    report["report.nsys-rep"] = b"for nsys-ui"
+    for name, data in report.items():
+        (out / name).write_bytes(data)
+    assert collected(out.parent) == CAPTURE | report
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../secret", "trace.json.gz"])

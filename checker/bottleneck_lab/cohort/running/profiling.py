@@ -45,9 +45,10 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class _Description(msgspec.Struct, frozen=True):
-    """The part of a `capture.json` that is needed: the names of the profiler's files."""
+    """The part of a `capture.json` that is needed: the files that are read, and a report."""
 
     files: list[str]
+    extra: list[str] = []
 
 
 def make_capture(lab: Lab, files: Path, device: Device, tool: Tool, data: Path) -> dict[str, bytes]:
@@ -124,9 +125,9 @@ def _collect(folder: Path, output: str) -> dict[str, bytes]:
         raise CaptureError(problem, "`lab run` runs the code without a profiler.")
     try:
         description = _read(folder / "out" / DESCRIPTION, MAX_CAPTURE_BYTES)
-        names = msgspec.json.decode(description, type=_Description).files
+        described = msgspec.json.decode(description, type=_Description)
         files = {DESCRIPTION: description}
-        for name in names:
+        for name in [*described.files, *described.extra]:
             # A name that leads elsewhere would be refused afterwards, but must not be read at all.
             if name == Path(name).name:
                 files[name] = _read(folder / "out" / name, MAX_CAPTURE_BYTES)

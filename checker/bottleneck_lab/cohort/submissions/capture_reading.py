@@ -127,7 +127,12 @@ def main() -> None:
     set_limits(LIMITS)
     folder = Path(sys.argv[1])
     request = msgspec.json.decode((folder / REQUEST).read_bytes(), type=_Request)
-    paths = [path for path in (folder / FILES).iterdir() if path.name != DESCRIPTION]
+    # A report of nsys comes with its export, which is what can be read.
+    paths = [
+        path
+        for path in (folder / FILES).iterdir()
+        if path.name != DESCRIPTION and path.suffix != ".nsys-rep"
+    ]
     try:
         # One file per rank: together they are the run.
         timeline = merge_ranks(
