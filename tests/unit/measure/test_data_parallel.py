@@ -364,9 +364,9 @@ def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
     assert all("modelled" in line for line in lines if any(unit in line for unit in units))
     assert any(line.startswith("not modelled:") for line in lines)
     assert any("4 ranks are one node, 8 ranks are two" in line for line in lines)
-    brief = " ".join((LAB / "README.md").read_text(encoding="utf-8").split())
+    rules = " ".join((LAB / "RULES.md").read_text(encoding="utf-8").split())
     assert all(
-        words in brief
+        words in rules
         for words in (
             "**Not modelled:**",
             "Four ranks are **one node**",
