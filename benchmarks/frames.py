@@ -1,5 +1,5 @@
-"""What recording Python's frames does to a capture's shares, and what `lab profile --stack` makes
-of it.
+"""Measure what recording Python's frames does to a capture's shares, and what `lab profile --stack`
+makes of it.
 
     python benchmarks/frames.py [--rounds 3]
 

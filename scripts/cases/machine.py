@@ -44,7 +44,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Setting:
-    """What surrounds the program: seed, ranks, the network between them, and other programs.
+    """The surroundings of the program: seed, ranks, the network between them, and other programs.
 
     `busy_us` of every `period_us` the device belongs to another process (time slicing).
     `slow_rank` computes `slower` times as long as the others.

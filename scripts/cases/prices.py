@@ -1,4 +1,4 @@
-"""What an operator of PyTorch costs a device: its kernels, by name and time.
+"""Price what an operator of PyTorch costs a device: its kernels, by name and time.
 
 Times follow the virtual GPU's figures (`measure/virtual_gpu/spec.py`): a fixed part, then the
 longer of computing and moving. Rates by type are an H200's, as far as libraries reach them.

@@ -45,7 +45,7 @@ class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CaseSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `case.toml` declares. `host` gives functions of the program the time, µs, that their
+    """The content of a `case.toml`. `host` gives functions of the program the time, µs, that their
     work takes on a host, `machine` the fields of `Setting`.
     """
 

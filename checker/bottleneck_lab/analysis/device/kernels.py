@@ -25,8 +25,8 @@ SHORT_NS = 10_000
 
 LEAST_STEPS = 4
 INTERRUPTION_NS = 100_000
-"""A kernel that takes longer than in other steps by less than this was not interrupted: a time slice
-of a GPU is about two milliseconds.
+"""A kernel that takes longer than in other steps by less than this was not interrupted: a time
+slice of a GPU is about two milliseconds.
 """
 
 
