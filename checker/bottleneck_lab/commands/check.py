@@ -50,7 +50,7 @@ WhenQuiet = Annotated[
         "--when-quiet",
         metavar="MINUTES",
         min=0.1,
-        help="Wait up to this long for other programs to finish.",
+        help="Wait up to this long for the cores that the lab needs; not where times are modelled.",
     ),
 ]
 ExplainTime = Annotated[
