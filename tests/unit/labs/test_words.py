@@ -127,10 +127,10 @@ def sized(slug: str) -> dict[str, str]:
         }
     share = {name: each["device_share"] for name, each in settings.items()}
     what = {
-        "idle-gpu": "Batches have {batch} images on every device, and a step of the device lasts"
-        " {share} times as long",
-        "past-the-plateau": "up to {batch} in a batch. A batch takes the model {share} times as"
-        " long",
+        "idle-gpu": "Batches have {batch} images on every device. The length of a step follows from"
+        " this machine's speed, with the factor {share}: on `virtual` by a clock",
+        "past-the-plateau": "up to {batch} in a batch. The model's speed follows from this"
+        " machine's, with the factor {share}: on `virtual` by a clock",
     }[slug]
     return {
         name: what.format(batch=each["batch"], share=share[name]) for name, each in settings.items()
