@@ -18,6 +18,7 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import ActivityKind, load, merge_ranks
 from bottleneck_lab.trace.fast import kineto_parallel, second_process
 from bottleneck_lab.trace.fast.json_stream import scan
+from bottleneck_lab.trace.kineto.columns import BLOCK_ROWS, SPAN, RowBlocks
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -287,6 +288,26 @@ def test_steps_that_are_drawn_beside_the_kernels_are_no_steps_and_no_work(tmp_pa
     found = load(written(tmp_path, trace([*EVENTS, step, drawn])))
     assert same(found, load(written(tmp_path, trace([*EVENTS, step]), "host.json")))
     assert [found.strings[name] for name in found.ranges.name] == ["ProfilerStep#1"]
+
+
+def test_ranges_that_old_traces_write_as_operators_are_ranges(tmp_path):
+    steps = [{**OPERATOR, "name": f"ProfilerStep#{i}", "ts": 100.0 + i} for i in range(3)]
+    timeline = load(written(tmp_path, trace([OPERATOR, *steps, LAUNCH])))
+    assert timeline.names(timeline.ranges) == [f"ProfilerStep#{i}" for i in range(3)]
+    assert timeline.names(timeline.operators) == [OPERATOR["name"]]
+
+
+def test_rows_are_taken_by_column_and_given_up(monkeypatch):
+    monkeypatch.setattr("bottleneck_lab.trace.kineto.columns.GIVEN_BACK_BYTES", 1)
+    blocks = RowBlocks(SPAN)
+    rows = np.zeros(3 * BLOCK_ROWS, SPAN)
+    rows["start"] = np.arange(len(rows))
+    for part in np.split(rows, 6):
+        blocks.add(part)
+    columns = blocks.taken()
+    assert set(columns) == set(SPAN.names)
+    assert np.array_equal(columns["start"], rows["start"])
+    assert sum(map(len, blocks.pieces())) == 0
 
 
 def test_ranks_are_merged_on_one_clock(tmp_path):
