@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 from scripts.cases.machine import Machine
+from scripts.cases.record import Switch as Declared
 from scripts.cases.record import elapsed_ms, lines_of, load_spec, run
 
 from bottleneck_lab import load, merge_ranks
@@ -59,6 +60,10 @@ def record(folder: Path) -> Case:
         for kind in (spec.switch, spec.decoy)
     )
     switches.sort(key=lambda each: -each.gain)
+    entire = 0.0
+    if spec.entire is not None:
+        without = Declared("entire", "", machine=spec.entire.machine, host=spec.entire.host)
+        entire = round(ms / elapsed_ms(run(program, spec, without)), 3)
     return Case(
         folder.name,
         spec.title,
@@ -70,6 +75,7 @@ def record(folder: Path) -> Case:
         digests(folder),
         switches,
         decoys,
+        entire,
     )
 
 
@@ -125,6 +131,8 @@ def show(case: Case) -> None:
         print(f"  {each.gain:6.2f}x  {each.name} ({each.cause}), lines {each.lines}")
     for each in case.decoys:
         print(f"  {each.gain:6.2f}x  {each.name}, a decoy")
+    if case.entire:
+        print(f"  {case.entire:6.2f}x  without its cause altogether")
     for finding in summary.findings:
         print(
             f"  report: {finding.id} ({finding.cause}) {finding.share_of_wall:.0%},"

@@ -10,8 +10,6 @@ import torch
 from scripts.cases.prices import leaves
 from torch.utils.data import DataLoader as RealLoader
 
-FORK_US = 22_000.0
-"""Starting a worker process of a program that has PyTorch loaded."""
 TAKE_US = 180.0
 """Taking a batch from a worker's queue: unpickling, and mapping its shared memory."""
 TAKE_BYTES_PER_US = 40_000.0
@@ -56,7 +54,7 @@ class Loader:
             return
         with run.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
             if not (self._persistent and self._started):
-                run.work(FORK_US * self._workers)
+                run.work(run.setting.fork_us * self._workers)
         self._started = True
         free = [run.host] * self._workers
         taken: deque[float] = deque([run.host] * self._ahead, maxlen=self._ahead)

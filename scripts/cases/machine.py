@@ -47,7 +47,8 @@ class Setting:
     """The surroundings of the program: seed, ranks, the network between them, and other programs.
 
     `busy_us` of every `period_us` the device belongs to another process (time slicing).
-    `slow_rank` computes `slower` times as long as the others.
+    `slow_rank` computes `slower` times as long as the others. Scales multiply what copies take, and
+    what launching an operator costs the host; `fork_us` is the start of a loader's worker.
     """
 
     seed: int = 1
@@ -55,6 +56,9 @@ class Setting:
     network_gb_per_s: float = 200.0
     latency_us: float = 25.0
     pageable_gb_per_s: float = 10.0
+    copy_scale: float = 1.0
+    launch_scale: float = 1.0
+    fork_us: float = 22_000.0
     busy_us: float = 0.0
     period_us: float = 4_000.0
     slow_rank: int = -1
@@ -154,9 +158,12 @@ class Machine:
         start = self.host
         self._note_node(node, start)
         cost = self._vary(self.spec.launch_us if host_us is None else host_us)
+        cost *= self.setting.launch_scale
         self.host += cost * (1 - LAUNCH_SHARE)
         for number, kernel in enumerate(kernels):
-            call_us = cost * LAUNCH_SHARE if number == 0 else self._vary(NEXT_KERNEL_US)
+            call_us = cost * LAUNCH_SHARE
+            if number:
+                call_us = self._vary(NEXT_KERNEL_US) * self.setting.launch_scale
             self.launch(kernel, stream=stream, call_us=call_us)
         self.row("cpu_op", name, start, self.host)
         self._node = (*self._node[:3], self.host)
@@ -190,7 +197,7 @@ class Machine:
         memory = "Pinned" if pinned else "Pageable"
         pageable = self.setting.pageable_gb_per_s * 1e3
         rate = self.spec.link_bytes_per_s / 1e6 if pinned else pageable
-        us = self.spec.kernel_us + nbytes / rate
+        us = (self.spec.kernel_us + nbytes / rate) * self.setting.copy_scale
         name = (
             f"Memcpy HtoD ({memory} -> Device)"
             if direction == "h2d"

@@ -6,6 +6,7 @@ operator that reaches them is priced and put on the machine's clock. Host tensor
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -381,6 +382,7 @@ class Profile:
         """End a step."""
         run = machine()
         run.row("user_annotation", f"ProfilerStep#{self._number}", self._start, run.host)
+        gc.collect()  # when tensors die must not depend on the collector's own moments
         self._number += 1
         if self._number == self._wait:
             run.start()

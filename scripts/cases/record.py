@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import tomllib
@@ -44,6 +45,13 @@ class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     also: list[str] = []
 
 
+class Entire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine on which the top cause costs nothing at all, where its fix leaves a part of it."""
+
+    machine: dict[str, Any] = {}
+    host: dict[str, float] = {}
+
+
 class CaseSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a `case.toml`. `host` gives functions of the program the time, µs, that their
     work takes on a host, `machine` the fields of `Setting`.
@@ -58,6 +66,7 @@ class CaseSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: dict[str, float] = {}
     switch: list[Switch] = []
     decoy: list[Switch] = []
+    entire: Entire | None = None
 
 
 def load_spec(folder: Path) -> CaseSpec:
@@ -107,12 +116,14 @@ def run(program: str, spec: CaseSpec, switch: Switch | None = None) -> list[Mach
             ranks.abort(one)
 
     torch.set_float32_matmul_precision("highest")  # programs may have changed it
+    gc.disable()
     with pretended():
         threads = [threading.Thread(target=rank, args=(one,), daemon=True) for one in runs]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+    gc.enable()
     if failures:
         raise failures[0]
     return runs

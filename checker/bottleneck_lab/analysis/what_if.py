@@ -26,6 +26,8 @@ from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline
 
 LAUNCH_NS = 10_000
 """A kernel starts at most this long after its launch where the device is free."""
+PAUSE_NS = 900
+"""Between two queued kernels of a stream: about what an H200 needs."""
 MOST_TASKS = 40_000
 """Of a device with more stretches of work, the first so many are replayed: a loop is like its
 beginning.
@@ -289,7 +291,9 @@ class _Replay:
         since = program.start - program.launch
         gap = np.maximum(program.start - previous[: len(program.start)], 0)
         self.delay = np.minimum(since, np.where(queued, LAUNCH_NS, LONGEST_DELAY_NS)).tolist()
-        self.pause = np.where(queued, np.minimum(gap, LONGEST_DELAY_NS), 0).tolist()
+        # Without launches that come too late all work is queued, and the device pauses before it.
+        least = PAUSE_NS if "launch" in removal.causes else 0
+        self.pause = np.where(queued, np.minimum(gap, LONGEST_DELAY_NS), least).tolist()
         for at in program.after:  # the gap before it was waiting for the other ranks
             self.pause[at] = 0
 

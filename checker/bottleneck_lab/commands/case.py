@@ -157,6 +157,8 @@ def _show_grade(
     say("\nMeasured, each switched off by itself:")
     for switch in (*case.switches, *case.decoys):
         say(f"  {switch.gain:5.2f}x  {switch.fix}", hang=9)
+    if case.entire:
+        say(f"  {case.entire:5.2f}x  Have the cause cost nothing at all.")
     if graded.fixed:
         say(f"\n{graded.fixed.name}, beside program.py, is the program without its cause.")
     if graded.late_s:

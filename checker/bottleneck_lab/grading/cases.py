@@ -119,6 +119,10 @@ class Case(msgspec.Struct, frozen=True):
     sha256: dict[str, str]
     switches: list[Switch] = []
     decoys: list[Switch] = []
+    entire: float = 0.0
+    """How many times as fast it is where the top cause costs nothing at all; 0 if the fix leaves
+    nothing of it.
+    """
 
     @property
     def gain(self) -> float:
