@@ -16,6 +16,8 @@ from bottleneck_lab.cohort.running.forecast import needs_quiet
 TOO_LONG_S = 300.0
 """A wait from which learners stop working on the lab and begin to ask."""
 QUANTILE = 0.9
+SLOWER = 1.25
+"""How much longer checks may take on the day: near a full machine, waits grow by far more."""
 BUDGET = 3
 """Submissions per learner and lab that the advice tries out."""
 
@@ -44,7 +46,10 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
-    """A played workshop. `drained_s` is how long after the end of the last lab checks went on."""
+    """A played workshop. `drained_s` is how long after the end of the last lab checks went on.
+
+    `slower` are the waits if checks take `SLOWER` times as long.
+    """
 
     blocks: list[Block]
     hours: list[Hour]
@@ -53,6 +58,7 @@ class Rehearsal(msgspec.Struct, frozen=True):
     drained_s: float
     breaks: list[str]
     options: list[Option]
+    slower: Option
     refusals: dict[str, int]
 
 
@@ -163,12 +169,18 @@ def rehearse(
     """Play a workshop, and where waits are too long, play it again with what might help."""
 
     def once(
-        activity: str, machines: Machines, budget: int | None, *, halves: bool = False
+        activity: str,
+        machines: Machines,
+        budget: int | None,
+        *,
+        halves: bool = False,
+        slower: float = 1.0,
     ) -> Outcomes:
+        taken = {pair: [slower * one for one in seconds] for pair, seconds in durations.items()}
         return play(
             make_scripts(blocks, learners, tries, seed, halves=halves),
             machines,
-            durations,
+            taken,
             budget=budget,
             seed=seed,
             progress=lambda share: progress(activity, share),
@@ -193,6 +205,8 @@ def rehearse(
         for what, changed, limit, halves in changes:
             other = waits_of(once(what, changed, limit, halves=halves).checks)
             tried.append(Option(what, quantile(other, QUANTILE), max(other, default=0.0)))
+    what = f"checks that take {SLOWER:g} times as long"
+    slow = waits_of(once(what, machines, budget, slower=SLOWER).checks)
     return Rehearsal(
         list(blocks),
         by_hour(outcomes),
@@ -201,6 +215,7 @@ def rehearse(
         max(0.0, outcomes.ended - max(block.ends for block in blocks)),
         what_breaks(blocks, outcomes, durations, machines),
         sorted(tried, key=lambda option: option.longest_s),
+        Option(what, quantile(slow, QUANTILE), max(slow, default=0.0)),
         outcomes.refusals,
     )
 

@@ -128,7 +128,7 @@ def _print_result(result: Rehearsal) -> None:
         say(f"The last check ends {_minutes(result.drained_s)} after the last lab.")
     for code, count in sorted(result.refusals.items()):
         say(f"{count} submissions are refused: {code}.")
-    for option in result.options:
+    for option in (result.slower, *result.options):
         say(
             f"With {option.what}: 9 of 10 wait at most {_minutes(option.p90_s)}, the longest"
             f" {_minutes(option.longest_s)} (now {_minutes(result.longest_s)})."
