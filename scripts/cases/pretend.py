@@ -146,7 +146,7 @@ class Device(TorchDispatchMode):
 
 
 class Frontend(TorchFunctionMode):
-    """Pretend to be all that is above autograd: the device's name, autocast, and library kernels."""
+    """Pretend to be all above autograd: the device's name, autocast, and library kernels."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
