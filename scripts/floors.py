@@ -30,17 +30,7 @@ GPU to show anything.
 """
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "scipy", "grimp", "pyyaml")
 """What of the extra `test` the quick tests cannot do without."""
-ROOMS = (
-    "analysis",
-    "capture",
-    "catalog",
-    "commands",
-    "course",
-    "grading",
-    "report",
-    "trace",
-    "workspace",
-)
+ROOMS = ("analysis", "capture", "catalog", "grading", "report", "trace", "workspace")
 TESTS = (*(f"tests/unit/{room}" for room in ROOMS), "tests/cohort/test_server.py")
 WALK = "tests/integration/test_without_extras.py"
 TESTS_S, CHECK_S = 600.0, 400.0

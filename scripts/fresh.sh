@@ -25,11 +25,14 @@ while IFS='=' read -r name value; do passed+=("$name=$value"); done < <(env | gr
 
 enter() { # enter ROOT USER COMMAND: runs it there with its own processes and mounts
     local root=$1 user=$2 command=$3
+    # The root becomes that of the mount namespace: in a chroot, the kernel lets nobody make the user
+    # namespaces that bubblewrap needs.
     unshare --mount --pid --fork --kill-child bash -euc '
-        root=$1; shift
-        mount -t proc proc "$root/proc"; mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"
-        mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
-        exec chroot "$root" "$@"' _ "$(realpath "$root")" \
+        mount --bind "$1" "$1"; cd "$1"; shift
+        mount -t proc proc proc; mount --rbind /sys sys; mount --rbind /dev dev
+        mount --bind /etc/resolv.conf etc/resolv.conf
+        pivot_root . mnt
+        exec chroot . bash -euc "umount -l /mnt; exec \"\$@\"" _ "$@"' _ "$(realpath "$root")" \
         /usr/sbin/runuser -u "$user" -- env -i HOME="$(home_of "$user")" USER="$user" LOGNAME="$user" LANG=C.UTF-8 \
         PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin "${passed[@]}" \
         bash -c "cd /home/learner/bottleneck-lab && $command"
@@ -48,7 +51,7 @@ attempt() { # attempt WORDS ROOT USER COMMAND: one line of the result
 make_root() { # make_root ROOT RELEASE VARIANT PACKAGES: a bare Debian with this checkout's committed files
     local root=$1 release=$2 variant=$3 packages=$4
     rm -rf --one-file-system "$root"
-    mmdebstrap --quiet --variant="$variant" --components=main --include="ca-certificates,${packages// /,}" \
+    mmdebstrap --quiet --variant="$variant" --components=main --include="ca-certificates,mount,${packages// /,}" \
         "$release" "$root" >"$root.log" 2>&1 || { echo "$release: mmdebstrap failed, see $root.log" >&2; exit 1; }
     [[ -z ${PIP_CERT:-} ]] || install -D -m 644 "$PIP_CERT" "$root/$PIP_CERT"
     mkdir -p "$root/home/learner/bottleneck-lab"
