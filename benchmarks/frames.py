@@ -3,9 +3,8 @@ makes of it.
 
     python benchmarks/frames.py [--rounds 3]
 
-Two programs whose Python costs much once frames are recorded: one tokenises in its loader's
-`collate_fn`, one checks the legality of each token that it generates. Each measures its own share
-of Python without a profiler, and is then captured with and without `--stack`.
+The program tokenises in its loader's `collate_fn`, which costs much more once frames are recorded.
+It measures the share of that itself, without a profiler; then it is captured with `--stack`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from bottleneck_lab import load, summarise
 
-COLLATE = """
+PROGRAM = """
 import re, time
 import torch
 words = [" ".join(f"word{(i * j) % 997}" for j in range(160)) for i in range(240)]
@@ -52,46 +51,21 @@ for step in range(20):
     optimizer.step()
 print("SHARE", spent / (time.perf_counter() - began))
 """
-DECODE = """
-import time
-import torch
-cell, head = torch.nn.LSTMCell(64, 64), torch.nn.Linear(64, 32)
-spent = 0.0
-def legal(history, candidate):
-    depth = 0
-    for token in history:
-        depth += (token == 0) - (token == 1)
-    return candidate != 1 or depth > 0
-began = time.perf_counter()
-with torch.no_grad():
-    for sequence in range(6):
-        history, state, token = [], None, torch.zeros(1, 64)
-        for _ in range(300):
-            state = cell(token, state)
-            best = head(state[0]).argmax(-1).item()
-            asked = time.perf_counter()
-            legal(history, best)
-            spent += time.perf_counter() - asked
-            history.append(best)
-print("SHARE", spent / (time.perf_counter() - began))
-"""
 
 
-def shares_of(path: Path) -> tuple[float, str]:
-    """Return the share (0–1) of idle time for input or Python, and the top finding of a capture."""
+def share_of_input(path: Path) -> tuple[float, str]:
+    """Return the share (0–1) of the time for input, and the top finding of a capture."""
     summary = summarise(load(path))
     (use,) = summary.devices
     parts = {part.cause: part.share_of_wall for part in use.gap_causes}
     top = summary.findings[0].id if summary.findings else "none"
-    return parts.get("input", parts.get("python", 0.0) + parts.get("launch", 0.0)), top
+    return parts.get("input", 0.0), top
 
 
-def measure(program: str, folder: Path) -> list[tuple[float, str]]:
-    """Return share and top finding of one program: unprofiled, as reported, and of the run with
-    frames alone.
-    """
+def measure(folder: Path) -> list[tuple[float, str]]:
+    """Return share and top finding: unprofiled, as reported, and of the run with frames alone."""
     script = folder / "program.py"
-    script.write_text(program)
+    script.write_text(PROGRAM)
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "BOTTLENECK_LAB_HOME": str(folder)}
     alone = subprocess.run(
         [sys.executable, script], env=settings, capture_output=True, text=True, check=True
@@ -108,25 +82,24 @@ def measure(program: str, folder: Path) -> list[tuple[float, str]]:
     described = json.loads((capture / "capture.json").read_text())
     return [
         (float(share), ""),
-        shares_of(capture / described["files"][0]),
-        shares_of(capture / described["frames"][0]),
+        share_of_input(capture / described["files"][0]),
+        share_of_input(capture / described["frames"][0]),
     ]
 
 
 def main() -> int:
-    """Print a row for each program."""
+    """Print the row of docs/measured/capture_overhead.md."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    for name, program in (("collate", COLLATE), ("decode", DECODE)):
-        results = []
-        for _ in range(rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                results.append(measure(program, Path(folder)))
-        columns = list(zip(*results, strict=True))
-        shares = [f"{statistics.median(s for s, _ in column):.0%}" for column in columns]
-        tops = [" or ".join(sorted({top for _, top in column if top})) for column in columns]
-        print(f"| {name} | {shares[0]} | {shares[1]}, {tops[1]} | {shares[2]}, {tops[2]} |")
+    results = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            results.append(measure(Path(folder)))
+    columns = list(zip(*results, strict=True))
+    shares = [f"{statistics.median(share for share, _ in column):.0%}" for column in columns]
+    tops = [" or ".join(sorted({top for _, top in column if top})) for column in columns]
+    print(f"| {shares[0]} | {shares[1]}, {tops[1]} | {shares[2]}, {tops[2]} |")
     return 0
 
 
