@@ -43,8 +43,8 @@ cause = "launch-bound"
 gain_from = "idle_launch_share"
 """
 
-PLACEHOLDER = re.compile(r"\b[A-Z][A-Z-]+\b|…")
-"""What a learner has to fill in: LAB, FILE, START-END, `-a cause=…`."""
+PLACEHOLDER = re.compile(r"\b(N|[A-Z][A-Z-]+)\b|…")
+"""What a learner has to fill in: N, LAB, FILE, START-END, `-a cause=…`."""
 ELSEWHERE = re.compile(
     r"lab (data|join|watch|doctor --measure|profile --tool (nsys|ncu|sanitizer|memory)"
     r"|profile --|status|submit|list|solution$|run --ranks|check --static|report step\.json)"

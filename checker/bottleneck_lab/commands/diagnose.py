@@ -13,11 +13,12 @@ from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.course.answers import describe_choices, parse_answers, read_answer
+from bottleneck_lab.course.captures import evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.diagnosis import format_answer, problem, problems
+from bottleneck_lab.grading.diagnosis import format_answer, needs_capture, problem, problems
 from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import (
     Record,
@@ -78,6 +79,8 @@ def command(
         _reveal(workspace)
         return
     questions = workspace.lab.spec.questions
+    if not json and _lacks_capture(workspace):
+        say("You have no capture yet, and some answers are read from one: `lab profile` makes it.")
     at_terminal = sys.stdin.isatty() and not answer and not json
     wrong: list[str] = []
     if answer:
@@ -99,6 +102,11 @@ def command(
         raise UsageError(
             " ".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
         )
+
+
+def _lacks_capture(workspace: Workspace) -> bool:
+    """Return True if answers are checked against a capture, and there is none."""
+    return needs_capture(workspace.lab.spec.questions) and evidence_capture(workspace) is None
 
 
 def ask_question(question: QuestionSpec, known: Any, workspace: Workspace | None = None) -> Answer:
@@ -210,7 +218,8 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
             " diagnosis.toml."
         )
         options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
-        say(f"\nNext: lab diagnose{options}", style="bold")
+        step = "lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}"
+        say(f"\nNext: {step}", style="bold")
     elif not committed:
         answers = load_answers(workspace.root)
         if record.commitments and record.commitments[-1].answers == answers:

@@ -60,6 +60,13 @@ def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
     assert load_answers(workspace.root)["where"] == "10-20 ms"
 
 
+def test_without_a_capture_the_way_to_one_comes_first(workspace):
+    shutil.rmtree(workspace.captures)
+    told = diagnose().output
+    assert told.index("`lab profile`") < told.index("`lab report`")
+    assert told.rstrip().endswith("Next: lab profile")
+
+
 def test_what_is_committed_already_is_said_so(workspace):
     assert "Still to answer" in diagnose(*ANSWERS[:2]).output
     assert "Committed." in diagnose(*ANSWERS).output
