@@ -22,6 +22,8 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "Next: lab report cases/0001" in drawn.stdout
     assert sorted(path.name for path in (learner.folder / "cases" / "0001").iterdir())
 
+    assert "Next: lab case" in learner.lab().stdout
+
     blind = learner.json("report", "cases/0001")
     assert blind["summary"]["blind"]
     assert blind["summary"]["findings"] == []
@@ -30,6 +32,10 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "still missing: evidence, line, gain" in partial.stdout
     refused = learner.lab("case", "-a", "gain=fast")
     assert refused.returncode == 2
+    beyond = learner.lab(
+        "case", *(f"-a{each}" for each in ("cause=1", "evidence=1", "line=999", "gain=1"))
+    )
+    assert "no line 999" in beyond.stderr
 
     answers = ("-a", "cause=input", "-a", "evidence=40%", "-a", "line=30", "-a", "gain=1.5")
     graded = learner.json("case", *answers)

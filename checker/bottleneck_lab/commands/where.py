@@ -7,6 +7,7 @@ from pathlib import Path
 from bottleneck_lab.catalog import load_course, load_labs
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
+from bottleneck_lab.workspace.cases import open_case
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, workspace_above
 from bottleneck_lab.workspace.next_step import NextStep, next_here, next_lab
@@ -29,6 +30,11 @@ def command() -> None:
         if stage.able:
             line += f"  by the end you can {stage.able}"
         say(line, hang=22)
+    case = open_case()
+    if case:
+        say(f"\nA case waits for your diagnosis in {case.folder}.")
+        say("\nNext: lab case", style="bold")
+        return
     _tell_step(next_lab(labs, progress))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import Case, PastCase, grade_case, habits, streak
 from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
@@ -59,8 +60,16 @@ def draw_case(
 
 
 def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCase:
-    """Grade the answers to the open case, and record them: once, and finally."""
+    """Grade the answers to the open case, and record them: once, and finally. Raises UsageError for
+    a line that the program does not have.
+    """
     case, folder = cases.find_case(drawn.name), Path(drawn.folder)
+    program = (folder / cases.PROGRAM).read_text(encoding="utf-8")
+    if not 1 <= float(answers["line"]) <= (last := len(program.splitlines())):
+        raise UsageError(
+            f"program.py has no line {answers['line']:g}.",
+            f"Its lines are 1 to {last}. Your other answers are not used up.",
+        )
     took_s = time.time() - drawn.drawn_s
     traces = [folder / name for name in case.traces]
     figures = figures_of(summarise(merge_ranks([load(path) for path in traces])))
@@ -72,7 +81,6 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
     fixed = None
     if case.switches and case.switches[0].edits:
         fixed = folder / FIXED
-        program = (folder / cases.PROGRAM).read_text(encoding="utf-8")
         for old, new in case.switches[0].edits:
             program = program.replace(old, new)
         write_bytes(fixed, program.encode())

@@ -32,13 +32,14 @@ ATTESTATION_MEANS = {
 }
 
 EMULATED = (
-    "The accelerator is emulated: its device times are modelled; the work on the host is real."
+    "The accelerator is emulated: its times are modelled. On the virtual GPU the host's are, too;"
+    " elsewhere the work on the host is real."
 )
 
-# Shown with every capture of a lab that has not been diagnosed.
+# Shown with every capture of a lab or a case that has not been diagnosed.
 BLIND = (
-    "This is the evidence. Causes, findings and the largest possible gain appear once you commit a"
-    " diagnosis with `lab diagnose`. `lab hint` helps on the way."
+    "This is the evidence. Causes, findings and the largest possible gain appear once you commit"
+    " your diagnosis: `lab diagnose` in a lab, `lab case` for a case."
 )
 
 SETS_THE_PACE = 0.8

@@ -186,7 +186,7 @@ def _limited(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
 
 
 def _wide_layout(rows: Iterable[dict[str, str]], names: list[str]) -> list[KernelCounters]:
-    """Return the first row under the header holds the units."""
+    """Return the launches of a table whose first row under the header holds the units."""
     kernels, units = [], {}
     for row in _limited(rows):
         if not (row.get("ID") or "").strip():

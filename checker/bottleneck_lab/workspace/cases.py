@@ -117,6 +117,11 @@ def set_members(name: str, cases: Sequence[Case], version: int) -> list[Case]:
                 f"The cases are: {', '.join(sorted(by_name))}.",
             )
         return [by_name[each] for each in names]
+    if file.suffix or "/" in name:
+        raise UsageError(
+            f"There is no file {file}.",
+            "Name a file with one case a line, or write a word, such as `--set friday`.",
+        )
     word, _, number = name.partition(":")
     size = int(number) if number.isdecimal() else 0 if number else SET_SIZE
     if not 1 <= size <= len(cases):

@@ -77,6 +77,11 @@ def test_a_file_is_a_set(folder: Path):
         draw(folder, set_name=str(exam))
 
 
+def test_a_set_of_a_file_that_is_not_there_is_refused(folder: Path):
+    with pytest.raises(UsageError, match="no file"):
+        draw(folder, set_name="exam.txt")
+
+
 @pytest.mark.parametrize("name", ["friday:0", "friday:x", "friday:999"])
 def test_a_set_of_an_impossible_size_is_refused(folder: Path, name: str):
     with pytest.raises(UsageError, match="not a set"):

@@ -71,7 +71,7 @@ def render_summary(summary: Summary, console: Console) -> None:
             ]
             if numbered:
                 sheet.line(
-                    "The longest of these gaps (`lab report --gap N` shows what every thread did):",
+                    "The longest of these gaps (add `--gap N` to see what every thread did):",
                     indent=2,
                 )
             for number, use, gap in numbered[:3]:
@@ -191,7 +191,7 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     gaps = numbered_gaps(summary.devices)
     if gaps:
         sheet.heading(
-            f"The longest gaps: `lab report --gap N`, 1 to {len(gaps)}, shows what every thread did"
+            f"The longest gaps (add `--gap N`, 1 to {len(gaps)}, to see what every thread did)"
         )
     for number, (use, gap) in enumerate(gaps[:TOP], start=1):
         print_gap(sheet, summary, use, gap, number)
