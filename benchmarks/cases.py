@@ -6,8 +6,8 @@ The truth is measured: each program ran again without each of its causes. Per ca
 have it, how often the report's first finding names it, and how often it does so wrongly. Then
 whether the gain it gives is a bound, and near. With `--peer`, an interpreter that has
 HolisticTraceAnalysis, the peer's breakdown of the same captures stands beside it. Exits with 1
-where the report names fewer than 95% of the top causes, breaks a bound in more than 1%, or gives fewer than
-80% of the gains within 20% of the cause gone altogether.
+where the report names fewer than 95% of the top causes, breaks a bound in more than 1%, or gives
+fewer than 80% of the gains within 20% of the cause gone altogether.
 """
 
 from __future__ import annotations

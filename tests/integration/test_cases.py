@@ -29,7 +29,7 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert blind["summary"]["findings"] == []
 
     partial = learner.lab("case", "-a", "cause=input")
-    assert "still missing: evidence, line, gain" in partial.stdout
+    assert "still missing: evidence, line, gain" in partial.stderr
     refused = learner.lab("case", "-a", "gain=fast")
     assert refused.returncode == 2
     beyond = learner.lab(

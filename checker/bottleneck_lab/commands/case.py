@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.commands.diagnose import ask_question
-from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.commands.ui import Json, note, print_json, say
 from bottleneck_lab.course.answers import describe_choices, parse_answers
 from bottleneck_lab.course.cases import GradedCase, answer_case, draw_case, standing
 from bottleneck_lab.errors import UsageError
@@ -66,18 +66,25 @@ def command(
     if skip_:
         _skip()
         return
+    if answer and open_case() is None:
+        raise UsageError("No case is open.", "`lab case` draws one.")
     given, wrong = parse_answers(QUESTIONS, answer or [])
     if wrong:
         raise UsageError(" ".join(wrong), "`lab case` shows the questions and their choices.")
-    if answer and open_case() is None:
-        raise UsageError("No case is open.", "`lab case` draws one.")
+    missing = [question.id for question in QUESTIONS if question.id not in given]
+    if answer and missing:
+        raise UsageError(
+            f"Answer all questions at once; still missing: {', '.join(missing)}.",
+            "`lab case` shows them.",
+        )
     drawn, fresh = draw_case(Path.cwd(), level=level, set_name=set_, limit_s=60.0 * (timed or 0.0))
     if sys.stdin.isatty() and not json and not fresh and not answer:
         _describe(drawn)
         given = {question.id: ask_question(question, None) for question in QUESTIONS}
-    missing = [question.id for question in QUESTIONS if question.id not in given]
-    if missing:
-        _show_case(drawn, missing if answer else [], json=json)
+    if not given:
+        _show_case(drawn, json=json)
+        if not fresh and (level is not None or set_ or timed):
+            note("This case was open already: its level, set and time are those of its draw.")
         return
     graded = answer_case(drawn, given)
     _show_grade(drawn, graded, given, json=json)
@@ -101,7 +108,7 @@ def _describe(drawn: DrawnCase) -> None:
         say(f"You have {drawn.limit_s / 60:g} minutes from the draw.")
 
 
-def _show_case(drawn: DrawnCase, missing: list[str], *, json: bool) -> None:
+def _show_case(drawn: DrawnCase, *, json: bool) -> None:
     case = find_case(drawn.name)
     if json:
         print_json(
@@ -121,11 +128,6 @@ def _show_case(drawn: DrawnCase, missing: list[str], *, json: bool) -> None:
             say(f"  {question.measure}", style="dim", hang=2)
         for line in describe_choices(question):
             say(f"  {line}", hang=3)
-    if missing:
-        say(
-            f"\nAnswer all questions at once; still missing: {', '.join(missing)}.",
-            style="yellow",
-        )
     say(f"\nNext: lab report {_folder(drawn)}", style="bold")
     say("Then: lab case -a cause=… -a evidence=… -a line=… -a gain=…")
 

@@ -68,7 +68,8 @@ def parse_answers(
 def read_answer(question: QuestionSpec, text: str) -> Answer:
     """Return typed text in the form that the question needs: a choice, a number, or the text.
 
-    A choice may be given by its number or how it begins, a share as a percentage. Text that fits
+    A choice may be given by its number or how it begins, a share as a percentage, a ratio with an
+    x. Text that fits
     none is returned as it is, for the complaint about it.
     """
     text = text.strip()
@@ -79,10 +80,10 @@ def read_answer(question: QuestionSpec, text: str) -> Answer:
         begun = [choice for choice in question.choices if choice.casefold().startswith(folded)]
         return begun[0] if text and len(begun) == 1 else text
     if question.type in ("share", "ratio", "number"):
+        unit = {"share": "%", "ratio": "x"}.get(question.type, "")
         try:
-            if question.type == "share" and text.endswith("%"):
-                return float(text[:-1]) / 100
-            return float(text)
+            number = float(text.removesuffix(unit))
+            return number / 100 if text.endswith("%") else number
         except ValueError:
             return text
     return text

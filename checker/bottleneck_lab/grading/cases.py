@@ -168,7 +168,12 @@ def grade_case(
     shown = evidence_of(called, figures)
     off = max(gain / case.gain, case.gain / gain)
     near = min(abs(line - each) for each in case.lines)
-    where = f"line {case.lines[0]}" if case.lines != [1] else "no line of the program"
+    *others, last = sorted(case.lines)
+    where = f"line {last}"
+    if others:
+        where = f"one of lines {', '.join(map(str, others))} and {last}"
+    elif last == 1:
+        where = "no line of the program"
     sentences = {
         "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
         "evidence": (
