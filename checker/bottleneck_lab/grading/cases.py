@@ -43,7 +43,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "host-bound": (*_IDLE, "idle_compilation_share", "idle_between_steps_share"),
     "communication-bound": ("exposed_communication_share",),
     "straggler": ("exposed_communication_share",),
-    "shared-device": ("idle_queued_share", "idle_unrecorded_share"),
+    "shared-device": ("interrupted_share", "idle_queued_share", "idle_unrecorded_share"),
 }
 """The figures of a capture that show a cause, added up; of any other cause, `busy_share`."""
 
@@ -71,8 +71,9 @@ QUESTIONS = [
         measure=(
             "For input, launches, waiting, allocation and other host work: the time in which the"
             " device is idle for it. For copies, communication and stragglers: the time in which"
-            " the device does only that. For another program on the device: the idle time before"
-            " work that was queued. For anything else: the time in which the device is busy."
+            " the device does only that. For another program on the device: by how much kernels"
+            " take longer than the same ones in other steps. For anything else: the time in which"
+            " the device is busy."
         ),
     ),
     QuestionSpec(

@@ -71,6 +71,7 @@ FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
     *(f"idle_{cause}_share" for cause in CAUSES),
     "host_wait_share",
+    "interrupted_share",
     "largest_gain_ratio",
     "memory_growth_ratio",
     "unpaused_images_per_s",
@@ -132,13 +133,15 @@ def figures_of(summary: Summary) -> dict[str, float]:
     `copy_share`, `exposed_communication_share`, `exposed_copy_share`, `overlap_share` and
     `idle_<cause>_share`; `host_wait_share`, in which the host waits for the device;
     `top_operator_share`; `largest_gain_ratio`, the most that removing the
-    costliest finding can bring; `memory_growth_ratio`, how many times less a device's peak would be
+    costliest finding can bring; `interrupted_share`, by which kernels took longer than the same
+    ones in other steps; `memory_growth_ratio`, how many times less a device's peak would be
     without what each step but the last adds; and `unpaused_images_per_s`, what a server's device
     would answer if it never paused between batches.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
     waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
     gains = [finding.expected_gain_ratio for finding in summary.findings]
+    shares = {finding.id: finding.share_of_wall for finding in summary.findings}
     grown = [
         (use.peak_bytes, use.growth_bytes_per_step * (use.steps - 1)) for use in summary.memory
     ]
@@ -149,7 +152,10 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **waiting,
         **_device_figures(summary.devices),
         **(
-            {"host_wait_share": sum(row.total_ns for row in summary.syncs) / wall_ns}
+            {
+                "host_wait_share": sum(row.total_ns for row in summary.syncs) / wall_ns,
+                "interrupted_share": shares.get("interrupted-kernels", 0.0),
+            }
             if wall_ns
             else {}
         ),

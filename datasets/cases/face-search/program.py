@@ -1,4 +1,4 @@
-"""Index portraits: embed them, and write the embeddings' maps to the archive."""
+"""Index portraits for the search: embed them, and draw a map of each batch now and then."""
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,7 @@ class FaceNet(nn.Module):
 
 
 class Archive:
-    """Keeps vectors and maps by batch until they are written, once an hour."""
+    """Keeps vectors until they are written, and maps, the first of each batch to draw."""
 
     def __init__(self):
         self.vectors, self.maps = [], []

@@ -229,8 +229,10 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
             devices=[use, use],
             operators=rows,
             findings=[
-                SimpleNamespace(expected_gain_ratio=2.5),
-                SimpleNamespace(expected_gain_ratio=1.2),
+                SimpleNamespace(id="sync", expected_gain_ratio=2.5, share_of_wall=0.6),
+                SimpleNamespace(
+                    id="interrupted-kernels", expected_gain_ratio=1.2, share_of_wall=0.16
+                ),
             ],
             cpu_only=False,
             syncs=[SimpleNamespace(total_ns=50), SimpleNamespace(total_ns=10)],
@@ -247,6 +249,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "exposed_communication_share": 0.1,
         "overlap_share": 0.5,
         "host_wait_share": 0.3,
+        "interrupted_share": 0.16,
         "top_operator_share": 0.75,
         "largest_gain_ratio": 2.5,
         "memory_growth_ratio": 5.0,
