@@ -171,7 +171,7 @@ def test_every_command_works_or_says_what_to_install(walk, tmp_path, lacking):
 def test_running_a_lab_needs_its_packages(walk, tmp_path):
     commands = [["run"], ["profile"], ["check"], ["doctor", "--measure"]]
     for arguments, status, _, error in walk(LACKING["labs"], commands, at=tmp_path / "work"):
-        assert status == 4, arguments
+        assert status == 4, (arguments, error)
         assert "Run `pip install 'bottleneck-lab[labs]'`" in error, arguments
 
 

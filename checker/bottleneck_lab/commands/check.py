@@ -23,15 +23,14 @@ from bottleneck_lab.commands.ui import (
 )
 from bottleneck_lab.commands.where import tell_next
 from bottleneck_lab.course.captures import mismatch, readable
-from bottleneck_lab.course.checking import check_workspace
+from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
-from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.quiet import busy_cores, busy_cores_allowed, wait_until_quiet
 from bottleneck_lab.report.console.compiled import render_compiled
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.workspace.commitments import is_blind, load_record
+from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab check --json"
@@ -90,8 +89,7 @@ def command(
         _show_kernels(workspace, as_json=json)
         return
     # What would be refused is refused before a wait, not after it.
-    workspace.require_current()
-    require_diagnosis(workspace, load_record(workspace))
+    require_ready(workspace)
     chosen = choose_device(workspace.lab, device or workspace.info.device)
     _mind_others(workspace, chosen, when_quiet)
     checked = check_workspace(

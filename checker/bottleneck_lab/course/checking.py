@@ -63,10 +63,7 @@ def check_workspace(
     diagnosis that cannot be graded, MachineError if this machine cannot measure, both before
     anything is measured.
     """
-    workspace.require_current()
-    require_torch("`lab check`")
-    lab = workspace.lab
-    learner = require_diagnosis(workspace, load_record(workspace))
+    lab, learner = workspace.lab, require_ready(workspace)
     chosen = choose_device(lab, device or workspace.info.device)
     # The key is read before anything is measured, and never by a worker.
     key = load_private_key(key_file) if key_file else None
@@ -91,6 +88,15 @@ def check_workspace(
         copied=bool(diagnosis and diagnosis.copied),
     )
     return Checked(attempt, earlier, learner, remarks)
+
+
+def require_ready(workspace: Workspace) -> Record:
+    """Return the workspace's record. Raises the error of whatever forbids a check before it begins:
+    files of another edition, a missing package, an incomplete diagnosis.
+    """
+    workspace.require_current()
+    require_torch("`lab check`")
+    return require_diagnosis(workspace, load_record(workspace))
 
 
 def _require_secret(key_file: Path, lab: Lab) -> None:

@@ -116,7 +116,6 @@ class ServingDevice(Device):
 
     def _finish(self, batch: Batch, ended_ns: int) -> None:
         assert isinstance(batch, Request)
-        self.running = None
         scores, seen = self.engine.answer()
         self._to_host(Inferred(batch.slot, scores))
         times = (batch.arrived_ns, batch.started_ns, ended_ns)

@@ -275,9 +275,7 @@ class Device:
     def _advance(self) -> None:
         if self.running and (ended_ns := self.engine.ended_ns()) is not None:
             batch, self.running = self.running, None
-            self._to_host(SlotFree(batch.slot))
-            times_ns = (batch.arrived_ns, batch.started_ns, ended_ns)
-            self.verifier.send(Trained(*times_ns, batch.labels, batch.kept_samples))
+            self._finish(batch, ended_ns)
         if not self.running and self.queue:
             self.running = self.queue.popleft()
             self.running.started_ns = self.engine.start(
@@ -286,6 +284,12 @@ class Device:
         while self.syncs and not self.running and not self.queue:
             self.syncs -= 1
             self._to_host(Synced())
+
+    def _finish(self, batch: Batch, ended_ns: int) -> None:
+        """Report a batch that has run; a device that serves answers it instead."""
+        self._to_host(SlotFree(batch.slot))
+        times_ns = (batch.arrived_ns, batch.started_ns, ended_ns)
+        self.verifier.send(Trained(*times_ns, batch.labels, batch.kept_samples))
 
     def _to_host(self, message: Message) -> None:
         with contextlib.suppress(Closed):  # its end is reported when the channel is read
