@@ -28,6 +28,7 @@ from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.commitments import Commitment, Help, Record
+from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 from .fake_job import verdict_of
 from .serving import Visitor, log_in, serving
@@ -65,7 +66,7 @@ def handed_in(tmp_path, dataloader):
     """
     stretch, shown = idle_stretch(), figures_of(summarise(load(TRACE)))
     answers = {
-        "cause": "input-bound",
+        "cause": load_answers(dataloader.solution)["cause"],
         "evidence": round(shown["idle_input_share"], 3),
         "where": f"{stretch.start / 1e6}-{stretch.end / 1e6} ms",
         "predicted_gain": 1.1,
