@@ -26,7 +26,7 @@ from bottleneck_lab.workspace.cases import load_library
 
 CASES = content_root() / "datasets" / "cases"
 CAUSE_OF = {"straggler": "straggler", "allocator-churn": "allocation-bound"}
-"""What a finding is called among the causes of cases, where that is not its own cause."""
+"""The cause of cases that a finding stands for, where that is not its own cause."""
 UNSEEN = ("healthy", "compute-bound")
 """A device that is busy with needless arithmetic looks like one that is busy: the report is right
 to find nothing, and only the source tells the two apart.
@@ -46,18 +46,18 @@ PEER = """
 import json, logging, sys
 logging.disable(logging.CRITICAL)
 from hta.trace_analysis import TraceAnalysis
-found = {}
+by_case = {}
 for name, folder in json.loads(sys.argv[1]).items():
     try:
         shares = TraceAnalysis(trace_dir=folder).get_temporal_breakdown(visualize=False).mean()
-        found[name] = {
+        by_case[name] = {
             "host": shares["idle_time_pctg"],
             "device": shares["compute_time_pctg"],
             "not computing": shares["non_compute_time_pctg"],
         }
     except Exception as error:
-        found[name] = {"error": f"{type(error).__name__}: {error}"}
-print(json.dumps(found))
+        by_case[name] = {"error": f"{type(error).__name__}: {error}"}
+print(json.dumps(by_case))
 """
 
 

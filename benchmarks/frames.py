@@ -43,9 +43,9 @@ model = torch.nn.ModuleList([torch.nn.Embedding(1000, 64), layer, torch.nn.Linea
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 began, batches = time.perf_counter(), iter(loader)
 for step in range(20):
-    asked = time.perf_counter()
+    waited_from = time.perf_counter()
     batch = next(batches)
-    spent += time.perf_counter() - asked
+    spent += time.perf_counter() - waited_from
     optimizer.zero_grad()
     model[2](model[1](model[0](batch)).mean(1)).square().mean().backward()
     optimizer.step()

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from bottleneck_lab.measure.emulated_row import emulated_row
@@ -116,11 +117,11 @@ class Machine:
 
     def current_line(self) -> str:
         """Return the program's line that runs now: `program.py(34): train`."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename == self.program:
                 return f"program.py({frame.f_lineno}): {frame.f_code.co_name}"
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return self._line[0]
 
     def _note_line(self, line: str) -> None:

@@ -31,9 +31,9 @@ DISK_BYTES_PER_US = 1_200.0
 """Serialising and writing a checkpoint."""
 PRINT_US = 30.0
 COMPILED_LAUNCH_US = 5.0
-"""What Inductor's wrapper pays to launch one of its kernels."""
+"""The price of a launch by Inductor's wrapper."""
 REPLAYED_US = 0.2
-"""What a kernel of a CUDA graph costs the host."""
+"""The host's price of a kernel of a CUDA graph."""
 GUARDS_US = 45.0
 COMPILE_US = 1_400_000.0
 _HALF = ("linear", "matmul", "bmm", "addmm", "mm", "conv1d", "conv2d", "baddbmm", "__matmul__")
@@ -53,7 +53,7 @@ class Device(TorchDispatchMode):
         self.free = 0
         self.compiled: Compiled | None = None
         self.backward: Compiled | None = None
-        """What has been compiled with its backward pass, which autograd runs later."""
+        """The program compiled with its backward pass, which autograd runs later."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""

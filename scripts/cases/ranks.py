@@ -166,7 +166,7 @@ def fully_shard(
         parameter for parameter in module.parameters() if not getattr(parameter, "sharded", False)
     ]
     for parameter in own:
-        parameter.sharded = True  # type: ignore[attr-defined]
+        parameter.sharded = True  # type: ignore[attr-defined]  # a mark of ours
     # Parameters are kept in fp32 and gathered in the type that they are computed in.
     nbytes = sum(parameter.nbytes for parameter in own)
 

@@ -21,9 +21,9 @@ from scripts.cases.pretend import machine, pretended, running_on, uncounted
 
 PROGRAM = "program.py"
 LEAST_GAIN = 1.15
-"""What a case's cause has to cost: without it the program is at least this many times as fast."""
+"""The least cost of a case's cause: without it the program is at least this many times as fast."""
 MOST_DECOY = 1.05
-"""What a decoy may bring at most."""
+"""The most that a decoy may bring."""
 LEAD = 1.1
 """By how much the top cause has to gain more than any other."""
 

@@ -106,7 +106,7 @@ class Summary(msgspec.Struct, frozen=True):
     serving: ServingUse | None = None
     """A server's batches, if the capture shows them."""
     generation: GenerationUse | None = None
-    """What a token takes, if the program generates some."""
+    """Times of a token, if the program generates some."""
     startup: StartUp | None = None
     """What the program did before its first work, if that took long."""
     collective_waits: CollectiveWaits | None = None

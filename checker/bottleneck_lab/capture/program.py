@@ -18,7 +18,7 @@ from bottleneck_lab.needs import install_command
 
 TRACE, OUTCOME, SNAPSHOT = "trace.json.gz", "outcome.json", "memory.pickle"
 FRAMES, FRAMES_OUTCOME = "frames.json.gz", "frames-outcome.json"
-"""What the second run leaves, which records Python's frames and lines and little else."""
+"""Files of the second run, which records Python's frames and lines and little else."""
 
 # Above all of Kineto's levels: it otherwise prints lines of its own among the program's.
 SILENT = "6"

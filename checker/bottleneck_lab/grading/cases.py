@@ -31,7 +31,7 @@ CAUSES = (
     "shared-device",
     "healthy",
 )
-"""What can hold a case up: the choices of every case."""
+"""Causes that can hold a case up: the choices of every case."""
 
 _IDLE = ("idle_python_share", "idle_files_share", "idle_host_share", "idle_sleep_share")
 FIGURES: dict[str, tuple[str, ...]] = {

@@ -43,7 +43,7 @@ BLIND = (
 )
 
 SETS_THE_PACE = 0.8
-"""What fills this share (0–1) of a token's time sets its pace."""
+"""A part that fills this share (0–1) of a token's time sets its pace."""
 GROWN = 1.5
 """Tokens that take so many times as long at the end as at the beginning grow with the length."""
 

@@ -249,9 +249,9 @@ class TestTorch:
 
     def test_frames_are_recorded_by_a_run_of_their_own(self):
         """They make Python several times as slow, so that the times come from the other run."""
-        asked = request(*DIRECT[1:], stack=True, memory=True)
-        plain = program.command(asked, "/py/python")
-        framed = program.command(asked, "/py/python", frames=True)
+        options = request(*DIRECT[1:], stack=True, memory=True)
+        plain = program.command(options, "/py/python")
+        framed = program.command(options, "/py/python", frames=True)
         assert "--stack" not in plain
         assert {"--shapes", "--memory", "/out/trace.json.gz"} <= set(plain)
         assert {"--stack", "/out/frames.json.gz"} <= set(framed)

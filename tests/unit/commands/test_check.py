@@ -15,8 +15,8 @@ def notes(tmp_path, monkeypatch):
     has two cores, of which others keep 1.3 busy.
     """
     monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
-    said, waits = [], []
-    monkeypatch.setattr(check, "note", said.append)
+    remarks, waits = [], []
+    monkeypatch.setattr(check, "note", remarks.append)
     monkeypatch.setattr(check, "busy_cores", lambda: 1.3)
     monkeypatch.setattr(check.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(
@@ -26,15 +26,15 @@ def notes(tmp_path, monkeypatch):
     def noted(slug, device, when_quiet=None):
         workspace, _ = start_workspace(find_lab(slug), tmp_path / slug, device)
         check._mind_others(workspace, device, when_quiet)
-        return " ".join(said), waits
+        return " ".join(remarks), waits
 
     return noted
 
 
 def test_what_may_be_refused_is_said_before_it_is_measured(notes):
-    said, _ = notes("roofline", "cpu")
-    assert "keep 1.3 of 2 cores busy, and this check needs 1 core to itself" in said
-    assert "`lab check --when-quiet 10`" in said
+    remark, _ = notes("roofline", "cpu")
+    assert "keep 1.3 of 2 cores busy, and this check needs 1 core to itself" in remark
+    assert "`lab check --when-quiet 10`" in remark
 
 
 def test_it_waits_on_request(notes):
@@ -44,6 +44,6 @@ def test_it_waits_on_request(notes):
 @pytest.mark.parametrize("slug", ["stuttering-tagger", "ddp-scaling", "perf-gate"])
 def test_a_modelled_lab_never_waits(notes, slug):
     assert notes(slug, "virtual") == ("", [])
-    said, waits = notes(slug, "virtual", when_quiet=2)
-    assert "modelled" in said
+    remark, waits = notes(slug, "virtual", when_quiet=2)
+    assert "modelled" in remark
     assert waits == []

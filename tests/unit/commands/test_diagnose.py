@@ -62,9 +62,9 @@ def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
 
 def test_without_a_capture_the_way_to_one_comes_first(workspace):
     shutil.rmtree(workspace.captures)
-    told = diagnose().output
-    assert told.index("`lab profile`") < told.index("`lab report`")
-    assert told.rstrip().endswith("Next: lab profile")
+    output = diagnose().output
+    assert output.index("`lab profile`") < output.index("`lab report`")
+    assert output.rstrip().endswith("Next: lab profile")
 
 
 def test_what_is_committed_already_is_said_so(workspace):

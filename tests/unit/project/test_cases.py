@@ -53,8 +53,8 @@ def test_a_case_agrees_with_its_program_and_declaration(name: str):
 def test_nothing_gives_a_case_away(case: Case):
     program = (CASES / case.name / "program.py").read_text()
     assert 40 <= program.count("\n") <= 150
-    told = f"{program} {case.story} {case.title}".lower()
-    assert not [word for word in (*TELLING, *CAUSES[:-1]) if word in told]
+    text = f"{program} {case.story} {case.title}".lower()
+    assert not [word for word in (*TELLING, *CAUSES[:-1]) if word in text]
 
 
 def test_the_library_has_every_level_and_every_cause():

@@ -169,8 +169,8 @@ def test_what_recording_cost_is_told_by_setting():
     timeline = made_up_capture.capture()
     count, whole = len(timeline.operators), timeline.extent[1] - timeline.extent[0]
     costs = {"operators": whole / count / 50, "shapes": whole / count / 100}
-    told = words.describe_costs(timeline, costs)
-    assert told.startswith("Recording took at least ")
-    assert ", 3%: operators " in told
-    assert ", shapes " in told
+    sentence = words.describe_costs(timeline, costs)
+    assert sentence.startswith("Recording took at least ")
+    assert ", 3%: operators " in sentence
+    assert ", shapes " in sentence
     assert words.describe_costs(timeline, {}) == ""

@@ -21,7 +21,7 @@ RECENT = 500
 """Checks of the cohort from which durations are taken."""
 
 Sort = Literal["gpu", "quiet", "modelled", "cluster"]
-"""What a check needs: a GPU, the whole machine, a core beside others, or a node of a cluster."""
+"""The needs of a check: a GPU, the whole machine, a core beside others, or a node of a cluster."""
 
 
 def needs_quiet(lab: str, device: Device) -> bool:

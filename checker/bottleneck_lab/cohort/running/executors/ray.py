@@ -69,7 +69,8 @@ class RayExecutor(Executor):
     def devices(self) -> set[Device]:
         return {"cpu", "virtual", "cuda"} if self._gpus else {"cpu", "virtual"}
 
-    def choose(self, device: Device, *, quiet: bool = True) -> str | None:  # noqa: ARG002 - the cluster finds the place
+    def choose(self, device: Device, *, quiet: bool = True) -> str | None:
+        del device, quiet  # Ray finds the place for a job.
         slot = next((name for name in self._names if name not in self._held), None)
         if slot is not None:
             self._held.add(slot)

@@ -76,7 +76,8 @@ class SlurmExecutor(Executor):
     def devices(self) -> set[Device]:
         return {"cpu", "virtual", "cuda"} if self._gpus else {"cpu", "virtual"}
 
-    def choose(self, device: Device, *, quiet: bool = True) -> str | None:  # noqa: ARG002 - the cluster finds the place
+    def choose(self, device: Device, *, quiet: bool = True) -> str | None:
+        del device, quiet  # Slurm finds the place for a job.
         slot = next((name for name in self._names if name not in self._slots), None)
         if slot is not None:
             self._slots[slot] = None
@@ -142,7 +143,8 @@ class SlurmExecutor(Executor):
         except MachineError as error:
             log.warning("%s", error.message)
 
-    def release(self, slot: str, handle: str | None) -> None:  # noqa: ARG002 - a slot is a number here
+    def release(self, slot: str, handle: str | None) -> None:
+        del handle  # A slot is a number here.
         self._slots.pop(slot, None)
 
     def adopt(self, slot: str, handle: str) -> None:
