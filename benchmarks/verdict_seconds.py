@@ -3,6 +3,7 @@ the target.
 
     python benchmarks/verdict_seconds.py [--lab roofline …] [--work tenth …] [--repeat 3]
     python benchmarks/verdict_seconds.py --beside ../old-checkout     # both sides, pair by pair
+    python benchmarks/verdict_seconds.py --busy 2      # beside two programs that never pause
 
 Prints one row a work: median seconds of its check, their phases (measure/clock.py says what each
 is), and the outcome. With `--beside` each check is also made with another checkout's package, one
@@ -18,8 +19,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -124,6 +127,19 @@ def in_checkout(checkout: Path, slug: str, work: str) -> dict[str, Any] | None:
     return result
 
 
+@contextmanager
+def busy(cores: int) -> Iterator[None]:
+    """Keep as many cores busy by other programs, until the block ends."""
+    program = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(program) for _ in range(cores)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def labs() -> list[str]:
     """Return the labs that this machine can check without a GPU."""
     from bottleneck_lab.catalog import load_labs
@@ -168,15 +184,19 @@ def main() -> None:
         "--repeat", type=int, default=1, help="checks of each work, whose median counts"
     )
     parser.add_argument("--beside", type=Path, help="another checkout to compare with")
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="CORES", help="cores that other programs keep busy"
+    )
     parser.add_argument("--one", nargs=2, metavar=("LAB", "WORK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(check_one(*options.one)))
         return
-    for row in rows(options):
-        print("| " + " | ".join(row) + " |", flush=True)
-        if row[0] == "lab":
-            print("|" + " --- |" * len(row), flush=True)
+    with busy(options.busy):
+        for row in rows(options):
+            print("| " + " | ".join(row) + " |", flush=True)
+            if row[0] == "lab":
+                print("|" + " --- |" * len(row), flush=True)
 
 
 if __name__ == "__main__":
