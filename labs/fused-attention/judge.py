@@ -123,12 +123,10 @@ def _draw(rng: np.random.Generator, band: dict[str, Any], work_gflop: float) -> 
 def make_inputs(
     rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
 ) -> list[Any]:
-    """Fresh normal q, k and v, and how to call."""
+    """Return normal q, k and v that no call had before, and how to call."""
     shape = parse(case)
     size = (shape.batch, shape.heads, shape.seq, shape.dim)
-    if shape.dtype == "fp32":
-        return _call(rng, shape, *(rng.standard_normal(size, dtype=np.float32) for _ in range(3)))
-    return _launched(rng, shape, *(_window(rng, pool, size) for pool in _pools(rng, case)))
+    return _call(rng, shape, *(_window(rng, pool, size) for pool in _pools(rng, case)))
 
 
 _SLACK = 1 << 16
@@ -136,8 +134,8 @@ _drawn: dict[str, list[Array]] = {}
 
 
 def _pools(rng: np.random.Generator, case: str) -> list[Array]:
-    """Normal numbers for the q, k and v of a case, in its format, _SLACK more than a call takes:
-    drawn once, which takes as long as ten calls.
+    """Return normal numbers for the q, k and v of a case, in its format, _SLACK more than a call
+    takes: drawn once, which takes longer than a call.
     """
     if case not in _drawn:
         shape = parse(case)
@@ -157,12 +155,9 @@ def _window(rng: np.random.Generator, pool: Array, size: tuple[int, ...]) -> Arr
 
 
 def _call(rng: np.random.Generator, shape: Shape, q: Array, k: Array, v: Array) -> list[Any]:
+    """Return a call's inputs from arrays as they travel."""
     if shape.dtype == "fp32":
         return [q, k, v, int(shape.causal), shape.threads]
-    return _launched(rng, shape, *(_coded(array, shape.dtype) for array in (q, k, v)))
-
-
-def _launched(rng: np.random.Generator, shape: Shape, q: Array, k: Array, v: Array) -> list[Any]:
     weights = rng.uniform(0.5, 1.5, shape.launches).astype(np.float32)
     return [q, k, v, int(shape.causal), weights, int(shape.dtype == "bf16")]
 
@@ -174,9 +169,11 @@ def idle(inputs: list[Any]) -> list[Any]:
 
 
 def _coded(array: Array, dtype: str) -> Array:
-    """As it travels: float16, or the bits of bfloat16, which NumPy does not know, rounded to
-    nearest even.
+    """Return an array of float32 as it travels: so, as float16, or as the bits of bfloat16, which
+    NumPy does not know, rounded to nearest even.
     """
+    if dtype == "fp32":
+        return array
     if dtype == "fp16":
         return array.astype(np.float16)
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
@@ -253,13 +250,13 @@ def _with_a_row_changed(
     prepared for the call before may look right.
     """
     inputs, row = _copied(inputs), rng.standard_normal(shape.dim, dtype=np.float32)
-    inputs[which][0, rng.integers(shape.heads), rng.integers(1, shape.seq)] = (
-        row if shape.dtype == "fp32" else _coded(row, shape.dtype)
-    )
+    place = (0, rng.integers(shape.heads), rng.integers(1, shape.seq))
+    inputs[which][place] = _coded(row, shape.dtype)
     return inputs
 
 
 def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, Array, Array]:
+    """Return q, k and v of this kind, as they travel."""
     size = (shape.batch, shape.heads, shape.seq, shape.dim)
     q, k, v = (rng.standard_normal(size, dtype=np.float32) for _ in range(3))
     if kind == "large logits":
@@ -282,7 +279,7 @@ def _extreme(rng: np.random.Generator, kind: str, shape: Shape) -> tuple[Array, 
         # positive: their product with -inf is -inf for every query
         q[..., 0] = np.abs(q[..., 0]) + 0.5
         k[..., _hidden(rng, kind, shape), 0] = -np.inf
-    return q, k, v.astype(np.float32)
+    return _coded(q, shape.dtype), _coded(k, shape.dtype), _coded(v, shape.dtype)
 
 
 def _hidden(rng: np.random.Generator, kind: str, shape: Shape) -> Array:
