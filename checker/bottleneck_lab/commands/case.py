@@ -10,9 +10,9 @@ import typer
 
 from bottleneck_lab.commands.diagnose import ask_question
 from bottleneck_lab.commands.ui import Json, note, print_json, say
-from bottleneck_lab.course.answers import describe_choices, parse_answers
 from bottleneck_lab.course.cases import GradedCase, answer_case, draw_case, standing
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.answers import describe_choices, parse_answers
 from bottleneck_lab.grading.cases import QUESTIONS
 from bottleneck_lab.workspace.cases import DrawnCase, find_case, open_case, skip
 from bottleneck_lab.workspace.diagnosis_file import Answer

@@ -12,11 +12,11 @@ import typer
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.course.answers import describe_choices, parse_answers, read_answer
 from bottleneck_lab.course.captures import evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.answers import describe_choices, parse_answers, read_answer
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import format_answer, needs_capture, problem, problems
 from bottleneck_lab.grading.siblings import QUESTIONS

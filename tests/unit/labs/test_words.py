@@ -8,7 +8,7 @@ import pytest
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.commands.solution import COMMENT
-from bottleneck_lab.course.answers import _MEANINGS as MEANINGS
+from bottleneck_lab.grading.answers import _MEANINGS as MEANINGS
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 LABS = list(load_labs().values())

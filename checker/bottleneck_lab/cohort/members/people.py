@@ -125,24 +125,35 @@ def join_codes(connection: Connection) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]:
-    """Let a learner in and return who it is, with the token.
-
-    Raises RefusedError for a wrong code, an empty or too long name, somebody who is not on the
-    roster, and a name that has joined before while `request.same` leaves open who it is.
-    """
-    code = plain_code(request.code)
+def require_join_code(connection: Connection, code: str) -> None:
+    """Raise RefusedError if a join code is not valid."""
     if code not in join_codes(connection):
         raise RefusedError(
             "wrong-code",
             "That join code is not valid, or no longer valid.",
             "Ask your instructor for the current one.",
         )
+
+
+def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]:
+    """Let a learner in and return who it is, with the token.
+
+    The code may be a link's, drawn for one learner: then it is they who work in a terminal too.
+
+    Raises RefusedError for a wrong code, an empty or too long name, somebody who is not on the
+    roster, and a name that has joined before while `request.same` leaves open who it is.
+    """
+    token = new_token()
+    access = {"joined": at, "seen": at, "token_sha256": digest(token)}
+    if owner := use_link(connection, request.code, at):
+        table = tables.people
+        connection.execute(update(table).where(table.c.id == owner.id).values(**access))
+        return owner, token
+    code = plain_code(request.code)
+    require_join_code(connection, code)
     name = checked_name(request.name)
     uses = tables.join_codes
     connection.execute(update(uses).where(uses.c.code == code).values(uses=uses.c.uses + 1))
-    token = new_token()
-    access = {"joined": at, "seen": at, "token_sha256": digest(token)}
     # Whoever names a student id means the roster, also where joining without one is allowed.
     if load_settings(connection).roster_only or request.student_id is not None:
         person = _from_roster(connection, request.student_id or "", access)
@@ -331,7 +342,8 @@ def reset_token(connection: Connection, person: Person) -> None:
 
 def new_link(connection: Connection, person: Person, at: float) -> str:
     """Return the token of a link that logs this person in, once, within a quarter of an hour."""
-    token = new_token()
+    # Hexadecimal: behind `lab join` a leading dash would make it an option.
+    token = token_hex(32)
     connection.execute(
         tables.login_links.insert().values(
             token_sha256=digest(token), person=person.id, expires=at + LINK_S

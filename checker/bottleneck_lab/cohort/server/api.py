@@ -31,7 +31,7 @@ from bottleneck_lab.cohort.protocol import (
     files_of,
 )
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, client
+from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer, join_as
 from bottleneck_lab.cohort.server.state import answer, state
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
@@ -82,16 +82,8 @@ async def join(request: Request) -> Response:
 
 
 def _join(request: Request, message: Join) -> Joined:
-    shared, now = state(request), state(request).cohort.database.clock()
-    shared.joins.count(client(request))
-    shared.wrong_codes.require(client(request))
-    try:
-        with shared.cohort.database.writing() as connection:
-            person, token = people.join(connection, message, now)
-    except RefusedError as refused:
-        if refused.code in ("wrong-code", "not-on-roster"):
-            shared.wrong_codes.count(client(request))
-        raise
+    shared = state(request)
+    person, token = join_as(request, message)
     return Joined(
         shared.identifier,
         shared.cohort.config.name,

@@ -18,8 +18,10 @@ from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running.dispatch import UnavailableError
 from bottleneck_lab.cohort.server import (
     api,
+    cases,
     common,
     grades,
+    labs,
     learner,
     people,
     runners,
@@ -42,6 +44,8 @@ ROUTERS = (
     grades.router,
     people.router,
     learner.router,
+    labs.router,
+    cases.router,
     runners.router,
 )
 STATIC = Path(__file__).with_name("static")

@@ -8,6 +8,7 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.secrets import plain_code
 from bottleneck_lab.cohort.metrics import render_metrics
+from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.guard import (
     COOKIE,
@@ -18,9 +19,11 @@ from bottleneck_lab.cohort.server.guard import (
     Form,
     client,
     form,
+    join_as,
     let_in,
 )
 from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.settings import load_settings
 
 router = APIRouter()
 
@@ -39,20 +42,32 @@ def first(session: AsAnybody) -> Response:
 
 @router.get("/join/{code}")
 def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
-    """Show the command that learners type; the page behind the QR code.
+    """Show the command that learners type, and a form; the page behind the QR code.
 
     Raises RefusedError if the code is not valid.
     """
     shared, typed = state(request), plain_code(code)
     with shared.cohort.database.reading() as connection:
-        valid = typed in people.join_codes(connection)
-    if not valid:
-        raise RefusedError(
-            "wrong-code",
-            "That join code is not valid, or no longer valid.",
-            "Ask your instructor for the current one.",
+        people.require_join_code(connection, typed)
+        roster_only = load_settings(connection).roster_only
+    return shared.page("join.html", session, code=typed, roster_only=roster_only, same_name="")
+
+
+@router.post("/join/{code}", dependencies=[Depends(OPEN)])
+def join_here(request: Request, session: AsAnybody, code: str, fields: Form) -> Response:
+    """Let a learner in who works in this browser. Asks who it is if the name has joined before."""
+    shared = state(request)
+    same = {"yes": True, "no": False}.get(fields.get("same", ""))
+    name, student_id = fields.get("name", ""), fields.get("student_id", "").strip()
+    try:
+        joined = join_as(request, Join(plain_code(code), name, student_id or None, same))
+    except RefusedError as refused:
+        if refused.code != "same-name":
+            raise
+        return shared.page(
+            "join.html", session, 409, code=plain_code(code), roster_only=False, same_name=name
         )
-    return shared.page("join.html", session, code=typed)
+    return let_in(request, joined[0], "/me")
 
 
 @router.get("/login")

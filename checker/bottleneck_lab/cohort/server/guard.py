@@ -19,13 +19,16 @@ from bottleneck_lab.cohort.members.people import (
     Session,
     by_token,
     find_session,
+    join,
     open_session,
 )
+from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.state import state
 
 COOKIE = "bottleneck_lab"
 MAX_FORM_BYTES = 1 << 20
+MAX_FILES = 32
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -141,7 +144,7 @@ async def form(request: Request) -> Fields:
     if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
         raise RefusedError("too-large", "This form is too large.", "Send less.")
     fields = Fields()
-    for name, value in (await request.form(max_files=1, max_fields=1000)).items():
+    for name, value in (await request.form(max_files=MAX_FILES, max_fields=1000)).items():
         if isinstance(value, str):
             fields[name] = value
         else:
@@ -158,6 +161,23 @@ async def form(request: Request) -> Fields:
 
 
 Form = Annotated[Fields, Depends(form)]
+
+
+def join_as(request: Request, message: Join) -> tuple[Person, str]:
+    """Let a learner in by a join code, and return who it is, with the token.
+
+    Raises RefusedError as `people.join` does, and for too many joins or wrong codes.
+    """
+    shared = state(request)
+    shared.joins.count(client(request))
+    shared.wrong_codes.require(client(request))
+    try:
+        with shared.cohort.database.writing() as connection:
+            return join(connection, message, shared.cohort.database.clock())
+    except RefusedError as refused:
+        if refused.code in ("wrong-code", "not-on-roster"):
+            shared.wrong_codes.count(client(request))
+        raise
 
 
 def let_in(request: Request, person: Person, where: str) -> Response:

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import select, update
+from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.rules import load_rules, set_rules
@@ -18,6 +19,7 @@ from bottleneck_lab.cohort.members.changes import former_people
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.members.qr import qr_page
 from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
+from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running import leases
 from bottleneck_lab.cohort.server.forms import lab_field, moment_field, number_field
@@ -33,11 +35,10 @@ from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
-from bottleneck_lab.cohort.submissions.capture_reading import render_report
-from bottleneck_lab.cohort.view.attempts import load_attempts, load_report, load_whole
+from bottleneck_lab.cohort.view.attempts import load_attempts, load_capture, load_whole
 from bottleneck_lab.cohort.view.lab import load_distribution
 from bottleneck_lab.cohort.view.room import load_room
-from bottleneck_lab.errors import CaptureError, UsageError
+from bottleneck_lab.errors import UsageError
 
 router = APIRouter()
 
@@ -154,33 +155,21 @@ def submission(
     return shared.page("submission.html", session, whole=whole)
 
 
-PAGE_OF_ITS_OWN = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src"
-    " 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-)
-"""Policy of a page made from a learner's file: it runs its own scripts, but as a site that is
-nobody's, without cookies and without a way out.
-"""
-
-
 @router.get("/submissions/{handle}/capture", dependencies=[Depends(ASSISTANT)])
-def capture_report(request: Request, handle: str) -> Response:
+async def capture_report(request: Request, handle: str) -> Response:
     """Show the report of the capture that came with a submission, with causes and findings.
 
     Raises RefusedError if there is none, or it cannot be read.
     """
     shared = state(request)
-    with shared.cohort.database.reading() as connection:
-        title, files = load_report(connection, shared.cohort.blobs, handle)
-    try:
-        with shared.reading:  # one at a time: reading may take 3 GiB
-            page = render_report(files, title)
-    except CaptureError as error:
-        raise RefusedError("bad-capture", error.message, error.remedy) from error
-    return Response(
-        page,
-        media_type="text/html; charset=utf-8",
-        headers={"Content-Security-Policy": PAGE_OF_ITS_OWN},
+
+    def look() -> tuple[str, str]:
+        with shared.cohort.database.reading() as connection:
+            return load_capture(connection, handle)
+
+    lab, capture = await run_in_threadpool(look)
+    return await shared.reports.page(
+        capture, load_labs()[lab].spec.title, lambda: files_of(shared.cohort.blobs.get(capture))
     )
 
 

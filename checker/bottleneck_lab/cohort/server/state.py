@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -17,6 +16,7 @@ from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.moments import iso, local
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
+from bottleneck_lab.cohort.server.reports import Reports
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
@@ -44,7 +44,7 @@ class State:
         self.requests = Limit(240, 60)
         self.captures = Limit(20, 600)
         self.uploads = asyncio.Semaphore(4)  # each holds up to MAX_PACKED_BYTES in memory
-        self.reading = threading.Lock()  # a report takes up to 3 GiB: one at a time
+        self.reports = Reports()
         self.templates = _templates()
         with cohort.database.reading() as connection:
             self.identifier = connection.execute(select(tables.cohort.c.id)).scalar_one()

@@ -214,6 +214,17 @@ verdicts = Table(
     UniqueConstraint("submission", "round"),
 )
 
+# Of the library of cases, those that a learner has answered in a browser: once, and for good.
+answered_cases = Table(
+    "answered_cases",
+    metadata,
+    Column("person", ForeignKey("people.id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("results", Text, nullable=False),
+    Column("past", Text, nullable=False),
+)
+
 runners = Table(
     "runners",
     metadata,

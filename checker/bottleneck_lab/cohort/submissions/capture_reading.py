@@ -24,6 +24,7 @@ from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
 from bottleneck_lab.measure.sandbox.limits import Limits, set_limits
 from bottleneck_lab.measure.sandbox.process import python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment
+from bottleneck_lab.report.evidence_only import evidence_only
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.trace.load import by_number
@@ -37,10 +38,11 @@ LIMITS = Limits(
 
 class _Request(msgspec.Struct, frozen=True):
     """A request for a report with that `title`, or, without one, for figures of the whole capture
-    and of these stretches (ns from its begin).
+    and of these stretches (ns from its begin). A `blind` report shows evidence alone.
     """
 
     title: str | None = None
+    blind: bool = False
     stretches: list[Window] = []
 
 
@@ -68,14 +70,14 @@ def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> Captur
     return CaptureFigures(reading.figures, reading.span_ns, lambda stretch: known.get(stretch, {}))
 
 
-def render_report(files: dict[str, bytes], title: str) -> bytes:
-    """Render the whole report of a capture as one page, with causes and findings.
+def render_report(files: dict[str, bytes], title: str, *, blind: bool = False) -> bytes:
+    """Render the whole report of a capture as one page, without causes and findings if `blind`.
 
     Raises CaptureError if it cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="lab-reading-") as name:
         folder = Path(name)
-        _run(folder, files, _Request(title))
+        _run(folder, files, _Request(title, blind))
         if (folder / REPORT).is_file():
             return _output(folder / REPORT)
         reading = msgspec.json.decode(_output(folder / READING), type=_Reading)
@@ -139,7 +141,10 @@ def main() -> None:
             [load(path) for path in sorted(paths, key=lambda path: by_number(path.name))]
         )
         if request.title is not None:
-            page = render_html(title=request.title, capture=analyse(timeline))
+            capture = analyse(timeline)
+            if request.blind:
+                capture = capture._replace(summary=evidence_only(capture.summary))
+            page = render_html(title=request.title, capture=capture)
             (folder / REPORT).write_text(page, encoding="utf-8")
             return
         capture, (start, end) = analyse(timeline), timeline.extent

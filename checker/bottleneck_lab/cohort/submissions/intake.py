@@ -37,7 +37,7 @@ DIAGNOSIS = "diagnosis.toml"
 
 
 class _Request(NamedTuple):
-    token: str
+    who: str | Person
     submission: Submission
     answer: Future[Accepted]
 
@@ -76,9 +76,12 @@ class Intake:
         self._requests.put(None)
         self._thread.join()
 
-    def offer(self, token: str, submission: Submission) -> Future[Accepted]:
-        """Queue a submission; the future gives Accepted once it is on the disk, or RefusedError."""
-        request = _Request(token, submission, Future())
+    def offer(self, who: str | Person, submission: Submission) -> Future[Accepted]:
+        """Queue a submission of the owner of a token, or of somebody whose browser is logged in.
+
+        The future gives Accepted once it is on the disk, or RefusedError.
+        """
+        request = _Request(who, submission, Future())
         self._requests.put(request)
         return request.answer
 
@@ -110,13 +113,15 @@ class Intake:
         try:
             # Tokens are looked up before files are written: strangers fill nobody's disk.
             with self._cohort.database.reading() as connection:
-                people = by_tokens(connection, {request.token for request in formed})
+                tokens = {request.who for request in formed if isinstance(request.who, str)}
+                people = by_tokens(connection, tokens)
             known = []
             for request in formed:
-                if request.token in people:
-                    known.append((request, people[request.token]))
-                else:
+                who = people.get(request.who) if isinstance(request.who, str) else request.who
+                if who is None:
                     request.answer.set_exception(unknown_token())
+                else:
+                    known.append((request, who))
             blobs = self._cohort.blobs.put(
                 [content_of(request.submission.files) for request, _ in known]
             )

@@ -9,10 +9,12 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.members.people import Person, same_learner
 from bottleneck_lab.cohort.protocol import Capture, files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.blobs import Blobs
+from bottleneck_lab.cohort.submissions.diagnosis import NOTHING
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.grading.diagnosis import format_answer
@@ -147,16 +149,30 @@ def load_whole(
         who.name,
         [(judged, verdict) for judged, verdict, _ in rounds],
         [(each[0], each[1], each[2], each[3], each[4]) for each in tries],
-        {name: _difference(old.get(name, b""), new.get(name, b"")) for name in sorted(old | new)},
+        {name: difference(old.get(name, b""), new.get(name, b"")) for name in sorted(old | new)},
         against,
         row.receipt,
         diagnosis,
     )
 
 
-def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str, dict[str, bytes]]:
-    """Return the title of a submission's lab, and the files of its capture: the one that a
-    runner made, or that came with it.
+def load_known_record(connection: Connection, person: Person, lab: str) -> Record:
+    """Return what the latest submission of this learner to a lab says of the diagnosis."""
+    table = tables.submissions
+    query = (
+        select(table.c.circumstances)
+        .where(table.c.person.in_(same_learner(connection, person)), table.c.lab == lab)
+        .order_by(table.c.id.desc())
+    )
+    for circumstances in connection.execute(query).scalars():
+        if record := msgspec.json.decode(circumstances, type=Circumstances).record:
+            return record
+    return NOTHING
+
+
+def load_capture(connection: Connection, handle: str) -> tuple[str, str]:
+    """Return the lab of a submission, and the name of its capture: the one that a runner made, or
+    that came with it.
 
     Raises RefusedError if there is none.
     """
@@ -165,16 +181,15 @@ def load_report(connection: Connection, blobs: Blobs, handle: str) -> tuple[str,
         select(table.c.lab, table.c.capture, table.c.made).where(table.c.handle == handle)
     ).first()
     if row is None or not (capture := row.made or row.capture):
-        raise RefusedError(
-            "not-found", "No capture belongs to this submission.", "Go back to the room."
-        )
-    return load_labs()[row.lab].spec.title, files_of(blobs.get(capture))
+        raise RefusedError("not-found", "No capture belongs to this submission.", "Go back.")
+    return row.lab, capture
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
-def _difference(old: bytes, new: bytes) -> list[DiffLine]:
+def difference(old: bytes, new: bytes) -> list[DiffLine]:
+    """Return the lines that differ, with three lines around them, of what may be no text."""
     before, after = (
         # Learners' files may be anything, also no text at all.
         data.decode("utf-8", errors="replace").splitlines()[:MOST_LINES]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.diagnosis import problem
-from bottleneck_lab.workspace.diagnosis_file import Answer
 
 _MEANINGS = {
     "input-bound": "the next batch is not ready in time",
@@ -43,10 +42,10 @@ def describe_choices(question: QuestionSpec) -> list[str]:
 
 def parse_answers(
     questions: list[QuestionSpec], texts: list[str]
-) -> tuple[dict[str, Answer], list[str]]:
+) -> tuple[dict[str, str | float], list[str]]:
     """Return the answers given as ID=VALUE, and one sentence for each that cannot be accepted."""
     by_id = {question.id: question for question in questions}
-    answers: dict[str, Answer] = {}
+    answers: dict[str, str | float] = {}
     wrong = []
     for text in texts:
         key, equals, value = text.partition("=")
@@ -65,7 +64,7 @@ def parse_answers(
     return answers, wrong
 
 
-def read_answer(question: QuestionSpec, text: str) -> Answer:
+def read_answer(question: QuestionSpec, text: str) -> str | float:
     """Return typed text in the form that the question needs: a choice, a number, or the text.
 
     A choice may be given by its number or how it begins, a share as a percentage, a ratio with an

@@ -1,5 +1,5 @@
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.course.answers import describe_choices
+from bottleneck_lab.grading.answers import describe_choices
 from bottleneck_lab.grading.siblings import QUESTIONS
 
 
