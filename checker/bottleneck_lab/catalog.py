@@ -48,7 +48,8 @@ class CriterionSpec(_Spec, frozen=True):
     `{target}`.
 
     `margin` below 1 asks for non-inferiority: the bound only has to reach that share of the target
-    (0.97 for "as fast as"). `label` names it in a few words, next to its figure.
+    (0.97 for "as fast as"). `label` names it in a few words, next to its figure. `shipped` is the
+    shipped code's figure, if it is the same on every machine: partial credit begins there.
     """
 
     id: str
@@ -59,6 +60,7 @@ class CriterionSpec(_Spec, frozen=True):
     unit: str = ""
     margin: float = 1.0
     label: str = ""
+    shipped: float | None = None
 
 
 class DeviceSpec(_Spec, frozen=True):
@@ -284,6 +286,11 @@ class Lab(msgspec.Struct, frozen=True):
         return hash_files(
             {name: folder / name for name in self.spec.editable if (folder / name).is_file()}
         )
+
+    def code_of(self, folder: Path) -> dict[str, bytes]:
+        """Return what the editable files in `folder` hold, by name; missing ones are skipped."""
+        files = {name: folder / name for name in self.spec.editable}
+        return {name: file.read_bytes() for name, file in files.items() if file.is_file()}
 
 
 def files_below(root: Path) -> list[Path]:

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import update
 from typer.testing import CliRunner
 
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
 from bottleneck_lab.cohort.grading.grades import DAY_S
@@ -184,3 +185,26 @@ def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(ro
     assert receipt["received_at"] == row["received"]
     with pages(room) as (instructor, _, _):
         assert instructor.get(f"/submissions/{handle}/verdict").body == document
+
+
+def test_an_instructor_sees_how_like_the_reference_work_is(room):
+    _, token = room.join("Ada")
+    reference = (find_lab("slow").solution / "work.py").read_text()
+    copied = reference.replace("values", "numbers") + "\n# all mine\n"
+    handles = [room.submit(token, text).receipt.submission for text in (copied, "# right\n")]
+    with pages(room) as (instructor, _, _):
+        texts = [instructor.get(f"/submissions/{handle}").text for handle in handles]
+        assert "is 100% like the reference solution" in texts[0]
+        assert "is 0% like the reference solution" in texts[1]
+
+
+def test_weights_are_the_instructors(room):
+    person, token = room.join("Ada")
+    measured(room, token, Outcome.FAIL)
+    fields = {"partial_credit": "yes", "weight-target": "0", "points-slow": "100"}
+    with pages(room) as (instructor, _, _):
+        assert instructor.post("/grades/rules", action="save", **fields).status == 303
+        assert grades(room)[person.handle, "slow"].score == 0.0
+        page = instructor.get("/grades/rules").text
+        assert 'name="weight-target" inputmode="decimal" size="6" value="0"' in page
+        assert 'name="weight-mechanism" inputmode="decimal" size="6" value="1"' in page

@@ -363,7 +363,7 @@ def test_who_copies_the_solution_has_not_solved_it(learner):
     assert verdict.diagnosis.copied
     assert verdict.diagnosis.named is False
     assert not learner.passed
-    assert "does not count as solved" in " ".join(done.output.split())
+    assert "which does not count as yours" in " ".join(done.output.split())
 
 
 def test_evidence_of_another_capture_does_not_count(learner):

@@ -25,6 +25,19 @@ class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: float = 600.0
 
 
+class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a criterion of each kind weighs in partial credit, against the others of its lab.
+
+    `answers_alone`: a right diagnosis earns its part before the code beats the shipped one.
+    """
+
+    correctness: float = 1.0
+    target: float = 1.0
+    mechanism: float = 1.0
+    diagnosis: float = 1.0
+    answers_alone: bool = False
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings, with their defaults."""
 
@@ -39,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_failures: int = 3
     late: LatePolicy = LatePolicy()
     partial_credit: bool = True
+    weights: Weights = Weights()
     scoring: Scoring = "best"
     labs: list[str] | None = None
     """The workshop's labs in their order; None for the whole course."""

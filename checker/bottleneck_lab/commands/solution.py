@@ -70,13 +70,16 @@ def _confirm(*, show: bool, passed: bool) -> None:
             "Add `--yes`.",
         )
     if show:
-        question = "Read the reference solution? If you do, the lab will not count as solved."
+        question = (
+            "Read the reference solution? A diagnosis that you commit afterwards does not count as"
+            " yours."
+        )
     elif passed:
         question = "Replace your files with the reference solution? Yours are kept."
     else:
         question = (
-            "Replace your files with the reference solution? Yours are kept, but the lab will not"
-            " count as solved."
+            "Replace your files with the reference solution? Yours are kept. Its code does not"
+            " count as solved, and a diagnosis that you commit afterwards not as yours."
         )
     if not typer.confirm(question, err=True):
         raise typer.Exit

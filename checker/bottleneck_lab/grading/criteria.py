@@ -416,7 +416,7 @@ def _incomplete(
     return LabError(message, "Report this as a bug of the lab or of `lab check`.")
 
 
-_REASONS: dict[CriterionKind, FailReason] = {
+REASONS: dict[CriterionKind, FailReason] = {
     "correctness": "wrong output",
     "target": "correct but slow",
     "mechanism": "the mechanism is still there",
@@ -459,7 +459,7 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
     # A wrong output that came before a crash explains it, and is what to mend first; what tampered
     # with the check is worse than either.
     wrong = [result for result in results if result.holds is False]
-    failed = sorted(wrong, key=lambda result: list(_REASONS).index(result.kind))
+    failed = sorted(wrong, key=lambda result: list(REASONS).index(result.kind))
     if stopped is not None and (
         stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"
     ):
@@ -468,7 +468,7 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
         )
     if not failed:
         return None
-    reason = _REASONS[failed[0].kind]
+    reason = REASONS[failed[0].kind]
     return Conclusion(Outcome.FAIL, reason, failed[0].sentence, _ADVICE[reason])
 
 

@@ -80,8 +80,8 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `named`: its cause and its evidence were right, and nothing had revealed them; None if that is
     not known. `corrections` counts later commitments; `hints` those taken before the first; `told`
-    is what gave the cause away before it. `copied`: the reference solution had been taken before
-    this check, or stands in it: it never counts as solved.
+    is what gave the cause away before it. `copied`: what was checked is the
+    reference solution's code, which never counts as solved.
     """
 
     named: bool | None

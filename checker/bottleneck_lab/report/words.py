@@ -358,7 +358,7 @@ def describe_standing(standing: Standing | None) -> str:
     if standing is None:
         return ""
     if standing.copied:
-        return "the reference solution, which does not count as solved"
+        return "the code is the reference solution's, which does not count as yours"
     how = {
         "hints": "all hints taken",
         "revealed": "causes revealed",

@@ -40,7 +40,7 @@ def next_lab(labs: dict[str, Lab], progress: Progress, after: str | None = None)
         entry = progress.labs.get(slug)
         if entry and entry.passed is not None:
             continue
-        # A pass after the solution was seen is no pass, but the lab is behind the learner.
+        # The reference's pass is not the learner's, but the lab is behind them.
         if entry and entry.solution_seen and entry.outcome == "PASS":
             continue
         # The folder may be gone; then the lab is started again.

@@ -16,8 +16,8 @@ from bottleneck_lab.workspace.lock import locked
 class LabProgress(msgspec.Struct, frozen=True):
     """How far a user is with one lab. Times are ISO 8601 in UTC.
 
-    `workspace` is the folder of the latest start. `passed` is a pass of the user's own work: one
-    after the solution was seen does not count. `named`: the first diagnosis named the cause.
+    `workspace` is the folder of the latest start. `passed` is a pass of the user's own work.
+    `named`: the first diagnosis named the cause.
     """
 
     workspace: str
@@ -94,12 +94,12 @@ def note_attempt(
 ) -> None:
     """Record one more check and its outcome; a lab once passed stays passed.
 
-    Work that was `copied` from the solution, or came after it was seen, does not pass.
+    Work that was `copied` from the solution does not pass.
     """
 
     def change(entry: LabProgress) -> LabProgress:
         passed = entry.passed
-        if passed is None and outcome == "PASS" and not copied and entry.solution_seen is None:
+        if passed is None and outcome == "PASS" and not copied:
             passed = now()
         return msgspec.structs.replace(
             entry,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import Lab, QuestionSpec
 from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.likeness import is_the_references
 from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -46,16 +47,18 @@ def standing_of(
         named = _named(lab, record, verdict, read_capture)
     return Standing(
         named,
-        copied=is_copied(lab, record, files),
+        copied=is_copied(lab, files),
         corrections=len(corrections),
         hints=first.hints,
         told=first.told,
     )
 
 
-def is_copied(lab: Lab, record: Record, files: Path) -> bool:
-    """Return True if the reference solution was looked at, or was submitted."""
-    return record.help.solution is not None or lab.code_hash(files) == lab.code_hash(lab.solution)
+def is_copied(lab: Lab, files: Path) -> bool:
+    """Return True if the code in `files` is the reference solution's, whatever was looked at."""
+    return is_the_references(
+        *(lab.code_of(folder) for folder in (files, lab.path, lab.solution)),
+    )
 
 
 def _named(lab: Lab, record: Record, verdict: Verdict, read_capture: ReadCapture) -> bool | None:

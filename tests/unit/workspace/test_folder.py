@@ -33,6 +33,7 @@ from bottleneck_lab.workspace.diagnosis_file import save_answers
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, open_workspace
 from bottleneck_lab.workspace.hints import load_hints, take_hint
 from bottleneck_lab.workspace.lock import locked
+from bottleneck_lab.workspace.standing import is_copied
 from bottleneck_lab.workspace.start import reset_workspace, start_workspace, take_solution
 
 MINI = Path(__file__).parents[2] / "integration" / "mini"
@@ -550,13 +551,23 @@ class TestBlind:
         assert not is_blind(workspace)
         assert commit(workspace, {"cause": "a"}, "").commitments[-1].told == told
 
-    def test_a_pass_after_the_solution_was_seen_is_not_passed(self, content):
+    def test_own_work_passes_whatever_was_seen_and_the_references_never(self, content):
         progress.note_solution("slow", "/here")
         progress.note_attempt("slow", "/here", "PASS")
         progress.note_attempt("wrong", "/here", "PASS", copied=True)
         labs = progress.load_progress().labs
-        assert not labs["slow"].passed
+        assert labs["slow"].passed
         assert not labs["wrong"].passed
+
+    def test_what_is_handed_in_decides_whose_it_is_not_what_was_looked_at(self, workspace):
+        note_solution_taken(workspace)
+        own = workspace.root / "work.py"
+        assert not is_copied(workspace.lab, workspace.root)
+        own.write_text("raise SystemExit")
+        assert not is_copied(workspace.lab, workspace.root)
+        take_solution(workspace)
+        own.write_text("# All mine.\n" + own.read_text())
+        assert is_copied(workspace.lab, workspace.root)
 
 
 class TestNextStep:

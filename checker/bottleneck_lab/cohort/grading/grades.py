@@ -9,10 +9,18 @@ import math
 import msgspec
 from sqlalchemy import Connection, func, select
 
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.cohort.grading.credit import credit
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.settings import LatePolicy, Scoring, change_settings, load_settings
+from bottleneck_lab.cohort.settings import (
+    LatePolicy,
+    Scoring,
+    Weights,
+    change_settings,
+    load_settings,
+)
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
@@ -57,6 +65,7 @@ class GradingRules(msgspec.Struct, frozen=True):
 
     scoring: Scoring
     partial_credit: bool
+    weights: Weights
     late: LatePolicy
     points: dict[str, float]
 
@@ -139,7 +148,9 @@ def load_grading(connection: Connection) -> GradingRules:
     """Return the grading rules as they are now."""
     settings, rules = load_settings(connection), all_rules(connection)
     points = {lab: rules.get(lab, Rules(lab)).points for lab in workshop_labs(connection)}
-    return GradingRules(settings.scoring, settings.partial_credit, settings.late, points)
+    return GradingRules(
+        settings.scoring, settings.partial_credit, settings.weights, settings.late, points
+    )
 
 
 def change_grading(connection: Connection, grading: GradingRules, at: float) -> None:
@@ -148,6 +159,7 @@ def change_grading(connection: Connection, grading: GradingRules, at: float) -> 
         connection,
         scoring=grading.scoring,
         partial_credit=grading.partial_credit,
+        weights=msgspec.to_builtins(grading.weights),
         late=msgspec.to_builtins(grading.late),
     )
     current = load_grading(connection).points
@@ -195,7 +207,9 @@ def _grade(
     )
     scored = []
     for one in judged:
-        share = one.share if grading.partial_credit or one.passed else 0.0
+        share = 0.0
+        if grading.partial_credit or one.passed:
+            share = credit(one, find_lab(one.lab), grading.weights)
         # Rounded before they are compared: a sum of points that differs in its last bit decides
         # nothing.
         raw = round(points * share, 4)
@@ -214,7 +228,7 @@ def _grade(
         received=one.received,
         outcome="ALTERED" if one.problem else str(one.outcome),
         held=one.held,
-        total=one.total,
+        total=len(one.criteria),
         raw_score=raw,
         penalty=penalty,
         late_s=late_s,

@@ -32,12 +32,20 @@ from bottleneck_lab.cohort.server.guard import (
     Form,
 )
 from bottleneck_lab.cohort.server.state import state
-from bottleneck_lab.cohort.settings import LatePolicy, Scoring
+from bottleneck_lab.cohort.settings import LatePolicy, Scoring, Weights
 from bottleneck_lab.cohort.view.room import altered_records
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import LabError, UsageError
 
 router = APIRouter()
+
+KINDS = {
+    "correctness": "Each criterion of correctness",
+    "target": "Each target",
+    "mechanism": "Each mechanism",
+    "diagnosis": "Each answer of the diagnosis",
+}
+"""Labels of the weights."""
 
 
 class PreviewRow(msgspec.Struct, frozen=True):
@@ -77,7 +85,12 @@ def rules(request: Request, session: AsInstructor) -> Response:
     with shared.cohort.database.reading() as connection:
         grading = load_grading(connection)
     return shared.page(
-        "grading.html", session, grading=grading, preview=None, labs=list(grading.points)
+        "grading.html",
+        session,
+        grading=grading,
+        preview=None,
+        labs=list(grading.points),
+        kinds=KINDS,
     )
 
 
@@ -109,7 +122,12 @@ def change_rules(request: Request, session: AsInstructor, fields: Form) -> Respo
         for handle, (now, then) in totals.items()
     ]
     return shared.page(
-        "grading.html", session, grading=grading, preview=preview, labs=list(grading.points)
+        "grading.html",
+        session,
+        grading=grading,
+        preview=preview,
+        labs=list(grading.points),
+        kinds=KINDS,
     )
 
 
@@ -126,6 +144,10 @@ def _grading(fields: dict[str, str], labs: list[str]) -> GradingRules:
     return GradingRules(
         cast("Scoring", scoring),
         fields.get("partial_credit") == "yes",
+        Weights(
+            **{kind: amount_field(fields.get(f"weight-{kind}", ""), 1.0) for kind in KINDS},
+            answers_alone=fields.get("answers_alone") == "yes",
+        ),
         LatePolicy(per_day / 100, most / 100, grace_s),
         {lab: amount_field(fields.get(f"points-{lab}", ""), 100.0) for lab in labs},
     )

@@ -93,4 +93,4 @@ class Diagnosis:
                 self._files,
                 lambda name: self._seen if name == last else None,
             )
-        return Standing(None, copied=True) if is_copied(self._lab, record, self._files) else None
+        return Standing(None, copied=True) if is_copied(self._lab, self._files) else None

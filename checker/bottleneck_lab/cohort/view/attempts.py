@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, select
 
-from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.cohort.members.people import Person, same_learner
 from bottleneck_lab.cohort.protocol import Capture, files_of
 from bottleneck_lab.cohort.refused import RefusedError
@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.submissions.diagnosis import NOTHING
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.grading.diagnosis import format_answer
+from bottleneck_lab.grading.likeness import likeness, same_code
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.workspace.commitments import Record
 
@@ -59,7 +60,11 @@ class AnsweredQuestion(msgspec.Struct, frozen=True):
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """One submission with everything that is known of it."""
+    """One submission with everything that is known of it.
+
+    `likeness` to the reference (0–1) of what it changed, and of the shipped code there; None if it
+    changed no code.
+    """
 
     attempt: Attempt
     person: str
@@ -70,6 +75,7 @@ class Whole(msgspec.Struct, frozen=True):
     against: str
     receipt: str
     diagnosis: list[AnsweredQuestion]
+    likeness: tuple[float, float] | None
 
 
 def load_attempts(connection: Connection, judge: VerdictReader, *where: Any) -> list[Attempt]:
@@ -126,7 +132,10 @@ def load_whole(
     )
 
     names = [*lab.spec.editable, "diagnosis.toml"]
-    old = {name: (lab.path / name).read_bytes() for name in names if (lab.path / name).is_file()}
+    shipped = {
+        name: (lab.path / name).read_bytes() for name in names if (lab.path / name).is_file()
+    }
+    old = shipped
     if against == "before":
         earlier = (table.c.person == row.person) & (table.c.lab == row.lab) & (table.c.id < row.id)
         query = select(table.c.blob).where(earlier).order_by(table.c.id.desc())
@@ -153,6 +162,7 @@ def load_whole(
         against,
         row.receipt,
         diagnosis,
+        _likeness(new, shipped, lab),
     )
 
 
@@ -183,6 +193,21 @@ def load_capture(connection: Connection, handle: str) -> tuple[str, str]:
     if row is None or not (capture := row.made or row.capture):
         raise RefusedError("not-found", "No capture belongs to this submission.", "Go back.")
     return row.lab, capture
+
+
+def _likeness(
+    new: dict[str, bytes], shipped: dict[str, bytes], lab: Lab
+) -> tuple[float, float] | None:
+    changed = [
+        name
+        for name in lab.spec.editable
+        if not same_code(name, new.get(name, b""), shipped.get(name, b""))
+    ]
+    reference = lab.code_of(lab.solution)
+    work, before, theirs = (
+        {name: files.get(name, b"") for name in changed} for files in (new, shipped, reference)
+    )
+    return (likeness(work, theirs), likeness(before, theirs)) if changed else None
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}

@@ -12,17 +12,14 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, Row, Select, and_, func, select
 
-from bottleneck_lab.catalog import current_name
+from bottleneck_lab.catalog import Device, current_name
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Receipt
 from bottleneck_lab.cohort.running.leases import binding_problem
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.grading.attest import public_key_of, verify_bytes
-from bottleneck_lab.grading.verdict import Binding, Outcome, Verdict
-
-STOPPED = ("crashed", "timed out", "tampered", "forbidden call", "does not compile")
-"""Reasons of a FAIL for which nothing that held before counts."""
+from bottleneck_lab.grading.verdict import Binding, CriterionResult, Outcome, Verdict
 
 
 class CheckedVerdict(msgspec.Struct, frozen=True):
@@ -43,8 +40,8 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
     outcome: Outcome | None = None
     reason: str | None = None
     summary: str = ""
-    held: int = 0
-    total: int = 0
+    device: Device = "cpu"
+    criteria: list[CriterionResult] = []
     value: float | None = None
     target: float | None = None
     unit: str = ""
@@ -56,21 +53,14 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
     problem: str | None = None
 
     @property
+    def held(self) -> int:
+        """Return how many criteria hold."""
+        return sum(one.holds is True for one in self.criteria)
+
+    @property
     def passed(self) -> bool:
         """Return True if the lab is solved by it; the reference solution submitted is not."""
         return self.outcome is Outcome.PASS and not self.copied
-
-    @property
-    def share(self) -> float:
-        """Return the share (0–1) of the criteria that hold.
-
-        1 only for a lab that is solved, 0 for work that was stopped.
-        """
-        if self.passed:
-            return 1.0
-        if self.outcome is not Outcome.FAIL or self.reason in STOPPED or not self.total:
-            return 0.0
-        return min(self.held, self.total - 1) / self.total
 
 
 def _query() -> Select[Any]:
@@ -130,7 +120,7 @@ class VerdictReader:
             # before it back into force.
             if row.state == "done" and row.round != row.current_round and not judged.problem:
                 gone_text = "This record was altered: its latest verdict is gone."
-                judged = replace(judged, outcome=None, held=0, problem=gone_text)
+                judged = replace(judged, outcome=None, criteria=[], problem=gone_text)
             latest.append(judged)
         return latest
 
@@ -195,8 +185,8 @@ class VerdictReader:
             outcome=verdict.outcome,
             reason=verdict.reason,
             summary=verdict.summary,
-            held=sum(one.holds is True for one in verdict.criteria),
-            total=len(verdict.criteria),
+            device=verdict.device,
+            criteria=verdict.criteria,
             predicted=prediction.predicted if prediction else None,
             measured=prediction.measured if prediction else None,
             copied=bool(verdict.diagnosis and verdict.diagnosis.copied),

@@ -1,0 +1,58 @@
+"""The share of a lab's points that work earns which does not pass: pure functions.
+
+Credit begins where work beats the shipped code. What that meets, too, earns nothing: every
+criterion of a graver kind than the one by which the lab declares it to fail.
+"""
+
+from __future__ import annotations
+
+from bottleneck_lab.catalog import CriterionSpec, Lab
+from bottleneck_lab.cohort.settings import Weights
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
+from bottleneck_lab.grading.criteria import REASONS
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+
+GRADED = ("correct but slow", "the mechanism is still there", "wrong diagnosis")
+"""Reasons of a FAIL that leave something to earn: work that is wrong or was stopped has nothing."""
+
+
+def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
+    """Return the share (0–1) of the points that a verdict earns.
+
+    1 only for a lab that is solved; 0 for the reference's code, and for code that is in nothing
+    better than the shipped one.
+    """
+    if judged.passed:
+        return 1.0
+    if judged.copied or judged.outcome is not Outcome.FAIL or judged.reason not in GRADED:
+        return 0.0
+    kinds = list(REASONS)  # gravest first
+    fails_by = next((k for k in kinds if REASONS[k] == lab.spec.starter_fails), kinds[0])
+    specs = {spec.id: spec for spec in lab.spec.devices[judged.device].criteria}
+    whole = earned = 0.0
+    # Answers to questions are no work yet, unless they are all that a lab asks for.
+    better = weights.answers_alone or fails_by == "diagnosis"
+    for one in judged.criteria:
+        weight: float = getattr(weights, one.kind)
+        # What the shipped code meets earns nothing, but costs its part if it is lost.
+        if kinds.index(one.kind) >= kinds.index(fails_by):
+            part = _part(one, specs.get(one.id))
+            better = better or (part > 0 and one.kind != "diagnosis")
+            earned += weight * part
+            whole += weight
+        elif one.holds is False:
+            whole += weight
+    return earned / whole if better and whole else 0.0
+
+
+def _part(result: CriterionResult, spec: CriterionSpec | None) -> float:
+    """Return the share (0–1) of a criterion that is met.
+
+    It grows from the shipped code's figure to the target, if the lab knows that figure.
+    """
+    if result.holds:
+        return 1.0
+    sure = result.value if result.low is None else result.low
+    if spec is None or spec.shipped is None or spec.target is None or sure is None:
+        return 0.0
+    return min(max((sure - spec.shipped) / (spec.target - spec.shipped), 0.0), 1.0)

@@ -1,0 +1,93 @@
+"""Credit begins where work beats the shipped code, and never for the reference's."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.cohort.grading.credit import credit
+from bottleneck_lab.cohort.settings import Weights
+from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+
+ANSWERS = ("cause", "evidence", "where")
+
+
+@pytest.fixture(autouse=True)
+def course(monkeypatch, mini):
+    """The real course in place of the miniature one."""
+    monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
+    load_labs.cache_clear()
+
+
+def judged(lab: str, device: str, holds: dict[str, bool], answers: str = "", **fields):
+    """A FAIL with these criteria met or missed, and those of ANSWERS right that are named."""
+    kinds = {spec.id: spec.kind for spec in find_lab(lab).spec.devices[device].criteria}
+    criteria = [CriterionResult(id_, kinds[id_], held, "") for id_, held in holds.items()]
+    criteria += [CriterionResult(id_, "diagnosis", id_ in answers, "") for id_ in ANSWERS]
+    verdict = CheckedVerdict("s", 1, lab, 0, 0.0, 0.0, "", outcome=Outcome.FAIL, device=device)
+    return replace(verdict, **{"criteria": criteria, "reason": "correct but slow", **fields})
+
+
+def pipeline(utilisation: bool, wait: bool, right: bool = True) -> dict[str, bool]:
+    correct = {"every-sample-once": True, "right-samples": right}
+    return correct | {"useful-utilisation": utilisation, "data-wait": wait}
+
+
+def share(verdict: CheckedVerdict, **weights: float) -> float:
+    return credit(verdict, find_lab(verdict.lab), Weights(**weights))
+
+
+SHIPPED = pipeline(False, False)
+
+
+def test_the_shipped_code_earns_nothing_whatever_is_answered():
+    assert share(judged("idle-gpu", "virtual", SHIPPED, "evidence where")) == 0
+    assert share(judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")) == 0
+
+
+def test_right_answers_alone_earn_where_an_instructor_says_so():
+    answered = judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")
+    assert share(answered, answers_alone=True) == pytest.approx(3 / 5)
+    assert share(answered, answers_alone=True, diagnosis=0) == 0
+
+
+def test_the_references_code_earns_nothing_even_with_wrong_answers():
+    works = pipeline(True, True)
+    for answers in ("", "cause evidence where"):
+        copied = judged("idle-gpu", "virtual", works, answers, copied=True)
+        assert share(replace(copied, reason="wrong diagnosis")) == 0
+    assert share(replace(copied, outcome=Outcome.PASS, reason=None)) == 0
+
+
+def test_a_mechanism_that_is_gone_earns_its_weight():
+    better = judged("idle-gpu", "virtual", pipeline(False, True), "cause")
+    assert share(better) == pytest.approx(2 / 5)
+    assert share(better, mechanism=4) == pytest.approx(5 / 8)
+    assert share(better, target=0, mechanism=0, diagnosis=0) == 0
+    assert share(replace(better, outcome=Outcome.PASS)) == 1
+
+
+@pytest.mark.parametrize("reason", ["wrong output", "crashed", "timed out", "tampered"])
+def test_wrong_and_stopped_work_earns_nothing(reason):
+    wrong = judged("idle-gpu", "virtual", pipeline(True, True, right=False), "cause")
+    assert share(replace(wrong, reason=reason)) == 0
+
+
+def test_what_the_shipped_code_meets_earns_nothing_and_costs_if_it_is_lost():
+    lab = "forecaster-out-of-memory"
+    held = {"right-reports": True, "right-parameters": True, "peak-mib": False}
+    held |= {"growth-kib-per-step": False, "step-speedup": True}
+    shipped = judged(lab, "virtual", held, "cause", reason="the mechanism is still there")
+    assert share(shipped) == 0
+    slow = judged(lab, "virtual", held | {"peak-mib": True, "step-speedup": False})
+    assert share(slow) == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize(("low", "part"), [(0.9, 0.0), (1.0, 0.0), (1.5, 0.5), (1.9, 0.9)])
+def test_a_target_counts_from_the_shipped_servers_rate_on(low, part):
+    held = {"right-answers": True, "right-pixels": True, "bad-requests": True}
+    slow = judged("past-the-plateau", "virtual", held)
+    rate = CriterionResult("throughput", "target", False, "", low + 0.05, low, low + 0.1)
+    assert share(replace(slow, criteria=[*slow.criteria, rate])) == pytest.approx(part / 4)
