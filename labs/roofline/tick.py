@@ -10,24 +10,24 @@ import time
 import torch
 
 # Sizes of the five operators. A GPU gets more counters: its L2 cache is larger.
-FEATURES = 2048  # rows and columns of both matrices of `project`
-TABLE = (16384, 4096)  # of `score`
+FEATURES = 2048  # rows and columns of both matrices of `mail`
+TABLE = (16384, 4096)  # of `ads`
 PARAMETERS, PUSHED = 8_388_608, 4  # of `apply_gradients`
-REQUESTS, WIDTH = 512, 64  # of `route`
-COUNTERS, TICKS = {"cpu": 262_144, "cuda": 4_194_304}, 100  # of `age`
+REQUESTS, WIDTH = 512, 64  # of `feed`
+COUNTERS, TICKS = {"cpu": 262_144, "cuda": 4_194_304}, 100  # of `search`
 
 
-def project(x, weight):
-    """Features of a batch: [2048, 2048] x [2048, 2048]."""
+def mail(x, weight):
+    """Projects the features of a batch: [2048, 2048] x [2048, 2048]."""
     return x @ weight
 
 
-def score(table, query):
-    """One query against every row: [16384, 4096] x [4096]."""
+def ads(table, query):
+    """Scores every row against one query: [16384, 4096] x [4096]."""
     return table @ query
 
 
-def route(requests, scale, shift):
+def feed(requests, scale, shift):
     """Calibrates the requests [512, 64] for the expert that receives them."""
     routed = []
     for request in requests:
@@ -35,7 +35,7 @@ def route(requests, scale, shift):
     return torch.stack(routed)
 
 
-def age(counters):
+def search(counters):
     """Decays the use counters of the rows, tick by tick."""
     for _ in range(TICKS):
         counters.mul_(0.99).add_(0.01)
@@ -59,11 +59,11 @@ def operators(device, apply_gradients):
     )
     counters = torch.ones(COUNTERS[device], device=device)
     return {
-        "project": lambda: project(x, weight),
-        "score": lambda: score(table, query),
+        "mail": lambda: mail(x, weight),
+        "ads": lambda: ads(table, query),
         "apply_gradients": lambda: apply_gradients(p, m, v, ema, gradients, [1e-3] * PUSHED, 1),
-        "route": lambda: route(requests, scale, shift),
-        "age": lambda: age(counters),
+        "feed": lambda: feed(requests, scale, shift),
+        "search": lambda: search(counters),
     }
 
 

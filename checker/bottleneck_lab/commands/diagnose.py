@@ -236,12 +236,12 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
             )
         else:
             say("\nCommitted.")
-        # The brief withholds these limits, because they give the cause away.
+        # The brief withholds some of these limits, because they give the cause away.
         device = workspace.lab.spec.devices.get(workspace.info.device)
         criteria = device.criteria if device else []
-        limits = [criterion for criterion in criteria if criterion.kind == "mechanism"]
+        limits = [each for each in criteria if each.kind in ("target", "mechanism")]
         if limits:
-            say("\nBesides the brief's targets, a check makes sure that the cause is gone:")
+            say("\nBesides right answers, a check asks for this:")
         for limit in limits:
             say(f"  {describe_criterion(limit)}", hang=2)
         if numbered(workspace.captures):

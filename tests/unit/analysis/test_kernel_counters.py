@@ -72,7 +72,7 @@ def test_the_diagnosis_asks_what_the_recorded_report_shows():
     assert own.targets[0].id == "bank-conflicts"
     assert "bank conflicts" in right["counters_first"]
     assert (own.own.figure("sectors").value, own.library.figure("sectors").value) == (4, 16)
-    assert "128 bytes in a row" in right["sectors"]
+    assert right["request_bytes"] == 4 * 32
 
 
 def test_stalls_are_shares_of_the_waiting_whatever_is_counted():

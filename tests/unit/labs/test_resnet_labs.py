@@ -275,7 +275,7 @@ QUESTIONS = {question.id: question for question in LATENCY_SPEC.questions}
 
 
 CAPTURE = CaptureFigures(
-    {"preprocess_share": 0.61},
+    {"preprocess_share": 0.61, "model_share": 0.38},
     10**9,
     lambda stretch: {"preprocess_share": float(stretch.end <= 600_000_000)},
 )
@@ -300,6 +300,7 @@ def test_the_solutions_answers_are_right():
             if choice != RIGHT_ANSWERS[id_]
         ],
         ("evidence", 0.35),
+        ("printed_share", 0.9),
         ("predicted_gain", ""),
     ],
 )

@@ -124,8 +124,8 @@ def test_the_yardstick_moves_nine_arrays_a_step(monkeypatch):
 def test_the_answers_are_what_the_shapes_say():
     module, answers = load_file(LAB / "tick.py"), load_answers(SOLUTION)
     n, (rows, columns) = module.FEATURES, module.TABLE
-    assert answers["project_intensity"] == pytest.approx(2 * n**3 / (12 * n**2), rel=0.01)
-    assert answers["score_intensity"] == pytest.approx(
+    assert answers["mail_intensity"] == pytest.approx(2 * n**3 / (12 * n**2), rel=0.01)
+    assert answers["ads_intensity"] == pytest.approx(
         2 * rows * columns / (4 * (rows * columns + rows + columns)), rel=0.01
     )
     operations, arrays = counted_work(LAB / "step.py")

@@ -150,7 +150,8 @@ def sized(slug: str) -> dict[str, str]:
 )
 def test_a_brief_says_which_size_runs_where(slug):
     lab = next(lab for lab in LABS if lab.slug == slug)
-    brief = " ".join((lab.path / "README.md").read_text().split())
+    pages = [lab.path / "README.md", *lab.path.glob("RULES.md")]
+    brief = " ".join(" ".join(page.read_text() for page in pages).split())
     stated = sized(slug)
     assert {*stated} == {*lab.spec.devices}
     for device, sentence in stated.items():

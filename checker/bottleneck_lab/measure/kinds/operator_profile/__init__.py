@@ -39,11 +39,8 @@ class OperatorProfileKind(Kind[OperatorProfileSettings]):
     required = tuple(criteria)
     judge_functions: ClassVar[JudgeFunctions] = {"make_inputs": 3, "work": 3}
     answered_questions = (
-        *(
-            f"{rank}{part}"
-            for rank in ("first", "second", "third")
-            for part in ("", "_share", "_bound")
-        ),
+        *(f"{rank}{part}" for rank in ("first", "second", "third") for part in ("", "_share")),
+        "bounds",
         "ceiling",
     )
     records_itself = True

@@ -48,6 +48,7 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
     if len(top) < len(PLACES):
         return {}
     answers: dict[str, str | float] = {"ceiling": round(ceiling(top[0]["share"]), 2)}
+    bounds = []
     for rank, operator in zip(PLACES, top, strict=True):
         computes = (operator["flop_per_byte"] or 0.0) >= measurement["balance_flop_per_byte"]
         reached = operator.get("roof_share")
@@ -57,9 +58,9 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
         answers |= {
             rank: operator["name"],
             f"{rank}_share": round(operator["share"], 3),
-            f"{rank}_bound": bound,
         }
-    return answers
+        bounds.append(bound)
+    return answers | {"bounds": ", ".join(bounds)}
 
 
 def wrong_operators(answers: Answers, truth: Truth) -> str | None:
@@ -189,11 +190,14 @@ def wrong_bounds(answers: Answers, truth: Truth) -> str | None:
     """Say why one of the three operators is not limited by what the answer names: its FLOP per byte
     against the machine's balance; on a GPU also its distance to its roof.
     """
-    for rank in PLACES:
+    bounds = [each.strip().lower() for each in str(answers.get("bounds") or "").split(",")]
+    if len(bounds) != len(PLACES) or not {*bounds} <= {MEMORY, COMPUTE, FAR}:
+        return (
+            f"`bounds` needs one answer for each of the three, separated by commas: '{MEMORY}',"
+            f" '{COMPUTE}' or '{FAR}'."
+        )
+    for rank, answer in zip(PLACES, bounds, strict=True):
         name = full_name(answers.get(rank))
-        answer = str(answers.get(f"{rank}_bound") or "").strip().lower()
-        if answer not in (MEMORY, COMPUTE, FAR):
-            return f"`{rank}_bound` is neither '{MEMORY}' nor '{COMPUTE}' nor '{FAR}'."
         intensity = truth.intensity.get(name)
         if intensity is None:
             return (
