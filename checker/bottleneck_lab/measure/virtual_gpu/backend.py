@@ -23,14 +23,14 @@ from typing import Any
 import msgspec
 import torch
 from torch.utils import backend_registration
-from torch.utils._mode_utils import no_dispatch  # noqa: PLC2701 - as PyTorch's own subclasses do
 
 from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
 from bottleneck_lab.measure.virtual_gpu.memory import ROUND_BYTES
-from bottleneck_lab.measure.virtual_gpu.operators import is_predictable
+from bottleneck_lab.measure.virtual_gpu.operators import is_composite, is_predictable
 
 aten = torch.ops.aten
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 NAME = "virtual"
 _DEVICE = torch.device("privateuseone", 0)
 """PyTorch's name for `virtual` before it is renamed."""
@@ -102,8 +102,17 @@ class VirtualTensor(torch.Tensor):
     def __new__(
         cls: type[VirtualTensor], number: int, form: TensorForm, driver: Driver
     ) -> VirtualTensor:
+        tensor = cls._wrapper(form)
+        tensor.handle, tensor.form = Handle(number), form
+        # Not at exit: the interpreter is then half gone, and the engine closes its books anyway.
+        weakref.finalize(tensor, driver.let_go, number).atexit = False
+        return tensor
+
+    @classmethod
+    def _wrapper(cls, form: TensorForm) -> VirtualTensor:
+        """Return a tensor of this form that stands for nothing yet."""
         with torch.inference_mode(False):  # a tensor made in it could not be a view's base
-            tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
+            wrapper: VirtualTensor = torch.Tensor._make_wrapper_subclass(
                 cls,
                 form.shape,
                 strides=form.stride,
@@ -111,10 +120,15 @@ class VirtualTensor(torch.Tensor):
                 dtype=DTYPES[form.dtype],
                 device=_DEVICE,
             )
-        tensor.handle, tensor.form = Handle(number), form
-        # Not at exit: the interpreter is then half gone, and the engine closes its books anyway.
-        weakref.finalize(tensor, driver.let_go, number).atexit = False
-        return tensor
+        return wrapper
+
+    def take_form(self, form: TensorForm) -> None:
+        """Take the form that an operator has given this tensor in the engine: `t_` turns it, and
+        one that grows as `out=` gets its shape there.
+        """
+        if form != self.form:
+            torch.Tensor.data.__set__(self, self._wrapper(form))  # type: ignore[attr-defined]  # a C++ property
+            self.form = form
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own default is another function
@@ -222,7 +236,7 @@ class Driver:
         """Targets of copies that the program did not wait for: until one arrives, its target holds
         what it held.
         """
-        self._collections = 0
+        self._collections: list[int] = []
         self._predicted: dict[Any, PredictedResult] = {}
         self._free_bytes = 0
         """Of the device's memory at least."""
@@ -240,11 +254,11 @@ class Driver:
         """Note that a tensor has died; the engine hears of it with the next call."""
         self._released.append(number)
 
-    def collected(self) -> None:
-        """Note that the program has run Python's garbage collector; the engine hears of it with the
-        next call.
+    def collected(self, generation: int) -> None:
+        """Note that the program has collected a generation of garbage; the engine hears of it with
+        the next call.
         """
-        self._collections += 1
+        self._collections.append(generation)
 
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
@@ -261,7 +275,7 @@ class Driver:
 
     def _message(self, name: str, args: Sequence[Any]) -> bytes:
         released, self._released = self._released, []
-        collections, self._collections = self._collections, 0
+        collections, self._collections = self._collections, []
         return encode([name, released, collections, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -275,7 +289,20 @@ class Driver:
             return self._copy(*args, **kwargs)
         if packet is aten.is_pinned:
             return False
+        if is_composite(function):
+            # Only in inference mode, where autograd has not taken it apart.
+            return function.decompose(*args, **kwargs)
+        if packet in INDEXING:
+            args = (args[0], [self._to_device(index) for index in args[1]], *args[2:])
         return self._call(Call(function, args, kwargs))
+
+    def _to_device(self, index: torch.Tensor | None) -> torch.Tensor | None:
+        """Return an index where its tensor is: as on a GPU, one from the host is copied there, and
+        the host waits for that.
+        """
+        if index is None or isinstance(index, VirtualTensor):
+            return index
+        return self._to_copy(index)
 
     def _call(self, call: Call) -> Any:
         message = call.message(self.line())
@@ -311,11 +338,7 @@ class Driver:
         def value(result: Any) -> Any:
             if isinstance(result, Argument):
                 given = call.given[result.position]
-                # `t_` and the like: the shape of the wrapper here changes, too.
-                if torch.Tag.inplace_view in call.function.tags:
-                    with no_dispatch():
-                        given.as_strided_(result.form.shape, result.form.stride, result.form.offset)
-                given.form = result.form
+                given.take_form(result.form)
                 return given
             if isinstance(result, TensorForm):
                 return VirtualTensor(next(free), result, self)
@@ -528,7 +551,7 @@ def _count_collections(driver: Driver) -> None:
     collect = gc.collect
 
     def counted(generation: int = 2) -> int:
-        driver.collected()
+        driver.collected(generation)
         return collect(generation)
 
     gc.collect = counted

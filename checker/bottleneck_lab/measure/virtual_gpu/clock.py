@@ -15,6 +15,10 @@ Where = Literal["host", "device"]
 Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "batch"]
 
 
+_OLDEST = 2
+"""The generation whose collection looks at every object."""
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """One row of the timeline in µs of the logical clock. `line` is the program's line that caused
     it, `pinned` the host's memory of a copy.
@@ -106,13 +110,12 @@ class Clock:
         """
         self.host_us = max(self.host_us, self.device_us) + blocks * self.spec.malloc_us
 
-    def collect(self, times: int) -> None:
-        """Charge the host for so many full garbage collections, as the program reports them. Raises
-        ValueError for a negative number.
+    def collect(self, generation: int) -> None:
+        """Charge the host for a garbage collection that the program has run: of all objects
+        (generation 2), or of the young ones.
         """
-        if times < 0:
-            raise ValueError(f"the garbage collector cannot have run {times} times")
-        self.host_us += times * self.spec.collect_us
+        full = generation >= _OLDEST
+        self.host_us += self.spec.collect_us if full else self.spec.collect_young_us
 
     def step(self, samples: int = 0) -> None:
         """Begin a step with a batch: of `samples` samples that the launching thread loads, or, of

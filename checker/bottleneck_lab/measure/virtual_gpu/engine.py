@@ -21,8 +21,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701 - documented there
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
@@ -117,12 +116,18 @@ class Engine:
             function = getattr(getattr(aten, name), overload)
         except AttributeError:
             raise LookupError(f"aten::{name}.{overload} is unknown") from None
+        if is_composite(function):
+            # What it is made up of counts, launches and waits; a program sends those parts.
+            raise LookupError(f"aten::{name} is made up of other operators")
         given: dict[int, int] = {}
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
-        result, flops, waits = _run(function, args, kwargs)
-        self._account(function, (args, kwargs), result, flops, line, waits=waits)
+        result = function(*args, **kwargs)
+        flops = _flops(function, args, kwargs, result)
+        self._account(function, (args, kwargs), result, flops, line)
+        if _waits(function, args, kwargs):
+            self.clock.wait(line, f"wait for {name}")
         self._lengthen(function, leaves((args, kwargs)), leaves(result), 1 if flops else 0)
         # An operator may have given its `out=` a larger storage. Where the device has no room for
         # that, the tensor is gone.
@@ -173,12 +178,13 @@ class Engine:
         ]
         return [[number, self._under_way.pop(number)[1]] for number in due]
 
-    def let_go(self, numbers: list[int], collections: int, line: str = "") -> None:
-        """Release these handles, which the program let go of, and charge it for so many runs of its
-        garbage collector.
+    def let_go(self, numbers: list[int], collections: list[int], line: str = "") -> None:
+        """Release these handles, which the program let go of, and charge it for these generations
+        that it has had collected.
         """
         at_us = self.clock.host_us
-        self.clock.collect(collections)
+        for generation in collections:
+            self.clock.collect(generation)
         for number in numbers:
             if number in self._tensors:
                 self._release(number, at_us, line)
@@ -305,13 +311,11 @@ class Engine:
             self._chains[address] = max(length, kept)
 
     def _account(
-        self, function: Any, inputs: Any, result: Any, flops: float, line: str, *, waits: bool
+        self, function: Any, inputs: Any, result: Any, flops: float, line: str
     ) -> None:
-        """Charge an operator's time and wait to the clock. A view costs the device nothing."""
+        """Charge an operator's time to the clock. A view costs the device nothing."""
         name = function.overloadpacket.__name__
         if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
-            return
-        if is_composite(function) and _is_view_of(result, inputs):
             return
         # Every tensor is read or written once: what a kernel with perfect caches would move.
         read, made = (
@@ -320,8 +324,6 @@ class Engine:
         )
         reduces = flops > 0 or min(made, default=0) < max(read, default=0)
         self.clock.kernel(name, flops, sum(read) + sum(made), line, reduces=reduces)
-        if waits:
-            self.clock.wait(line, f"wait for {name}")
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -332,51 +334,18 @@ def _seed(seed: int) -> None:
     torch.manual_seed(seed)  # it returns its generator, which has no form on the wire
 
 
-def _run(function: Any, args: Any, kwargs: Any) -> tuple[Any, float, bool]:
-    """Return an operator's result, its floating-point operations by PyTorch's own formulas for
-    products and convolutions (elementwise ones count none), and whether the host must wait for it.
-
-    In inference mode a program sends operators such as `linear` whole, which autograd takes apart;
-    then the parts are counted.
+def _flops(function: Any, args: Any, kwargs: Any, result: Any) -> float:
+    """Return an operator's floating-point operations by PyTorch's own formulas for products and
+    convolutions; elementwise ones count none.
     """
-    # PyTorch has formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
+    # There are formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
     packet = function.overloadpacket
     packet = getattr(aten, packet.__name__.removesuffix("_"), packet)
     formula = flop_registry.get(packet)
-    if formula or not is_composite(function):
-        result = function(*args, **kwargs)
-        flops = float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
-        return result, flops, _waits(function, args)
-    inside = _Inside()  # type: ignore[no-untyped-call]  # torch has no types for it
-    with FlopCounterMode(display=False) as counter, inside:
-        result = function(*args, **kwargs)
-    return result, float(counter.get_total_flops()), inside.waits
+    return float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
 
 
-class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Looks at the operators that another is made up of: `is_nonzero` does not itself declare that
-    it reads a value.
-    """
-
-    waits = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.waits = self.waits or _waits(func, args)
-        return func(*args, **(kwargs or {}))
-
-
-def _is_view_of(result: Any, inputs: Any) -> bool:
-    """Return True if an operator such as `reshape` has made nothing new."""
-    if not isinstance(result, torch.Tensor):
-        return False
-    storage = result.untyped_storage().data_ptr()
-    return any(
-        isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == storage
-        for value in leaves(inputs)
-    )
-
-
-def _waits(function: Any, args: Any) -> bool:
+def _waits(function: Any, args: Any, kwargs: Any) -> bool:
     """Return True if the host must wait for the result: its value, or a shape that depends on
     values.
     """
@@ -389,6 +358,8 @@ def _waits(function: Any, args: Any) -> bool:
         # With a single value `x[mask] = v` becomes a masked fill, whose shape is known.
         fills = len(args) > 2 and args[2].numel() == 1
         return masked and not fills
+    if kwargs.get("output_size") is not None:
+        return False  # `repeat_interleave` of a program that knows how many there will be
     return torch.Tag.dynamic_output_shape in function.tags
 
 

@@ -48,6 +48,8 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A full collection of Python's garbage collector over the objects of a process that has
     PyTorch loaded.
     """
+    collect_young_us: float
+    """The same over the objects made since the last one (`gc.collect(0)` and `gc.collect(1)`)."""
     capacity_bytes: int
     scale: float = 1.0
 
@@ -118,5 +120,7 @@ H200 = GpuSpec(
     malloc_us=266.0,
     # Not measured there: 30 ms were measured on another host.
     collect_us=30_000.0,
+    # Likewise: what a step of a small training leaves.
+    collect_young_us=6.0,
     capacity_bytes=1 << 30,
 )
