@@ -28,3 +28,11 @@ class VerifierFault(MachineError):  # noqa: N818 - likewise
         remedy: str = "Try again; if it happens again, report it with the verdict file.",
     ) -> None:
         super().__init__(message, remedy)
+
+
+class NotModelled(NotImplementedError):  # noqa: N818 - likewise
+    """A program does right what an emulated device cannot do: the verdict is ERROR, and it is not
+    the learner's fault. Raised in the learner's process; `reason` is how a worker's report names it.
+    """
+
+    reason = "not modelled"

@@ -26,6 +26,7 @@ import numpy as np
 
 from bottleneck_lab.measure.channel.messages import Answer, Call, Failed, Ready, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
+from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.sandbox import native_code
 from bottleneck_lab.measure.sandbox.seccomp import refuse_processes
 
@@ -73,7 +74,8 @@ def explain(root: Path) -> str:
     of a lab's own refusals (`reason`) the message alone.
     """
     kind, error, trace = sys.exc_info()
-    if isinstance(getattr(kind, "reason", None), str):
+    refusal = isinstance(getattr(kind, "reason", None), str)
+    if refusal and not isinstance(error, NotModelled):
         return str(error)[:4000]
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).parent == root]
     where = "".join(

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
+from bottleneck_lab.errors import SITE
 from bottleneck_lab.measure.channel.messages import (
     Answer,
     Call,
@@ -22,7 +23,7 @@ from bottleneck_lab.measure.channel.messages import (
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed, TimedOut, WireError, pack
 from bottleneck_lab.measure.clock import Phase, PhaseClock
 from bottleneck_lab.measure.context import WorkerContext
-from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
+from bottleneck_lab.measure.faults import LearnerFault, NotModelled, VerifierFault
 from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
 from bottleneck_lab.measure.sandbox.process import Worker, printable, python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, python_folders
@@ -163,12 +164,18 @@ class Session:
 
     def failed(self, message: Failed, doing: str) -> LearnerFault | VerifierFault:
         """Return the exception for a worker that reports one of its own."""
+        text = printable(message.text[:MAX_TEXT])
+        if message.reason == NotModelled.reason:
+            return VerifierFault(
+                f"{doing}: the emulated device does not model this. {text}",
+                f"Do it another way, or check on a GPU. What is missing: {SITE}/emulation.html",
+            )
         # A lab's binding may refuse the learner's code for these reasons, by an exception's
         # `reason`; anything else is a crash. "tampered" is for the verifier alone to find.
         reason = "crashed"
         if message.reason in ("forbidden call", "does not compile", "wrong output"):
             reason = message.reason
-        return self.fault(reason, f"{doing}: {printable(message.text[:MAX_TEXT])}")
+        return self.fault(reason, f"{doing}: {text}")
 
     def fault(self, reason: str, detail: str) -> LearnerFault | VerifierFault:
         """Return the exception that blames the owner of this worker."""

@@ -24,6 +24,7 @@ import msgspec
 import torch
 from torch.utils import backend_registration
 
+from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
 from bottleneck_lab.measure.virtual_gpu.memory import ROUND_BYTES
@@ -41,7 +42,7 @@ _ERRORS = {
         TypeError,
         ValueError,
         IndexError,
-        NotImplementedError,
+        NotModelled,
         torch.OutOfMemoryError,
     )
 }

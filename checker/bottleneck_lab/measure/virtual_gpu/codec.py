@@ -14,15 +14,17 @@ from typing import Any
 import msgspec
 import torch
 
+from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.frames import Malformed
 
-_HANDLE, _DATA, _DTYPE, _DEVICE, _MEMORY_FORMAT, _LAYOUT = range(1, 7)
+_HANDLE, _DATA, _DTYPE, _DEVICE, _MEMORY_FORMAT, _LAYOUT, _COMPLEX = range(1, 8)
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
         *(torch.float32, torch.float16, torch.bfloat16, torch.float64),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+        *(torch.complex64, torch.complex128),
     )
 }
 _MEMORY_FORMATS = {
@@ -58,7 +60,7 @@ class Described(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode(value: Any) -> bytes:
-    """Return a message's body. Raises TypeError for a value that has no form on the wire."""
+    """Return a message's body. Raises NotModelled for a value that has no form on the wire."""
     return _ENCODER.encode(value)
 
 
@@ -106,22 +108,38 @@ def _extend(value: Any) -> msgspec.msgpack.Ext:
     if isinstance(value, torch.Tensor):
         return msgspec.msgpack.Ext(_DATA, _data(value))
     if isinstance(value, torch.dtype):
-        return msgspec.msgpack.Ext(_DTYPE, str(value).removeprefix("torch.").encode())
+        return msgspec.msgpack.Ext(_DTYPE, name_of(value).encode())
     if isinstance(value, torch.device):
         return msgspec.msgpack.Ext(_DEVICE, b"")
     if isinstance(value, torch.memory_format):
         return msgspec.msgpack.Ext(_MEMORY_FORMAT, str(value).encode())
-    if isinstance(value, torch.layout):
+    if value is torch.strided:
         return msgspec.msgpack.Ext(_LAYOUT, b"")
-    raise TypeError(f"a {type(value).__name__} cannot be an operator's argument on the virtual GPU")
+    if isinstance(value, complex):
+        return msgspec.msgpack.Ext(_COMPLEX, struct.pack("<dd", value.real, value.imag))
+    what = value if isinstance(value, torch.layout) else f"a {type(value).__name__}"
+    raise NotModelled(f"{what} cannot be an operator's argument on the virtual GPU")
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return a dtype's name on the wire. Raises NotModelled for one that the device lacks."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise NotModelled(f"{dtype} is not available on the virtual GPU")
+    return name
 
 
 def _data(tensor: torch.Tensor) -> bytes:
     """Return dtype and shape as text, then the bytes of a tensor in the host's memory."""
-    # NumPy knows no bfloat16, so the bytes are taken as such.
-    plain = tensor.detach().contiguous()
-    head = f"{str(plain.dtype).removeprefix('torch.')}:{','.join(map(str, plain.shape))}".encode()
-    return struct.pack("<H", len(head)) + head + plain.flatten().view(torch.uint8).numpy().tobytes()
+    # NumPy knows no bfloat16, so the bytes are taken as such; the conjugate of a tensor is a flag
+    # on the tensor itself until it is resolved.
+    if tensor.layout is not torch.strided:
+        raise NotModelled(f"{tensor.layout} is not available on the virtual GPU")
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    head = f"{name_of(plain.dtype)}:{','.join(map(str, plain.shape))}".encode()
+    # Not by `flatten`: a dimension of size 1 may have a stride of 0, and then cannot be viewed.
+    flat = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+    return struct.pack("<H", len(head)) + head + flat.numpy().tobytes()
 
 
 def _tensor(raw: bytes) -> torch.Tensor:
@@ -150,6 +168,8 @@ def _narrow(code: int, data: memoryview) -> Any:
         return _MEMORY_FORMATS[raw.decode()]
     if code == _LAYOUT:
         return torch.strided
+    if code == _COMPLEX:
+        return complex(*struct.unpack("<dd", raw))
     raise ValueError(f"unknown extension {code}")
 
 

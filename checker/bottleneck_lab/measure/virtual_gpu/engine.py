@@ -23,6 +23,7 @@ import msgspec
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import (
@@ -31,6 +32,7 @@ from bottleneck_lab.measure.virtual_gpu.codec import (
     decode,
     encode,
     leaves,
+    name_of,
     replace,
 )
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
@@ -72,8 +74,8 @@ class Engine:
     def call(
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
     ) -> Any:
-        """Run one operator and return its result, every tensor described. Raises LookupError for
-        one that is refused, and what the operator raises.
+        """Run one operator and return its result, every tensor described. Raises NotModelled for
+        one that is refused, LookupError for one that is none, and what the operator raises.
         """
         result, given = self._execute(name, overload, args, kwargs, line)
         return replace(result, lambda value: self._describe(value, given, line))
@@ -111,7 +113,7 @@ class Engine:
         identity.
         """
         if name in REFUSED or name.startswith("_cuda"):
-            raise LookupError(f"aten::{name} is not available on the virtual GPU")
+            raise NotModelled(f"aten::{name} is not available on the virtual GPU")
         try:
             function = getattr(getattr(aten, name), overload)
         except AttributeError:
@@ -275,9 +277,12 @@ class Engine:
         if number is None:
             number, self._next = self._next, self._next + 1
             self._hold(number, value, line)
-        dtype = str(value.dtype).removeprefix("torch.")
         return Described(
-            number, list(value.shape), list(value.stride()), int(value.storage_offset()), dtype
+            number,
+            list(value.shape),
+            list(value.stride()),
+            int(value.storage_offset()),
+            name_of(value.dtype),
         )
 
     def _hold(self, number: int, tensor: torch.Tensor, line: str) -> None:
@@ -406,7 +411,7 @@ class Server:
                     answer = failed or _attempt(function, args)
                     if answer[0]:
                         answer += [self._engine.arrived(), self._engine.memory.free_bytes]
-                    self._program.send(encode(answer))
+                    self._program.send(_encoded(answer))
                 elif not self._failed:
                     # Nobody waits for a launch. As on a GPU, what goes wrong with one is the answer
                     # to the next call, and nothing is launched until then.
@@ -436,8 +441,18 @@ def _attempt(function: Callable[..., Any], args: list[Any]) -> list[Any]:
         return [True, function(*args)]
     except OutOfMemory as error:
         return [False, "OutOfMemoryError", str(error)]
+    except NotImplementedError as error:  # this CPU has no kernel for what a GPU may have one for
+        return [False, "NotModelled", str(error).partition("\n")[0][:300]]
     except Exception as error:  # an operator may raise anything, and it is the program's
         return [False, type(error).__name__, str(error)[:2000]]
+
+
+def _encoded(answer: list[Any]) -> bytes:
+    """Return an answer's bytes; of a result that has no form on the wire, that it has none."""
+    try:
+        return encode(answer)
+    except NotModelled as error:
+        return encode([False, "NotModelled", str(error)])
 
 
 def main() -> None:
