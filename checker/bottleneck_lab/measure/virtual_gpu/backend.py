@@ -198,6 +198,8 @@ class Call:
             self._key.append((len(value),))
             return [self._plain(each) for each in value]
         if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                raise NotModelled(f"{value.layout} is not available on the virtual GPU")
             # As on a GPU, a host's tensor is accepted only as a number without dimensions.
             if value.dim():
                 raise RuntimeError(
@@ -534,7 +536,14 @@ def install(sock: socket.socket, folder: Path) -> Driver:
     library.fallback(
         lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1"
     )
-    _KEPT.append(library)
+    # Where `torch.tensor` fills a tensor of the device, PyTorch does not find the fallback.
+    copies: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # as above
+    copies.impl(
+        "_copy_from",
+        lambda source, target, non_blocking=False: driver._copy(target, source, non_blocking),
+        "PrivateUse1",
+    )
+    _KEPT.extend((library, copies))
     os.register_at_fork(after_in_child=driver.leave)
     _replace_pinning(driver)
     _count_collections(driver)

@@ -102,25 +102,6 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _extend(value: Any) -> msgspec.msgpack.Ext:
-    if isinstance(value, Handle):
-        return msgspec.msgpack.Ext(_HANDLE, struct.pack("<q", value.number))
-    if isinstance(value, torch.Tensor):
-        return msgspec.msgpack.Ext(_DATA, _data(value))
-    if isinstance(value, torch.dtype):
-        return msgspec.msgpack.Ext(_DTYPE, name_of(value).encode())
-    if isinstance(value, torch.device):
-        return msgspec.msgpack.Ext(_DEVICE, b"")
-    if isinstance(value, torch.memory_format):
-        return msgspec.msgpack.Ext(_MEMORY_FORMAT, str(value).encode())
-    if value is torch.strided:
-        return msgspec.msgpack.Ext(_LAYOUT, b"")
-    if isinstance(value, complex):
-        return msgspec.msgpack.Ext(_COMPLEX, struct.pack("<dd", value.real, value.imag))
-    what = value if isinstance(value, torch.layout) else f"a {type(value).__name__}"
-    raise NotModelled(f"{what} cannot be an operator's argument on the virtual GPU")
-
-
 def name_of(dtype: torch.dtype) -> str:
     """Return a dtype's name on the wire. Raises NotModelled for one that the device lacks."""
     name = str(dtype).removeprefix("torch.")
@@ -133,8 +114,7 @@ def _data(tensor: torch.Tensor) -> bytes:
     """Return dtype and shape as text, then the bytes of a tensor in the host's memory."""
     # NumPy knows no bfloat16, so the bytes are taken as such; the conjugate of a tensor is a flag
     # on the tensor itself until it is resolved.
-    if tensor.layout is not torch.strided:
-        raise NotModelled(f"{tensor.layout} is not available on the virtual GPU")
+    _layout(tensor.layout)
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     head = f"{name_of(plain.dtype)}:{','.join(map(str, plain.shape))}".encode()
     # Not by `flatten`: a dimension of size 1 may have a stride of 0, and then cannot be viewed.
@@ -154,23 +134,44 @@ def _tensor(raw: bytes) -> torch.Tensor:
     return flat.reshape(shape)
 
 
+def _layout(layout: torch.layout) -> bytes:
+    if layout is not torch.strided:
+        raise NotModelled(f"{layout} is not available on the virtual GPU")
+    return b""
+
+
+_WRITERS: list[tuple[type, int, Callable[[Any], bytes]]] = [
+    (Handle, _HANDLE, lambda handle: struct.pack("<q", handle.number)),
+    (torch.Tensor, _DATA, _data),
+    (torch.dtype, _DTYPE, lambda dtype: name_of(dtype).encode()),
+    (torch.device, _DEVICE, lambda _: b""),
+    (torch.memory_format, _MEMORY_FORMAT, lambda form: str(form).encode()),
+    (torch.layout, _LAYOUT, _layout),
+    (complex, _COMPLEX, lambda number: struct.pack("<dd", number.real, number.imag)),
+]
+_READERS: dict[int, Callable[[bytes], Any]] = {
+    _HANDLE: lambda raw: Handle(*struct.unpack("<q", raw)),
+    _DATA: _tensor,
+    _DTYPE: lambda raw: DTYPES[raw.decode()],
+    # Where the engine computes, whatever device the program named.
+    _DEVICE: lambda _: torch.device("cpu"),
+    _MEMORY_FORMAT: lambda raw: _MEMORY_FORMATS[raw.decode()],
+    _LAYOUT: lambda _: torch.strided,
+    _COMPLEX: lambda raw: complex(*struct.unpack("<dd", raw)),
+}
+
+
+def _extend(value: Any) -> msgspec.msgpack.Ext:
+    for kind, code, write in _WRITERS:
+        if isinstance(value, kind):
+            return msgspec.msgpack.Ext(code, write(value))
+    raise NotModelled(
+        f"a {type(value).__name__} cannot be an operator's argument on the virtual GPU"
+    )
+
+
 def _narrow(code: int, data: memoryview) -> Any:
-    raw = bytes(data)
-    if code == _HANDLE:
-        return Handle(*struct.unpack("<q", raw))
-    if code == _DATA:
-        return _tensor(raw)
-    if code == _DTYPE:
-        return DTYPES[raw.decode()]
-    if code == _DEVICE:
-        return torch.device("cpu")  # where the engine computes, whatever device the program named
-    if code == _MEMORY_FORMAT:
-        return _MEMORY_FORMATS[raw.decode()]
-    if code == _LAYOUT:
-        return torch.strided
-    if code == _COMPLEX:
-        return complex(*struct.unpack("<dd", raw))
-    raise ValueError(f"unknown extension {code}")
+    return _READERS[code](bytes(data))
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_extend)

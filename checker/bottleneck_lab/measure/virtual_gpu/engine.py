@@ -41,8 +41,8 @@ from bottleneck_lab.measure.virtual_gpu.operators import is_composite
 from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 
 aten = torch.ops.aten
-REFUSED = {"from_file", "set_", "resize_", "resize", "_resize_output_", "resize_as_", "as_strided_"}
-"""Operators that reach outside the engine's tensors, or change a tensor's shape under a handle."""
+REFUSED = {"from_file", "set_"}
+"""Operators that reach outside the engine's tensors."""
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -75,7 +75,7 @@ class Engine:
         self, name: str, overload: str, args: list[Any], kwargs: dict[str, Any], line: str
     ) -> Any:
         """Run one operator and return its result, every tensor described. Raises NotModelled for
-        one that is refused, LookupError for one that is none, and what the operator raises.
+        one that is missing, LookupError for one that is none, and what the operator raises.
         """
         result, given = self._execute(name, overload, args, kwargs, line)
         return replace(result, lambda value: self._describe(value, given, line))
@@ -117,7 +117,7 @@ class Engine:
         try:
             function = getattr(getattr(aten, name), overload)
         except AttributeError:
-            raise LookupError(f"aten::{name}.{overload} is unknown") from None
+            raise NotModelled(f"aten::{name} is not available on the virtual GPU") from None
         if is_composite(function):
             # What it is made up of counts, launches and waits; a program sends those parts.
             raise LookupError(f"aten::{name} is made up of other operators")
@@ -126,6 +126,9 @@ class Engine:
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
         result = function(*args, **kwargs)
+        for value in leaves(result):
+            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                raise NotModelled(f"{value.layout} is not available on the virtual GPU")
         flops = _flops(function, args, kwargs, result)
         self._account(function, (args, kwargs), result, flops, line)
         if _waits(function, args, kwargs):
@@ -315,9 +318,7 @@ class Engine:
             kept = self._chains.get(address, 0) if address in given else 0
             self._chains[address] = max(length, kept)
 
-    def _account(
-        self, function: Any, inputs: Any, result: Any, flops: float, line: str
-    ) -> None:
+    def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str) -> None:
         """Charge an operator's time to the clock. A view costs the device nothing."""
         name = function.overloadpacket.__name__
         if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
