@@ -40,6 +40,7 @@ class Server:
 
     batches = ()  # of which pixels were kept
     scores_alone = None
+    waited_s = 0.0
 
     def __init__(
         self, rate, busy=0.95, latency_s=0.2, late_s=0.0, refuses=0, bad_status=400, harmed=0
@@ -66,6 +67,9 @@ class Server:
 
     def follow(self, seconds):
         pass
+
+    def waiting(self):
+        return SimpleNamespace(seconds=lambda: self.waited_s)
 
     def batches_of(self, level):
         assert not self.frozen, "a server that rests is not loaded"
@@ -119,6 +123,10 @@ class Bench(InferenceBench):
             level.status[[number for number in leaves if number < sent]] = 0
         return server.batches_of(lambda: level)
 
+    def answers(self, level, batches):
+        share = (level.status == 200).mean()
+        return {batch.ended_ns: share * len(batch.means) for batch in batches}
+
 
 class Load:
     def __init__(self, server) -> None:
@@ -166,7 +174,7 @@ def checked(monkeypatch):
             thaw = shipped.thaw
             shipped.thaw = lambda: (thaw(), setattr(shipped, "rate", shipped_again))
         observed = loading.measure_both(bench, shipped)
-        results = check.grade(context, observed, 100)
+        results = check.grade(context, observed, 100, bench.idle(*observed.closed))
         conclusion = conclude(results, specs=SPECS)
         return conclusion.outcome, conclusion.reason, {result.id: result for result in results}
 
@@ -251,6 +259,33 @@ def test_a_shipped_server_that_changed_its_speed_decides_only_what_holds_at_eith
     assert outcome is Outcome.INCONCLUSIVE
     assert results["throughput"].holds is None
     assert checked(Server(200.0), shipped_again=75.0)[0] is Outcome.PASS
+
+
+def test_an_undecided_speed_says_why_where_its_interval_alone_would_decide(checked):
+    summary = checked(Server(120.0), shipped_again=75.0)[2]["throughput"].sentence
+    assert "undecided" in summary
+    assert "answered 50 requests/s before and 75 after" in summary
+
+
+def disturbed() -> Server:
+    """The shipped server, whose threads waited for a core for two fifths of the time."""
+    server = Server(50.0, busy=0.33)
+    server.waited_s = 0.4 * CLOSED_S
+    return server
+
+
+def test_what_the_shipped_server_loses_to_others_is_suspect(checked):
+    outcome, _, results = checked(Server(120.0), disturbed(), other_cores=1.0)
+    assert outcome is Outcome.INCONCLUSIVE
+    assert "may have cost it 40% of its time: against 83 the result" in (
+        results["throughput"].sentence
+    )
+    assert checked(Server(180.0), disturbed(), other_cores=1.0)[0] is Outcome.PASS
+    assert checked(Server(120.0), disturbed())[0] is Outcome.PASS, "it waited for itself alone"
+
+
+def test_a_baseline_that_lost_time_excuses_no_slow_server(checked):
+    assert checked(Server(24.0, busy=0.4), disturbed(), other_cores=0.3)[0] is Outcome.FAIL
 
 
 def test_what_the_generator_or_others_may_have_spoilt_is_not_held_against_the_learner(checked):

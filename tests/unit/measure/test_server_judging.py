@@ -5,6 +5,7 @@ which words.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,11 @@ import pytest
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
 from bottleneck_lab.measure.kinds.inference_server import figures
-from bottleneck_lab.measure.kinds.inference_server.judging import check_answers, check_pixels
+from bottleneck_lab.measure.kinds.inference_server.judging import (
+    answers_of_batches,
+    check_answers,
+    check_pixels,
+)
 from bottleneck_lab.measure.kinds.inference_server.pictures import STRIPS, Strips
 
 N = 12
@@ -54,8 +59,8 @@ def served(strips):
     )
 
 
-def problem_of(served, strips, all_of=None):
-    level = Level(
+def level_of(served):
+    return Level(
         served.pictures,
         served.begun,
         served.begun,
@@ -64,7 +69,10 @@ def problem_of(served, strips, all_of=None):
         served.replies,
         0.1,
     )
-    return check_answers(level, served.batches, strips, all_of=all_of)
+
+
+def problem_of(served, strips, all_of=None):
+    return check_answers(level_of(served), served.batches, strips, all_of=all_of)
 
 
 def test_right_answers_are_right(served, strips):
@@ -107,15 +115,7 @@ def test_answers_without_any_batch(served, strips):
 
 
 def test_kept_pixels_are_compared_with_those_of_their_own_picture(served, strips):
-    level = Level(
-        served.pictures,
-        served.begun,
-        served.begun,
-        served.ended,
-        served.status,
-        served.replies,
-        0.1,
-    )
+    level = level_of(served)
     files = []
     judge = SimpleNamespace(
         reference_pixels=lambda file: files.append(file) or file,
@@ -144,12 +144,28 @@ def test_rates_and_idle_time_come_from_batches_and_count_only_what_was_answered(
 
     batches = [ran(number) for number in range(60)]
     begun = (np.arange(600) * 10 * MS).astype(np.int64)
-    half = np.where(np.arange(600) % 2, 200, 503)
     level = Level(np.zeros((600, 8)), begun, begun, begun + MS, np.full(600, 200), [b""] * 600, 0.1)
-    assert figures.rates(level, batches) == pytest.approx(
-        [100.0] * len(figures.rates(level, batches))
-    )
-    assert len(figures.rates(level, batches)) >= 12
-    assert figures.idle(level, batches) == pytest.approx([0.25] * len(figures.idle(level, batches)))
-    refused = Level(level.requests, begun, begun, begun + MS, half, level.replies, 0.1)
-    assert figures.rates(refused, batches)[0] == pytest.approx(50.0)
+    answers = {batch.ended_ns: 10 for batch in batches}
+    rates, idle = (figure(level, batches, answers) for figure in (figures.rates, figures.idle))
+    assert rates == pytest.approx([100.0] * len(rates))
+    assert len(rates) >= 12
+    assert idle == pytest.approx([0.25] * len(idle))
+    half = dict.fromkeys(answers, 5)
+    assert figures.rates(level, batches, half)[0] == pytest.approx(50.0)
+    assert figures.idle(level, batches, half)[0] == pytest.approx(1 - 0.75 / 2)
+
+
+def test_images_that_nobody_asked_for_are_no_work(served, strips):
+    """Neither noise, nor the same picture once more, makes the device busy."""
+    level = level_of(served)
+    assert answers_of_batches(level, served.batches, strips) == {
+        batch.ended_ns: 4 for batch in served.batches
+    }
+    again, noise = served.batches[0], served.batches[1]
+    served.batches += [
+        replace(again, ended_ns=again.ended_ns + 100 * MS),
+        replace(noise, ended_ns=noise.ended_ns + 100 * MS, means=255 - noise.means),
+    ]
+    assert sum(answers_of_batches(level, served.batches, strips).values()) == N
+    served.status[:4] = 503
+    assert again.ended_ns not in answers_of_batches(level, served.batches, strips)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import BUSY_CORES
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context
@@ -20,14 +21,36 @@ from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.http_server import HttpServerSettings, figures
 from bottleneck_lab.measure.kinds.http_server.judging import Requests, check_answers
 from bottleneck_lab.measure.kinds.http_server.load.level import Array, Level, Load
+from bottleneck_lab.measure.kinds.http_server.load.stolen import stolen_from_machine_s
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession
+from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.settings import WorkerSettings
 from bottleneck_lab.needs import require_packages
 
 CLOSED_PATIENCE_S = 10.0
 DECIDING_ANSWERS = 200
+MOST_LOST = 0.9
+"""Share of time that the shipped server is held to have lost, at most: some of it ran."""
 
 S = TypeVar("S", bound=WorkerSettings)
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """The requests/s of the shipped server when it always has work.
+
+    lost: the share (0–1) of that time which other programs, or a hypervisor, may have cost it.
+    other_cores: those that they kept busy.
+    """
+
+    rate: float
+    lost: float = 0.0
+    other_cores: float = 0.0
+
+    @property
+    def alone(self) -> float:
+        """The most requests/s that it might answer with nothing else running."""
+        return self.rate / (1 - self.lost)
 
 
 @dataclass
@@ -99,11 +122,13 @@ class Bench(ABC, Generic[S]):
             )
         )
 
-    def plateau(self, server: ServerSession) -> float:
-        """Measure the shipped server's rate, in requests/s, when it always has work.
+    def plateau(self, server: ServerSession) -> Plateau:
+        """Measure the shipped server's rate when it always has work, and what others cost it.
 
-        Raises VerifierFault if it hardly answers any.
+        Raises VerifierFault if it hardly answers any request.
         """
+        meter, waiting = LoadMeter(lambda: own_cpu_s() + server.cpu_s()), server.waiting()
+        stolen_s = stolen_from_machine_s()
         # Blocks instead of one mean: a stall of the machine spoils one of them, and the median not.
         rates = self.rates(*self.closed(server, self.closed_s))
         if not rates:
@@ -111,7 +136,12 @@ class Bench(ABC, Generic[S]):
                 f"The shipped server hardly answered any request in {self.closed_s:.0f} s.",
                 "Close other programs and try again.",
             )
-        return median(rates)
+        other_cores, lost = meter.cores(), 0.0
+        # A server's own threads wait for each other's core, too: only beside others it is a loss.
+        if other_cores > BUSY_CORES:
+            lost_s = waiting.seconds() + stolen_from_machine_s() - stolen_s
+            lost = min(MOST_LOST, lost_s / self.closed_s)
+        return Plateau(median(rates), lost, other_cores)
 
     def open(self, server: ServerSession, rate: float, seconds: float) -> tuple[Level, list[Ran]]:
         """Run an open loop. Returns it with the batches that a device ran meanwhile."""

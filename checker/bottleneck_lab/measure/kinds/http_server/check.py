@@ -35,7 +35,7 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.http_server import HttpServerSettings, figures
-from bottleneck_lab.measure.kinds.http_server.bench import Bench, HttpBench
+from bottleneck_lab.measure.kinds.http_server.bench import Bench, HttpBench, Plateau
 from bottleneck_lab.measure.kinds.http_server.load.level import OK, Array, Level
 from bottleneck_lab.measure.kinds.http_server.session import ServerSession
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
@@ -58,8 +58,8 @@ class Observed:
     """Everything that a check observes.
 
     problems: by criterion. closed: the learner's closed loop. rates: requests/s of its blocks.
-    windows_ms: the p99 of each window of the open loop. shipped: requests/s of the shipped server,
-    before and after. doubts: reasons, by criterion, why the generator and not the server may have
+    windows_ms: the p99 of each window of the open loop. shipped: the shipped server, before and
+    after. doubts: reasons, by criterion, why the generator and not the server may have
     set a figure; that of "throughput" holds for all figures of the closed loop.
     """
 
@@ -74,7 +74,7 @@ class Observed:
     levels: list[Level] = field(default_factory=list)
     batches: list[Ran] = field(default_factory=list)
     other_cores: float = 0.0
-    shipped: tuple[float, float] = (1.0, 1.0)
+    shipped: tuple[Plateau, Plateau] = (Plateau(1.0), Plateau(1.0))
 
     def note(
         self, bench: Bench[Any], level: Level, batches: list[Ran], *, all_of: Array | None = None
@@ -121,7 +121,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
         meter = LoadMeter(lambda: own_cpu_s() + server.cpu_s() + shipped.cpu_s())
         context.progress("loading your server to its limit", 0.3)
         # A server that answers too little for a decision gets one longer loop.
-        for seconds in (long_enough_s(bench, before), MOST_CLOSED_S):
+        for seconds in (long_enough_s(bench, before.rate), MOST_CLOSED_S):
             # Every answer of this loop is judged: it is the one that counts.
             observed.closed = level, batches = bench.closed(server, seconds)
             observed.note(bench, level, batches, all_of=np.arange(len(level.status)))
@@ -133,7 +133,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
         far = is_far_off(context, observed, meter.cores())
         if context.criterion("bad-requests") and not far:
             context.progress("sending bad requests among good ones", 0.4)
-            _send_bad_requests(bench, server, before, observed)
+            _send_bad_requests(bench, server, before.rate, observed)
         if not observed.problems and not far:
             context.progress("loading the shipped server again", 0.45)
             server.freeze()
@@ -144,7 +144,8 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
             # A server that is too slow cannot sustain the rate: its p99 would add nothing.
             if context.criterion("p99-ms") and speed(context, observed).state is not State.FAIL:
                 context.progress("loading your server in an open loop", 0.55)
-                _load_openly(bench, server, max(observed.shipped), observed)
+                rate = max(plateau.rate for plateau in observed.shipped)
+                _load_openly(bench, server, rate, observed)
         observed.other_cores = meter.cores()
         if not observed.problems:
             bench.after_load(server)
@@ -159,7 +160,7 @@ def is_far_off(context: Context[Any], observed: Observed, other_cores: float) ->
     # The doubt is that of the worst machine on which anything is judged: the shipped server is not
     # loaded again.
     test = msgspec.structs.replace(sequential_test(spec, BLOCKS), doubt=SELF_TEST_LIMIT)
-    look = test.first_look([rate / observed.shipped[0] for rate in observed.rates])
+    look = test.first_look([rate / observed.shipped[0].rate for rate in observed.rates])
     if look is None or "throughput" in observed.doubts:
         return False
     return not_held_against(grade_decision(spec, look), other_cores, rate=True).holds is False
@@ -300,35 +301,64 @@ def grade_load(
                 f"{fair.sentence.rstrip('.')}; this is not held against you, because {doubt}."
             )
             fair = msgspec.structs.replace(fair, holds=None, sentence=sentence)
+        elif rate and fair.holds is None and (reason := doubtful_baseline(context, observed)):
+            fair = msgspec.structs.replace(fair, sentence=f"{fair.sentence} {reason}")
         results.append(fair)
     return results
 
 
 def speed(context: Context[Any], observed: Observed) -> Decision:
     """Decide on the server's rate over the shipped one's, as that was measured first; undecided if
-    the shipped one's second rate would decide otherwise.
+    `doubtful_baseline` is.
     """
-    # Whoever is first and last on a machine that drifts must not decide.
+    decision = _against(context, observed, observed.shipped[0].rate)
+    if doubtful_baseline(context, observed):
+        return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
+    return decision
+
+
+def _against(context: Context[Any], observed: Observed, shipped: float) -> Decision:
+    """Decide on the server's rate over a rate of the shipped one, in requests/s."""
     test = sequential_test(context.required("throughput"), BLOCKS)
-    first, again = (
-        test.decide([rate / shipped for rate in observed.rates], exhausted=True)
-        for shipped in observed.shipped
-    )
-    if again.state is first.state:
-        return first
-    return msgspec.structs.replace(first, state=State.INCONCLUSIVE)
+    return test.decide([rate / shipped for rate in observed.rates], exhausted=True)
+
+
+def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
+    """Return why the shipped server's rate decides nothing, as a sentence; None if it does.
+
+    Its second rate, or the one that it might have had with nothing else running, would decide
+    otherwise.
+    """
+    before, after = observed.shipped
+    state = _against(context, observed, before.rate).state
+    # Whoever is first and last on a machine that drifts must not decide.
+    if _against(context, observed, after.rate).state is not state:
+        return (
+            f"The shipped server answered {before.rate:.0f} requests/s before and"
+            f" {after.rate:.0f} after, and against the second the result would be different."
+        )
+    # What the shipped server loses is as suspect as what the learner's does.
+    for plateau in observed.shipped:
+        if _against(context, observed, plateau.alone).state is not state:
+            return (
+                f"Other programs kept {plateau.other_cores:.1f} cores busy while the shipped server"
+                f" answered {plateau.rate:.0f} requests/s, and may have cost it {plateau.lost:.0%}"
+                f" of its time: against {plateau.alone:.0f} the result would be different."
+            )
+    return None
 
 
 def gain(observed: Observed) -> float | None:
     """Return the learner's rate over the shipped server's."""
-    return median(observed.rates) / observed.shipped[0] if observed.rates else None
+    return median(observed.rates) / observed.shipped[0].rate if observed.rates else None
 
 
 def conditions(observed: Observed) -> Conditions:
     """Return how busy the machine was, and how far apart the shipped server's two rates are."""
     before, after = observed.shipped
+    others = (observed.other_cores, before.other_cores, after.other_cores)
     return Conditions(
-        other_cores=observed.other_cores, cores=os.cpu_count(), noise=abs(after / before - 1)
+        other_cores=max(others), cores=os.cpu_count(), noise=abs(after.rate / before.rate - 1)
     )
 
 
@@ -338,7 +368,8 @@ def details(observed: Observed) -> dict[str, object]:
     late_s = [figures.p99_s(level.lateness_s()) for level in levels]
     own_late_s = [figures.p99_s(level.own_lateness_s()) for level in levels]
     return {
-        "shipped_rates": list(observed.shipped),
+        "shipped_rates": [plateau.rate for plateau in observed.shipped],
+        "shipped_lost": [plateau.lost for plateau in observed.shipped],
         "block_rates": observed.rates,
         "window_p99s_ms": observed.windows_ms,
         "sustained_rate": observed.sustained,
@@ -351,7 +382,7 @@ def details(observed: Observed) -> dict[str, object]:
 
 def notes(observed: Observed) -> list[str]:
     """Return the sentences that a learner gets besides the results."""
-    before = observed.shipped[0]
+    before = observed.shipped[0].rate
     sentences = [f"The shipped server answers {before:.0f} requests/s here."]
     if observed.sustained:
         sentences.append(

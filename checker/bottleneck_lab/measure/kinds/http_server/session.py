@@ -16,6 +16,7 @@ from bottleneck_lab.measure.kinds.http_server import HttpServerSettings
 from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level, Load
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.sandbox.process import Worker
+from bottleneck_lab.measure.sandbox.waiting import Waiting
 
 PROGRAM = "bottleneck_lab.measure.kinds.http_server.child"
 BACKLOG = 1024
@@ -104,6 +105,10 @@ class ServerSession:
     def cpu_s(self) -> float:
         """Return the CPU seconds that the server has used so far."""
         return self.session.worker.cpu_s()
+
+    def waiting(self) -> Waiting:
+        """Measure from now on how long its threads wait for a core."""
+        return self.session.worker.waiting()
 
     def wait_until_loaded(self, start_s: float) -> None:
         """Wait until its code is loaded. If that takes longer than `start_s`, close everything and

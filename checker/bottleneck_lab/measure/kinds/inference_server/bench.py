@@ -21,6 +21,7 @@ from bottleneck_lab.measure.kinds.http_server.session import ServerSession
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings, figures
 from bottleneck_lab.measure.kinds.inference_server.judging import (
     SCORES_WITHIN,
+    answers_of_batches,
     check_answers,
     scores_apart,
 )
@@ -98,7 +99,15 @@ class InferenceBench(Bench[InferenceServerSettings]):
             )
 
     def rates(self, level: Level, batches: Sequence[Ran]) -> list[float]:
-        return figures.rates(level, batches)
+        return figures.rates(level, batches, self.answers(level, batches))
+
+    def idle(self, level: Level, batches: Sequence[Ran]) -> list[float]:
+        """Return the share (0–1) of each block in which the device did nothing for an answer."""
+        return figures.idle(level, batches, self.answers(level, batches))
+
+    def answers(self, level: Level, batches: Sequence[Ran]) -> dict[int, int]:
+        """Return how many answers rest on each batch, by when it ended (ns)."""
+        return answers_of_batches(level, batches, self.strips)
 
     def wrong_answers(
         self, level: Level, batches: Sequence[Ran], all_of: Array | None

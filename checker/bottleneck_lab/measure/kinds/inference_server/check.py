@@ -30,15 +30,16 @@ def measure(context: Context[InferenceServerSettings]) -> Measured:
     )
     if problem:
         observed.problems["right-pixels"] = problem
+    idle = bench.idle(*observed.closed) if observed.closed else []
     servers = ["Both servers ran on a Triton Inference Server."] if bench.triton else []
     return Measured(
-        grade(context, observed, compared),
+        grade(context, observed, compared, idle),
         details={
             **bench.sizing.details(),
             "measured_device_s_a_batch": bench.device_s,
             "device_ms_by_images": figures.device_ms(observed.batches),
             "scores_apart": bench.apart,
-            "block_idle": _idle(observed),
+            "block_idle": idle,
             **check.details(observed),
         },
         notes=[*servers, device_note(bench), *check.notes(observed)],
@@ -48,21 +49,22 @@ def measure(context: Context[InferenceServerSettings]) -> Measured:
 
 
 def grade(
-    context: Context[InferenceServerSettings], observed: Observed, compared: int
+    context: Context[InferenceServerSettings],
+    observed: Observed,
+    compared: int,
+    idle: list[float],
 ) -> list[CriterionResult]:
-    """Grade all criteria; `compared`: pictures whose pixels were compared."""
+    """Grade all criteria. compared: pictures whose pixels were compared. idle: the share of each
+    block in which the device did nothing for an answer.
+    """
     checked = {
         "right-answers": (observed.checked, "answers"),
         "right-pixels": (compared, "pictures"),
     }
     results = check.grade_problems(context, observed, checked)
     if not observed.problems:
-        results += check.grade_load(context, observed, [("idle", _idle(observed))])
+        results += check.grade_load(context, observed, [("idle", idle)])
     return results
-
-
-def _idle(observed: Observed) -> list[float]:
-    return figures.idle(*observed.closed) if observed.closed else []
 
 
 def device_note(bench: InferenceBench) -> str:

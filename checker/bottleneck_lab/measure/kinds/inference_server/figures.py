@@ -5,12 +5,12 @@ between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.kinds.http_server.figures import BLOCKS, WARM_UP_S
-from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level
+from bottleneck_lab.measure.kinds.http_server.load.level import Level
 
 
 def blocks(level: Level, batches: Sequence[Ran]) -> list[list[Ran]]:
@@ -24,19 +24,16 @@ def blocks(level: Level, batches: Sequence[Ran]) -> list[list[Ran]]:
     return [run[at : at + size + 1] for at in range(0, len(run) - size, size)]
 
 
-def rates(level: Level, batches: Sequence[Ran]) -> list[float]:
+def rates(level: Level, batches: Sequence[Ran], answers: Mapping[int, int]) -> list[float]:
     """Return the requests/s answered in each block of a closed loop.
 
-    Batches are timed, because answers come in bursts.
+    Batches are timed, because answers come in bursts. `answers`: how many rest on each batch, by
+    when it ended.
     """
-    # Images that the device ran without an answer to a request do not count.
-    images = sum(len(batch.means) for batch in batches if batch.arrived_ns >= level.begun_ns[0])
-    answered = int((level.status == OK).sum())
-    share = min(1.0, answered / images) if images else 0.0
     block_rates = []
     for block in blocks(level, batches):
-        block_images = sum(len(batch.means) for batch in block[1:])
-        block_rates.append(share * block_images * 1e9 / (block[-1].ended_ns - block[0].ended_ns))
+        answered = sum(answers.get(batch.ended_ns, 0) for batch in block[1:])
+        block_rates.append(answered * 1e9 / (block[-1].ended_ns - block[0].ended_ns))
     return block_rates
 
 
@@ -48,12 +45,17 @@ def device_ms(batches: Sequence[Ran]) -> dict[int, float]:
     return {size: median(times_ms[size]) for size in sorted(times_ms)}
 
 
-def idle(level: Level, batches: Sequence[Ran]) -> list[float]:
-    """Return the share (0–1) of each block's time in which the device ran nothing, while all
-    clients waited.
+def idle(level: Level, batches: Sequence[Ran], answers: Mapping[int, int]) -> list[float]:
+    """Return the share (0–1) of each block's time in which the device ran nothing that an answer
+    rests on, while all clients waited. `answers` as in `rates`.
     """
     shares = []
     for block in blocks(level, batches):
-        busy = sum(batch.ended_ns - batch.started_ns for batch in block[1:])
+        # Images that nobody asked for would keep any device busy.
+        busy = sum(
+            (batch.ended_ns - batch.started_ns)
+            * min(1.0, answers.get(batch.ended_ns, 0) / len(batch.means))
+            for batch in block[1:]
+        )
         shares.append(max(0.0, 1 - busy / (block[-1].ended_ns - block[0].ended_ns)))
     return shares

@@ -104,6 +104,17 @@ def check_answers(
     return None
 
 
+def answers_of_batches(level: Level, batches: Sequence[Ran], strips: Strips) -> dict[int, int]:
+    """Return how many answers of a level rest on each batch, by when it ended (ns)."""
+    runs, answered = Runs.of(batches), level.status == OK
+    if not len(runs.means) or not answered.any():
+        return {}
+    rows, apart = runs.nearest(seen_by_model(strips, level.requests[answered]))
+    # A picture that was run twice is found once.
+    ends, counts = np.unique(runs.ended_ns[rows[apart <= LIGHT_AT_MOST]], return_counts=True)
+    return dict(zip(ends.tolist(), counts.tolist(), strict=True))
+
+
 def scores_of(reply: bytes) -> Array | None:
     """Return the scores in a reply; None if it is not of that form."""
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import psutil
 
 from bottleneck_lab.measure.channel.messages import Broken, Gone, Message, Ran, Score, Scored
 from bottleneck_lab.measure.channel.session import Role, Session
@@ -14,6 +15,7 @@ from bottleneck_lab.measure.kinds.http_server.session import ServerSession, list
 from bottleneck_lab.measure.kinds.inference_server import InferenceServerSettings
 from bottleneck_lab.measure.kinds.inference_server.sizing import Sizing, start_device
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
+from bottleneck_lab.measure.sandbox.waiting import Waiting
 
 PROGRAM = "bottleneck_lab.measure.kinds.inference_server.child"
 Array = np.ndarray[Any, Any]
@@ -66,6 +68,11 @@ class DeviceSession(ServerSession):
 
     def cpu_s(self) -> float:
         return super().cpu_s() + self.device.cpu_s()
+
+    def waiting(self) -> Waiting:
+        # What the device is late with, the server loses as well.
+        device = psutil.Process(self.device.process.pid)
+        return Waiting(lambda: [*self.session.worker.tree(), device])
 
     def scores_alone(self, images: Array) -> Array:
         """Return the scores of images, each run by itself, while the server is not under load."""
