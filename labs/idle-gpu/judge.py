@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from bottleneck_lab.judging import loader_time
+from bottleneck_lab.judging import colours_lost, loader_time
 
 HERE = Path(__file__).resolve().parent
 
@@ -163,7 +163,7 @@ def compare(given: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | No
             f"its fine detail is another (correlation {seen['likeness']:.2f}): a crop off by a"
             " pixel, stored with loss, or enlarged"
         )
-    return _octave_off(got, want)
+    return _octave_off(got, want) or colours_lost(got, want)
 
 
 def _octave_off(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str | None:

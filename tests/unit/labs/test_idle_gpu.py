@@ -199,6 +199,21 @@ def without(least, most):
     return filtered
 
 
+def small_colours(factor):
+    """Keeps the brightness of every pixel, and colours of 1 / `factor` of the size."""
+
+    def enlarged(image):
+        luma, *chroma = image.convert("YCbCr").split()
+        small = [
+            each.resize((image.width // factor, image.height // factor), Filter.BILINEAR)
+            for each in chroma
+        ]
+        large = [each.resize(image.size, Filter.BILINEAR) for each in small]
+        return Image.merge("YCbCr", [luma, *large]).convert("RGB")
+
+    return enlarged
+
+
 HONEST = {
     "cached with little loss": {"after": stored(98, subsampling=0)},
     "decoded at twice the size": {"draft": 2},
@@ -241,6 +256,7 @@ CHEATS = {
     "the third octave taken out": ({"after": without(1 / 8, 1 / 4)}, "detail"),
     "half an octave taken out": ({"after": without(0.15, 0.2)}, "detail"),
     "the finest octave thinned out": ({"after": without(0.25, 0.35)}, "detail"),
+    "colours at a quarter of the size": ({"after": small_colours(4)}, "colours", "light", "detail"),
     "cached with heavy loss": ({"after": stored(30)}, "heavy loss", "fine detail"),
 }
 
