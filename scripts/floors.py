@@ -24,14 +24,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("labs", "cohort")
+EXTRAS = ("labs", "cohort", "sign-in")
 """Extras of the package whose floors are proved. Those of `gpu`, `nvcc`, `ncu` and `dali` need a
 GPU to show anything.
 """
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "scipy", "grimp", "pyyaml")
 """What of the extra `test` the quick tests cannot do without."""
 ROOMS = ("analysis", "capture", "catalog", "grading", "report", "trace", "workspace")
-TESTS = (*(f"tests/unit/{room}" for room in ROOMS), "tests/cohort/test_server.py")
+TESTS = (
+    *(f"tests/unit/{room}" for room in ROOMS),
+    "tests/cohort/test_server.py",
+    "tests/cohort/test_sign_in.py",
+)
 WALK = "tests/integration/test_without_extras.py"
 TESTS_S, CHECK_S = 600.0, 400.0
 """Longest that the tests and a check may take, on a machine that does something else as well."""

@@ -39,6 +39,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "sqlalchemy": "sqlalchemy",
         "uvicorn": "uvicorn",
     },
+    "sign-in": {"authlib": "Authlib", "joserfc": "joserfc", "requests": "requests"},
     "ray": {"ray": "ray"},
 }
 """The modules of each extra that one of our commands imports by name, and their packages."""

@@ -22,9 +22,9 @@ from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
 from .conftest import MINI, opened_room
+from .pages import look
 from .serving import Visitor, serving
 from .test_runner import run_until
-from .test_workshop import browser, look  # noqa: F401  # `browser` is a fixture
 
 CASES = Path(__file__).parents[2] / "datasets" / "cases"
 CASE = "bird-calls"
@@ -206,7 +206,7 @@ def test_a_case_is_answered_once_and_then_explained(served):
 
 @pytest.mark.browser
 @pytest.mark.timeout(300)
-def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):  # noqa: F811
+def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     """By mouse and keyboard, every page looked at."""
     room, port, code, _ = served
     page = browser.new_page()

@@ -5,14 +5,12 @@ instructor who watches them in a browser.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
@@ -22,18 +20,11 @@ from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.workspace.commitments import Commitment, Help, Record
 
-from ..tools import NO_BROWSER, browser_path
 from .fake_job import COMMAND
+from .pages import look, picture
 from .serving import RUNNER, Process, serving
 
 TRACE = Path(__file__).parents[2] / "datasets" / "captures" / "synthetic-input.json.gz"
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-]
 KINDS = ("right", "wrong", "hostile", "slow", "gone")
 LEARNERS = 30
 SHEET = "plan=six-weeks&start=2026-11-30T09:00"
@@ -119,18 +110,6 @@ def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
         while standing.state in ("queued", "running"):
             standing = client.standing(standing.submission, standing.version, 20)
         ended[name] = str(standing.outcome)
-
-
-@pytest.fixture
-def browser():
-    if NO_BROWSER:
-        pytest.skip(NO_BROWSER)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
-        yield browser
-        browser.close()
 
 
 def link(room, person) -> str:
@@ -221,33 +200,6 @@ def learners_stay_in_view(page) -> None:
     after = name.bounding_box()["x"], corner.bounding_box(), head.bounding_box()["y"]
     assert after == before
     page.set_viewport_size({"width": 1280, "height": 900})
-
-
-def look(page, name: str) -> None:
-    """The page at both widths, in both colour schemes: nothing wider than the screen, nothing that
-    axe-core finds.
-    """
-    for width in (1280, 390):
-        page.set_viewport_size({"width": width, "height": 900})
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            picture(page, f"{name}-{width}-{scheme}")
-        wide = page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-        assert wide <= 0, f"{name} is {wide} px too wide at {width}"
-        violations = Axe().run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == [], (
-            f"{name} at {width}"
-        )
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.emulate_media(color_scheme="light")
-
-
-def picture(page, name: str) -> None:
-    """Of the whole page, for people to look at, where $LAB_PICTURES says in which folder."""
-    if folder := os.environ.get("LAB_PICTURES"):
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from bottleneck_lab.cohort.members.people import new_join_code
 from bottleneck_lab.cohort.members.secrets import new_token
 from bottleneck_lab.cohort.settings import Settings
+from bottleneck_lab.cohort.sign_in.providers import LtiPlatform, OpenIdProvider
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import Database, migrate, note
 from bottleneck_lab.cohort.store.database import explained as database_explained
@@ -38,12 +39,15 @@ _ADDRESS = "address"
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of `cohort.toml`: what must be known before the database can be opened.
 
-    `url` is where learners reach the server, if not at its own address.
+    `url` is where learners reach the server, if not at its own address. `oidc` and `lti` are where
+    people sign in with accounts of their own.
     """
 
     name: str
     database: str = ""
     url: str = ""
+    oidc: OpenIdProvider | None = None
+    lti: list[LtiPlatform] = []
 
 
 class Cohort:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -345,6 +345,21 @@ def find_export(name: str) -> Export:
     return EXPORTS[name]
 
 
+def require_unaltered(grades: Sequence[Grade]) -> None:
+    """Raise MachineError if grades rest on a record that is not what the cohort's key signed."""
+    altered = [(grade, handle) for grade in grades for handle in grade.altered]
+    if altered:
+        first, handle = altered[0]
+        others = f", and {len(altered) - 1} more" if len(altered) > 1 else ""
+        raise MachineError(
+            f"The record of {first.student.name}'s submission {handle} in {first.lab}{others} is"
+            " not what this cohort signed.",
+            "Find out who changed the database. `lab cohort regrade SUBMISSION` measures again, a"
+            " backup restores; --allow-altered (on the page: ?altered=include) exports all the"
+            " same, without points for them.",
+        )
+
+
 def export_grades(
     connection: Connection, cohort: Cohort, export: Export, *, allow_altered: bool = False
 ) -> bytes:
@@ -355,17 +370,8 @@ def export_grades(
     nothing, and the exports that have a column for it say so.
     """
     grades = load_grades(connection, verdict_reader_of(cohort.public_key))
-    altered = [(grade, handle) for grade in grades for handle in grade.altered]
-    if altered and not allow_altered:
-        first, handle = altered[0]
-        others = f", and {len(altered) - 1} more" if len(altered) > 1 else ""
-        raise MachineError(
-            f"The record of {first.student.name}'s submission {handle} in {first.lab}{others} is"
-            " not what this cohort signed.",
-            "Find out who changed the database. `lab cohort regrade SUBMISSION` measures again, a"
-            " backup restores; --allow-altered (on the page: ?altered=include) exports all the"
-            " same, without points for them.",
-        )
+    if not allow_altered:
+        require_unaltered(grades)
     submissions, verdicts = tables.submissions, tables.verdicts
     rows = {
         row.handle: row

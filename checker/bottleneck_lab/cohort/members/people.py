@@ -48,12 +48,12 @@ class Person(msgspec.Struct, frozen=True):
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-_PERSON = [tables.people.c[name] for name in Person.__struct_fields__]
+PERSON_COLUMNS = [tables.people.c[name] for name in Person.__struct_fields__]
 
 
 def as_person(row: Any) -> Person:
     """Return the person of a row that begins with a person's columns."""
-    return Person(*row[: len(_PERSON)])
+    return Person(*row[: len(PERSON_COLUMNS)])
 
 
 def clean(text: str, most: int = MAX_NAME) -> str:
@@ -201,7 +201,7 @@ def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]
     """Let in a learner who is on the roster and has not joined. Raises RefusedError otherwise."""
     people = tables.people
     row = connection.execute(
-        select(*_PERSON, people.c.joined).where(
+        select(*PERSON_COLUMNS, people.c.joined).where(
             people.c.student_id == student_id, people.c.removed.is_(None)
         )
     ).first()
@@ -252,7 +252,7 @@ def add_staff(connection: Connection, role: Role, name: str, password: str, at: 
 
 def _staff_row(connection: Connection, name: str) -> Any | None:
     people = tables.people
-    query = select(*_PERSON, people.c.password_hash).where(
+    query = select(*PERSON_COLUMNS, people.c.password_hash).where(
         func.lower(people.c.name) == clean(name).lower(),
         people.c.role != "learner",
         people.c.removed.is_(None),
@@ -270,7 +270,7 @@ def check_password(connection: Connection, name: str, password: str) -> Person |
 def by_tokens(connection: Connection, tokens: Iterable[str]) -> dict[str, Person]:
     """Return the owners of tokens; those that are nobody's, or were revoked, are left out."""
     people, digests = tables.people, {digest(token): token for token in tokens}
-    query = select(*_PERSON, people.c.token_sha256).where(
+    query = select(*PERSON_COLUMNS, people.c.token_sha256).where(
         people.c.token_sha256.in_(digests), people.c.removed.is_(None)
     )
     return {digests[row.token_sha256]: as_person(row) for row in connection.execute(query)}
@@ -307,7 +307,7 @@ def by_handle(connection: Connection, handle: str) -> Person:
     """Return the person with that handle. Raises RefusedError if there is none."""
     people = tables.people
     row = connection.execute(
-        select(*_PERSON).where(people.c.handle == handle, people.c.removed.is_(None))
+        select(*PERSON_COLUMNS).where(people.c.handle == handle, people.c.removed.is_(None))
     ).first()
     if row is None:
         raise RefusedError(
@@ -323,7 +323,7 @@ def the_instructor(connection: Connection, at: float) -> Person:
     """
     people = tables.people
     query = (
-        select(*_PERSON)
+        select(*PERSON_COLUMNS)
         .where(people.c.role == "instructor", people.c.removed.is_(None))
         .order_by(people.c.id)
     )
@@ -361,7 +361,7 @@ def use_link(connection: Connection, token: str, at: float) -> Person | None:
     # One statement: of two browsers that open a link at once, one gets in.
     if not connection.execute(update(links).where(fresh).values(used=at)).rowcount:
         return None
-    query = select(*_PERSON).join(links, links.c.person == people.c.id)
+    query = select(*PERSON_COLUMNS).join(links, links.c.person == people.c.id)
     row = connection.execute(
         query.where(links.c.token_sha256 == digest(token), people.c.removed.is_(None))
     ).first()
@@ -395,7 +395,7 @@ def open_session(connection: Connection, person: Person, at: float) -> str:
 def find_session(connection: Connection, token: str, at: float) -> Session | None:
     """Return the session of a cookie; None if it is none or has run out."""
     table, people = tables.sessions, tables.people
-    query = select(*_PERSON, table.c.csrf).join(people, people.c.id == table.c.person)
+    query = select(*PERSON_COLUMNS, table.c.csrf).join(people, people.c.id == table.c.person)
     row = connection.execute(
         query.where(
             table.c.token_sha256 == digest(token), table.c.expires > at, people.c.removed.is_(None)

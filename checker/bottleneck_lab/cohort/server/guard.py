@@ -129,6 +129,20 @@ class Fields(dict[str, str]):
         self.files: dict[str, bytes] = {}
 
 
+async def read_form(request: Request) -> Fields:
+    """Return the fields of a form, whoever sent it. Raises RefusedError if it is too large."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
+        raise RefusedError("too-large", "This form is too large.", "Send less.")
+    fields = Fields()
+    for name, value in (await request.form(max_files=MAX_FILES, max_fields=1000)).items():
+        if isinstance(value, str):
+            fields[name] = value
+        else:
+            fields.files[name] = await value.read()
+    return fields
+
+
 async def form(request: Request) -> Fields:
     """Return the fields of a form that this browser's own page sent.
 
@@ -140,15 +154,7 @@ async def form(request: Request) -> Fields:
         raise RefusedError(
             "forbidden", "This form was sent from another site.", "Use the page itself."
         )
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
-        raise RefusedError("too-large", "This form is too large.", "Send less.")
-    fields = Fields()
-    for name, value in (await request.form(max_files=MAX_FILES, max_fields=1000)).items():
-        if isinstance(value, str):
-            fields[name] = value
-        else:
-            fields.files[name] = await value.read()
+    fields = await read_form(request)
     session = await run_in_threadpool(session_of, request)
     # Compared in constant time: an attacker learns nothing from how long a wrong one takes.
     if session is not None and not hmac.compare_digest(fields.pop("csrf", ""), session.csrf):

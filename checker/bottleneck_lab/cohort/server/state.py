@@ -63,6 +63,7 @@ class State:
             "session": session,
             "url": self.url,
             "csrf": csrf,
+            "config": self.cohort.config,
         }
         text = self.templates.get_template(name).render({**shared, **values})
         return Response(text, status, media_type="text/html; charset=utf-8")

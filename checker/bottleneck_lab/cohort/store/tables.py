@@ -225,6 +225,29 @@ answered_cases = Table(
     Column("past", Text, nullable=False),
 )
 
+# Accounts that people have elsewhere, by which they sign in.
+identities = Table(
+    "identities",
+    metadata,
+    Column("issuer", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("person", ForeignKey("people.id"), nullable=False, index=True),
+)
+
+# Courses of learning platforms, with the addresses of their services.
+lti_courses = Table(
+    "lti_courses",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("issuer", Text, nullable=False),
+    Column("context", Text, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("memberships", Text, nullable=False),
+    Column("lineitems", Text, nullable=False),
+    UniqueConstraint("issuer", "context"),
+)
+
 runners = Table(
     "runners",
     metadata,
