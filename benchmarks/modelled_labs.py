@@ -64,13 +64,15 @@ def training_rows(lab: Lab) -> Iterator[list[str]]:
     for name, folder in works(lab):
         seen = _train(lab, folder)
         shipped = shipped or seen
-        growth = round(figures.growth_kib_per_step(seen.step_bytes), 2) + 0.0  # Never -0.00.
+        growth = (
+            round(figures.growth_kib_per_step(seen.step_bytes, interval), 2) + 0.0
+        )  # Never -0.00.
         yield [
             name,
             f"{figures.step_time_us(seen) / 1000:.3f}",
             f"{figures.step_time_us(shipped) / figures.step_time_us(seen):.2f}x",
             f"{figures.launches_per_step(seen):.0f}",
-            f"{figures.waits_per_interval(seen, interval)}",
+            f"{figures.waits_per_interval(seen)}",
             f"{figures.peak_mib(seen):.2f}",
             f"{growth:.2f}",
         ]

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
-from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.training import check, figures
+from bottleneck_lab.measure.kinds.training import check, child, figures
 from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
 from bottleneck_lab.measure.kinds.training.session import OwnFigures, Training
 from bottleneck_lab.measure.virtual_gpu.books import Figures
@@ -19,9 +20,14 @@ def made_up(**changed: object) -> Figures:
         "total_us": 80.0,
         "step_us": [50.0, 10.0, *[2.0] * 38],
         "launches": 400,
-        "waits": 0,
-        "step_waits": [9] * 10 + [0] * 29 + [2],
-        "flops": 1.0,
+        "waits": 10,
+        "step_waits": [9] + [0] * 38 + [1],
+        "setup_waits": 9,
+        "report_waits": [9, 9, 9, 9],
+        "returned_bytes": 0,
+        "lives": [],
+        "flops": 2.0,
+        "useful_flops": 1.0,
         "step_flops": [step / 40 for step in range(40)],
         "report_flops": [0.25, 0.5, 0.75, 1.0],
         "peak_bytes": 3 << 20,
@@ -36,16 +42,35 @@ def test_the_first_steps_do_not_count_as_time() -> None:
     assert figures.step_time_us(made_up()) == 2.0
 
 
-def test_waits_are_of_the_worst_interval_between_two_reports() -> None:
-    assert figures.waits_per_interval(made_up(), 10) == 0
-    assert figures.waits_per_interval(made_up(step_waits=[0] * 15 + [1] * 4 + [0] * 21), 10) == 4
-
-
-def test_waits_of_batches_that_were_all_taken_at_once_count() -> None:
-    at_once = made_up(step_waits=[0] * 39 + [12])
-    assert figures.waits_per_interval(at_once, 10) == 4
-    two_reports_at_the_end = made_up(step_waits=[0] * 19 + [1] + [0] * 9 + [1] + [0] * 9 + [2])
-    assert figures.waits_per_interval(two_reports_at_the_end, 10) == 1
+@pytest.mark.parametrize(
+    ("changed", "waits"),
+    [
+        ({}, 1),
+        ({"report_waits": [9, 13, 13, 13], "waits": 13}, 4),
+        ({"report_waits": [14] * 4, "waits": 14, "step_waits": [9, 0, 5] + [0] * 37}, 5),
+        ({"waits": 12}, 3),
+        ({"setup_waits": 5, "step_waits": [5, 0, 4] + [0] * 37, "waits": 9}, 4),
+        (
+            {
+                "setup_waits": 30,
+                "report_waits": [31, 32, 33, 34],
+                "waits": 34,
+                "step_waits": [0] * 39 + [34],
+            },
+            1,
+        ),
+    ],
+    ids=[
+        "none",
+        "the second",
+        "the first",
+        "after the last",
+        "the third step",
+        "all taken at once",
+    ],
+)
+def test_waits_are_of_the_worst_interval_between_two_reports(changed: dict, waits: int) -> None:
+    assert figures.waits_per_interval(made_up(**changed)) == waits
 
 
 def test_arithmetic_before_the_warm_up_is_over_is_not_timed() -> None:
@@ -54,21 +79,32 @@ def test_arithmetic_before_the_warm_up_is_over_is_not_timed() -> None:
 
 
 def test_a_report_may_come_an_interval_late_and_no_later() -> None:
-    assert figures.late_report(made_up(), 10) is None
-    assert figures.late_report(made_up(report_flops=[0.5, 0.75, 1.0, 1.0]), 10) is None
-    assert figures.late_report(made_up(report_flops=[0.25, 1.0, 1.0, 1.0]), 10) == (20, 1.0)
+    shipped = made_up()
+    for right in ([0.25, 0.5, 0.75, 1.0], [0.5, 0.75, 1.0, 1.0], [0.51, 0.75, 1.0, 1.0]):
+        assert figures.late_report(made_up(report_flops=right), shipped, 10) is None
+    one_step_more = made_up(report_flops=[0.25, 0.775, 1.0, 1.0])
+    assert figures.late_report(one_step_more, shipped, 10) == (20, 0.775)
 
 
 def test_memory_that_comes_and_goes_does_not_grow() -> None:
-    saw = [(1 + step % 5) << 20 for step in range(40)]
-    late = [1 << 20 if step % 4 == 0 or step < 20 else 3 << 20 for step in range(40)]
-    assert figures.growth_kib_per_step(saw) == figures.growth_kib_per_step(late) == 0
+    saw = [(1 + step % 5) << 20 for step in range(60)]
+    once = [1 << 20 if step < 25 else 3 << 20 for step in range(60)]
+    assert figures.growth_kib_per_step(saw, 10) == figures.growth_kib_per_step(once, 10) == 0
 
 
-def test_one_kept_number_a_step_is_growth() -> None:
-    levels = [(1 << 20) + 512 * step for step in range(60)]
-    assert figures.growth_kib_per_step(levels) == 0.5
-    assert math.isnan(figures.growth_kib_per_step(levels[:3]))
+def test_one_kept_number_a_step_is_growth_whatever_is_dropped() -> None:
+    levels = [(1 << 20) + 512 * step + (step < 31) * 50_000 for step in range(60)]
+    assert figures.growth_kib_per_step(levels, 10) == 0.5
+    assert math.isnan(figures.growth_kib_per_step(levels[:3], 10))
+
+
+def test_a_tensor_kept_for_two_intervals_counts_from_the_second_interval_on() -> None:
+    def kept(*lives: tuple[int, int, int]) -> int:
+        return figures.kept_tensors(made_up(steps=60, lives=list(lives)), 10)
+
+    assert kept((1, 60, 99), (12, 25, 7), (45, 60, 1)) == 0, "as parameters, within, and too young"
+    assert kept((13, 60, 8)) == 0, "a buffer that is made once"
+    assert kept((13, 60, 8), (22, 60, 2), (24, 44, 1), (35, 60, 3)) == 3
 
 
 REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
@@ -85,6 +121,29 @@ REPORTS = [(10, {"loss": 0.5}), (20, {"loss": 0.25})]
 )
 def test_wrong_reports_are_named(wrong: list, says: str) -> None:
     assert says in (wrong_reports(wrong, REPORTS, 1e-3) or "")
+
+
+@pytest.mark.parametrize("value", [1, 1.5, np.float32(1.5), np.array([1.5]), torch.tensor(1.5)])
+def test_a_report_takes_any_number_of_the_host(value: object) -> None:
+    assert child._number("loss", value) in {1.0, 1.5}
+
+
+@pytest.mark.parametrize("value", [np.ones(3), "x", None, torch.ones((), device="meta")])
+def test_what_a_report_cannot_take_is_named(value: object) -> None:
+    with pytest.raises(child.WrongReport, match="loss is a "):
+        child._number("loss", value)
+
+
+def test_a_script_s_own_loader_has_the_steps_that_the_recipe_s_would_have() -> None:
+    own, other = DataLoader(range(6), 2), DataLoader(range(4), 4)
+    noted: list[object] = []
+    with child._marked_steps(3, lambda: noted.append("pass"), noted.append, 2):
+        assert len(own) == 3
+        next(iter(own))
+        assert len([*own]) == 2, "as many as a capture takes"
+        assert len([*other]) == 1
+    assert noted == ["pass", 2, "pass", 2, 2]
+    assert len([*own]) == 3
 
 
 def test_rounding_is_no_difference() -> None:
@@ -117,14 +176,6 @@ def test_the_start_of_a_loader_is_not_timed_up_to_what_the_reference_needs(monke
     rounds = check.Rounds(context, reference=0.05, learner=5.0, start_s=0.1)
     rounds.play()
     assert rounds.times == {"reference": [pytest.approx(0.95)], "learner": [pytest.approx(0.9)]}
-
-
-def test_parameters_that_were_trained_elsewhere_are_refused() -> None:
-    """Arithmetic beside the training is as much as it takes, but no parameter follows from it."""
-    shipped = made_up(chain=200)
-    check.refuse_work_elsewhere(made_up(chain=40), shipped, least_work=0.9)
-    with pytest.raises(LearnerFault, match="trained elsewhere"):
-        check.refuse_work_elsewhere(made_up(chain=0), shipped, least_work=0.9)
 
 
 def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:

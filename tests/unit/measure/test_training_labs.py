@@ -110,7 +110,12 @@ def trained(**changed: object) -> Training:
         "launches": 50 * STEPS,
         "waits": 4,
         "step_waits": [int(step % 10 == 9) for step in range(STEPS)],
+        "setup_waits": 0,
+        "report_waits": [1, 2, 3, 4],
+        "returned_bytes": 1000,
+        "lives": [],
         "flops": 1e9,
+        "useful_flops": 1e9,
         "step_flops": [step * 1e9 / STEPS for step in range(STEPS)],
         "report_flops": [step * 1e9 / STEPS for step in range(10, STEPS + 1, 10)],
         "peak_bytes": 2 << 20,
@@ -130,9 +135,10 @@ BREAKS = {
     },
     "right-parameters": {"parameters": {"weight": np.array([1.0, 2.0, 3.0, 4.1])}},
     "step-speedup": {"step_us": [5000.0] * STEPS},
-    "waits-per-interval": {"step_waits": [int(step % 10 in (4, 9)) for step in range(STEPS)]},
+    "waits-per-interval": {"report_waits": [1, 2, 3, 5], "waits": 5},
     "launches-per-step": {"launches": 300 * STEPS},
     "peak-mib": {"peak_bytes": 5 << 20},
+    "kept-tensors": {"lives": [(step, STEPS, 1) for step in range(1, STEPS)]},
     "growth-kib-per-step": {"step_bytes": [(1 << 20) + (step << 10) for step in range(STEPS)]},
 }
 """What breaks a criterion, and no other."""
@@ -186,13 +192,18 @@ def test_each_criterion_has_a_wrong_fix_that_it_must_catch(lab, criterion) -> No
 
 @pytest.mark.parametrize(
     "less",
-    [{"steps": STEPS - 1}, {"flops": 0.5e9}, {"step_flops": [1e9] * STEPS}],
-    ids=["a batch left out", "work left out", "work before the steps"],
+    [
+        {"steps": STEPS - 1},
+        {"useful_flops": 0.5e9},
+        {"step_flops": [1e9] * STEPS},
+        {"returned_bytes": 40_000},
+    ],
+    ids=["a batch left out", "work left out", "work before the steps", "values sent back"],
 )
 def test_work_that_the_device_did_not_do_is_refused(
     less, context_of, tmp_path, monkeypatch
 ) -> None:
-    with pytest.raises(check.LearnerFault, match=r"batches were used|arithmetic"):
+    with pytest.raises(check.LearnerFault, match=r"batches were used|arithmetic|sent back"):
         failed(context_of(LABS[0], tmp_path), trained(**less), monkeypatch)
 
 

@@ -177,27 +177,59 @@ class TestEngine:
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
-    def test_parameters_from_the_host_follow_from_no_product(self) -> None:
+    def test_arithmetic_counts_from_which_the_parameters_follow(self) -> None:
         engine = Engine(PLAIN)
-        square = engine.upload(torch.eye(4), None, True, False, "")
-        trained = engine.upload(torch.eye(4), None, True, False, "")
+        square, trained, sent = (
+            engine.upload(torch.eye(4), None, True, False, "").number for _ in range(3)
+        )
         for _ in range(3):
-            made = engine.call(
-                "mm", "default", [Handle(trained.number), Handle(square.number)], {}, ""
-            )
-            engine.call("sub_", "Tensor", [Handle(trained.number), Handle(made.number)], {}, "")
-        sent = engine.upload(torch.eye(4), None, True, False, "")
-        part = engine.call("view", "default", [Handle(trained.number), [16]], {}, "")
-        chains = []
-        for number in (trained.number, part.number, sent.number):
+            engine.step()
+            made = engine.call("mm", "default", [Handle(trained), Handle(square)], {}, "")
+            engine.call("sub_", "Tensor", [Handle(trained), Handle(made.number)], {}, "")
+            engine.call("mm", "default", [Handle(square), Handle(square)], {}, "")
+            engine.report()
+        part = engine.call("view", "default", [Handle(trained), [16]], {}, "").number
+        product = 2 * 4**3
+        assert engine.clock.flops == 6 * product
+        for number, products in ((trained, 3), (part, 3), (sent, 0)):
             engine._closed = None
             engine.keep({"weight": Handle(number)})
-            chains.append(engine.figures().chain)
-        assert chains == [3, 3, 0]
-        engine.overwrite(Handle(trained.number), torch.eye(4), True, False, "")
+            assert engine.figures().useful_flops == products * product
         engine._closed = None
-        engine.keep({"weight": Handle(trained.number)})
-        assert engine.figures().chain == 0, "what came from the host is written over it"
+        engine.keep({"weight": Handle(trained)})
+        assert engine.figures().step_flops == [0, product, 2 * product]
+        assert engine.figures().report_flops == [product, 2 * product, 3 * product]
+        engine.overwrite(Handle(trained), torch.eye(4), True, False, "")
+        engine._closed = None
+        engine.keep({"weight": Handle(trained)})
+        assert engine.figures().useful_flops == 0, "what came from the host is written over it"
+
+    def test_initial_parameters_are_other_ones_on_the_device_wherever_they_stand(self) -> None:
+        host = torch.randn(40)
+        known = []
+        for secret in (1, 1, 2):
+            engine = Engine(PLAIN, secret=secret)
+            engine.calls()["note_start"]([host])
+            sent = engine.upload(torch.stack([host.flip(0), torch.ones(40)]), None, True, False, "")
+            known.append(engine.download(Handle(sent.number), False, True, "").clone())
+        assert torch.equal(known[0], known[1])
+        assert not torch.equal(known[0], known[2])
+        changes = known[0][0] / host.flip(0) - 1
+        assert 0.005 < changes.abs().mean() < 0.02
+        assert known[0][1].eq(1).all(), "other values stay"
+
+    def test_lives_of_tensors_and_copies_are_counted_in_steps(self) -> None:
+        engine = Engine(PLAIN)
+        kept = engine.upload(torch.ones(4), None, True, False, "").number
+        engine.step()
+        made = engine.upload(torch.ones(4), None, True, False, "").number
+        engine.step(0, {1: 2})
+        engine.let_go([made], 0)
+        engine.step(0, {1: 1, 2: 1})
+        engine.let_go([kept], 0)
+        assert sorted(engine.figures().lives) == [(0, 3, 1), (1, 2, 1), (1, 3, 2), (2, 3, 1)]
+        engine.begin_pass()
+        assert (engine.figures().lives, engine.figures().steps) == ([], 0)
 
     def test_the_books_are_closed_once(self) -> None:
         engine = Engine(PLAIN)

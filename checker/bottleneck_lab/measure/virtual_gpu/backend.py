@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 
 from bottleneck_lab.measure.faults import NotModelled
@@ -243,6 +245,9 @@ class Driver:
         self._predicted: dict[Any, PredictedResult] = {}
         self._free_bytes = 0
         """Of the device's memory at least."""
+        self._steps = 0
+        self._copies: dict[StorageWeakRef, int] = {}
+        """The host's memory that has been copied to from the device, with the step of the first."""
         self._lowest = 0
         """The last number of a tensor that the engine has not numbered: those are below zero."""
 
@@ -262,6 +267,17 @@ class Driver:
         the next call.
         """
         self._collections.append(generation)
+
+    def begin_pass(self) -> None:
+        """Begin a pass through the data."""
+        self._steps, self._copies = 0, {}
+        self.ask("begin_pass")
+
+    def step(self, samples: int) -> None:
+        """Begin a step with a batch, of which this thread has loaded so many samples itself."""
+        self._steps += 1
+        self._copies = {host: step for host, step in self._copies.items() if not host.expired()}
+        self.ask("step", samples, Counter(self._copies.values()))
 
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
@@ -414,9 +430,12 @@ class Driver:
         with self._lock:
             data = self.ask("download", source.handle, not blocking, blocking, self.line())
             if isinstance(data, torch.Tensor):
-                return data if target is None else target.copy_(data)
+                host = data if target is None else target.copy_(data)
+                self._copies.setdefault(StorageWeakRef(host.untyped_storage()), self._steps)
+                return host
             assert target is not None
             self._under_way[data] = target
+            self._copies.setdefault(StorageWeakRef(target.untyped_storage()), self._steps)
             return target
 
 

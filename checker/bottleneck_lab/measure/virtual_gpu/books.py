@@ -16,9 +16,12 @@ from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 class Figures(msgspec.Struct, frozen=True):
     """Figures of one run. Times in µs of the logical clock, per step where a list.
 
-    `step_flops` and `report_flops`: counted until each step began, and until each report.
-    `chain`: of the parameters handed over, the least number of the device's products that follow
-    from each other and from which one was computed; 0 before that.
+    `setup_waits` and `report_waits`: waits until the first product, and until each report.
+    `lives`: step in which tensors were made, step in which they were gone (the last for those that
+    live), and how many, on the device and copied from there; steps count from 1.
+    `returned_bytes`: copied to the host. `useful_flops`: of `flops`, those from which the
+    parameters follow that were handed over; `step_flops` and `report_flops`: as many until each
+    step began and until each report. All three are empty before parameters are handed over.
     """
 
     total_us: float
@@ -27,13 +30,17 @@ class Figures(msgspec.Struct, frozen=True):
     waits: int
     step_waits: list[int]
     flops: float
-    step_flops: list[float]
-    report_flops: list[float]
+    setup_waits: int
+    report_waits: list[int]
+    returned_bytes: int
     peak_bytes: int
     reserved_bytes: int
     step_bytes: list[int]
     steps: int
-    chain: int = 0
+    lives: list[tuple[int, int, int]]
+    useful_flops: float = 0.0
+    step_flops: list[float] = []
+    report_flops: list[float] = []
 
 
 class KeptArray(msgspec.Struct, frozen=True):
@@ -59,11 +66,12 @@ class Books(msgspec.Struct, frozen=True):
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
     """The owner opens the books of a new run. It is not answered: what the program sends afterwards
-    is of that run.
+    is of that run. With a secret, parameters start on the device as only the device knows them.
     """
 
     spec: GpuSpec
     recording: bool
+    secret: int = 0
 
 
 class End(msgspec.Struct, frozen=True, tag=True):

@@ -47,10 +47,12 @@ class Clock:
     step_starts_us: list[float] = field(default_factory=list)
     step_waits: list[int] = field(default_factory=list)
     """How many waits had been counted when each step began."""
-    step_flops: list[float] = field(default_factory=list)
-    """How much arithmetic had been counted when each step began."""
-    report_flops: list[float] = field(default_factory=list)
-    """The same for each report that the program made."""
+    setup_waits: int = 0
+    """How many had been counted when the first product ran: until then a program sets up."""
+    report_waits: list[int] = field(default_factory=list)
+    """How many had been counted at each report that the program made."""
+    returned_bytes: int = 0
+    """Bytes copied to the host."""
     spans: list[Span] | None = None
     """The timeline, where one is recorded."""
     _correlation: int = 0
@@ -60,6 +62,8 @@ class Clock:
     ) -> None:
         """Launch one kernel: the host goes on as soon as it is queued."""
         self.launches += 1
+        if not self.flops:
+            self.setup_waits = self.waits
         self.flops += flops
         # The host first: a kernel cannot start before its launch has returned.
         self._launch(name, line)
@@ -81,6 +85,8 @@ class Clock:
         self._launch(f"copy {direction}", line)
         length_us = self.spec.copy_time_us(nbytes, pinned=pinned)
         self._queue(direction, f"copy {direction}", length_us, line, nbytes, pinned=pinned)
+        if direction == "d2h":
+            self.returned_bytes += nbytes
         if blocking or not pinned:
             self.wait(line, f"wait for copy {direction}")
 
@@ -128,15 +134,21 @@ class Clock:
             self._close_step()
         self.step_starts_us.append(self.host_us)
         self.step_waits.append(self.waits)
-        self.step_flops.append(self.flops)
         start = self.host_us
         self.host_us += samples * self.spec.sample_us if samples else self.spec.batch_us
         self._record("batch", "enumerate(DataLoader)#__next__", start, self.host_us, "")
         self.host_us += self.spec.loop_us
 
+    def begin_pass(self) -> None:
+        """Begin a pass through the data: the steps so far were no more than a look at it."""
+        self.step_starts_us.clear()
+        self.step_waits.clear()
+        if self.spans is not None:
+            self.spans[:] = [span for span in self.spans if span.kind != "step"]
+
     def report(self) -> None:
         """Note that the program makes a report."""
-        self.report_flops.append(self.flops)
+        self.report_waits.append(self.waits)
 
     def finish(self) -> None:
         """End the run: the last step is closed, and the stream runs dry."""

@@ -14,7 +14,8 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -36,8 +37,10 @@ from bottleneck_lab.measure.virtual_gpu.codec import (
     replace,
 )
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
+from bottleneck_lab.measure.virtual_gpu.lineage import Lineage
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.operators import is_composite
+from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
 from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 
 aten = torch.ops.aten
@@ -52,6 +55,8 @@ class Engine:
 
     spec: GpuSpec = H200
     recording: bool = False
+    secret: int = 0
+    """With one, the initial parameters on the device are not those that the host has."""
     clock: Clock = field(init=False)
     memory: Memory = field(init=False)
     changes: list[MemoryChange] = field(default_factory=list)
@@ -61,13 +66,23 @@ class Engine:
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     _storages: dict[int, int] = field(default_factory=dict)
     """The storage that each tensor is held by in the memory's books."""
-    _chains: dict[int, int] = field(default_factory=dict)
-    """The most products that follow from each other behind a storage's values, by its address."""
+    _lineage: Lineage = field(default_factory=Lineage)
+    _step_marks: list[int] = field(default_factory=list)
+    """How many operators had run when each step began."""
+    _report_marks: list[int] = field(default_factory=list)
+    """The same for each report."""
     _under_way: dict[int, tuple[float, torch.Tensor]] = field(default_factory=dict)
     """Copies to the host that nobody waited for, with the time when each arrives."""
     _next: int = 1
+    _births: dict[int, int] = field(default_factory=dict)
+    """The step in which each storage was allocated, by its address."""
+    _copies: dict[int, int] = field(default_factory=dict)
+    """How many of a step's copies the host still has."""
+    _lives: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How many tensors were made in one step and gone in another, of both places."""
 
     def __post_init__(self) -> None:
+        self._start = SecretStart(self.secret)
         self.clock = Clock(self.spec, spans=[] if self.recording else None)
         self.memory = Memory(self.spec.capacity_bytes)
 
@@ -133,7 +148,7 @@ class Engine:
         self._account(function, (args, kwargs), result, flops, line)
         if _waits(function, args, kwargs):
             self.clock.wait(line, f"wait for {name}")
-        self._lengthen(function, leaves((args, kwargs)), leaves(result), 1 if flops else 0)
+        self._lineage.note(function, args, kwargs, result, flops)
         # An operator may have given its `out=` a larger storage. Where the device has no room for
         # that, the tensor is gone.
         for number in given.values():
@@ -146,8 +161,9 @@ class Engine:
     ) -> Any:
         """Return a tensor of the host's as one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+        data = self._start.change(data)
         tensor = data if dtype is None else data.to(dtype)
-        self._chains.pop(_address(tensor), None)  # another tensor may have had its memory
+        self._lineage.forget(tensor)  # another tensor may have had its memory
         return self._describe(tensor, {}, line)
 
     def overwrite(
@@ -156,9 +172,8 @@ class Engine:
         """Copy a tensor of the host's into one of the device's."""
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         tensor = self._tensors[target.number]
-        tensor.copy_(data)
-        if tensor.nbytes == tensor.untyped_storage().nbytes():
-            self._chains.pop(_address(tensor), None)
+        tensor.copy_(self._start.change(data))
+        self._lineage.forget(tensor)
 
     def download(
         self, source: Handle, pinned: bool, blocking: bool, line: str
@@ -203,8 +218,13 @@ class Engine:
         if self._closed:
             raise LookupError("the parameters have been handed over already")
         kept = {name: self._tensors[handle.number] for name, handle in tensors.items()}
-        chain = min((self._chains.get(_address(tensor), 0) for tensor in kept.values()), default=0)
-        self._closed = msgspec.structs.replace(self.figures(), chain=chain)
+        work = self._lineage.work_behind(kept.values())
+        self._closed = msgspec.structs.replace(
+            self.figures(),
+            useful_flops=work[-1],
+            step_flops=[work[mark] for mark in self._step_marks],
+            report_flops=[work[mark] for mark in self._report_marks],
+        )
         self.kept = {name: tensor.clone() for name, tensor in kept.items()}
 
     def _record(self, at_us: float, storage: int, before: int, line: str) -> None:
@@ -212,18 +232,43 @@ class Engine:
         if changed and self.recording:
             self.changes.append(MemoryChange(at_us, storage, changed, self.memory.allocated, line))
 
-    def step(self, samples: int = 0) -> None:
-        """Begin a step of the program, whose launching thread has loaded so many samples itself."""
+    def begin_pass(self) -> None:
+        """Begin a pass through the data: steps are those of the last one."""
+        self.clock.begin_pass()
+        self.memory.step_bytes.clear()
+        self._step_marks.clear()
+        self._births = dict.fromkeys(self._births, 0)
+        self._copies = {}
+        self._lives.clear()
+
+    def step(self, samples: int = 0, copies: dict[int, int] | None = None) -> None:
+        """Begin a step of the program, whose launching thread has loaded so many samples itself.
+
+        `copies`: of those that the program has made of the device's values, how many it still has
+        of each step's. That is its own word.
+        """
         self.clock.step(samples)
         self.memory.step()
+        self._step_marks.append(len(self._lineage))
+        copies, before, step = copies or {}, self._copies, len(self._step_marks)
+        for birth, count in before.items():
+            self._lives[birth, step] += count - copies.get(birth, 0)
+        self._copies = copies
+
+    def report(self) -> None:
+        """Note that the program makes a report."""
+        self.clock.report()
+        self._report_marks.append(len(self._lineage))
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
         clock, memory = self.clock, self.memory
-        mine = (self.call, self.upload, self.overwrite, self.download, self.step, self.keep)
-        theirs = (clock.pin, clock.wait, clock.report, memory.empty_cache)
+        mine = (self.call, self.upload, self.overwrite, self.download)
+        mine += (self.begin_pass, self.step, self.report, self.keep)
+        theirs = (clock.pin, clock.wait, memory.empty_cache)
         return {function.__name__: function for function in (*mine, *theirs)} | {
             "seed": _seed,
+            "note_start": self._start.note,
             "memory": lambda: [memory.allocated, memory.peak, memory.reserved],
         }
 
@@ -241,13 +286,22 @@ class Engine:
             waits=self.clock.waits,
             step_waits=[after - before for before, after in pairwise(waits)],
             flops=self.clock.flops,
-            step_flops=self.clock.step_flops,
-            report_flops=self.clock.report_flops,
+            setup_waits=self.clock.setup_waits,
+            report_waits=self.clock.report_waits,
+            returned_bytes=self.clock.returned_bytes,
             peak_bytes=self.memory.peak,
             reserved_bytes=self.memory.reserved,
             step_bytes=self.memory.step_bytes,
             steps=len(self.clock.step_starts_us),
+            lives=self._all_lives(),
         )
+
+    def _all_lives(self) -> list[tuple[int, int, int]]:
+        """Return how many tensors lived from one step to another, those included that still do."""
+        now = len(self._step_marks)
+        alive = Counter(self._births.values()) + Counter(self._copies)
+        lives = self._lives + Counter({(birth, now): count for birth, count in alive.items()})
+        return [(birth, last, count) for (birth, last), count in lives.items() if last > birth]
 
     def books(self) -> Books:
         """Return all that was written down."""
@@ -292,31 +346,17 @@ class Engine:
         before, at_us, storage = self.memory.allocated, self.clock.host_us, tensor.untyped_storage()
         if blocks := self.memory.hold(storage.data_ptr(), storage.nbytes()):
             self.clock.allocate(blocks)
+        self._births.setdefault(storage.data_ptr(), len(self._step_marks))
         self._tensors[number], self._storages[number] = tensor, storage.data_ptr()
         self._record(at_us, storage.data_ptr(), before, line)
 
     def _release(self, number: int, at_us: float, line: str) -> torch.Tensor:
         before, storage = self.memory.allocated, self._storages.pop(number)
-        self.memory.release(storage)
+        if self.memory.release(storage):
+            birth, step = self._births.pop(storage), len(self._step_marks)
+            self._lives[birth, step] += 1
         self._record(at_us, storage, before, line)
         return self._tensors.pop(number)
-
-    def _lengthen(
-        self, function: Any, inputs: Iterable[Any], result: Iterable[Any], products: int
-    ) -> None:
-        """Note from how many products, one after another, follows what an operator wrote.
-
-        Each step of a training multiplies what the step before has made of the parameters.
-        Parameters that come from the host follow from none, whatever else the device computes.
-        """
-        given = {_address(value) for value in inputs if isinstance(value, torch.Tensor)}
-        length = products + max((self._chains.get(address, 0) for address in given), default=0)
-        made = {_address(value) for value in result if isinstance(value, torch.Tensor)}
-        if function._schema.is_mutable:
-            made |= given  # more than is written, which does no harm
-        for address in made:
-            kept = self._chains.get(address, 0) if address in given else 0
-            self._chains[address] = max(length, kept)
 
     def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str) -> None:
         """Charge an operator's time to the clock. A view costs the device nothing."""
@@ -330,10 +370,6 @@ class Engine:
         )
         reduces = flops > 0 or min(made, default=0) < max(read, default=0)
         self.clock.kernel(name, flops, sum(read) + sum(made), line, reduces=reduces)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _seed(seed: int) -> None:
@@ -430,7 +466,7 @@ class Server:
         """Open the books of a run, or close and send them."""
         question = msgspec.msgpack.decode(body, type=Begin | End)
         if isinstance(question, Begin):
-            self._engine = Engine(question.spec, recording=question.recording)
+            self._engine = Engine(question.spec, question.recording, question.secret)
             self._calls, self._failed = self._engine.calls(), None
         else:
             self._owner.send(msgspec.msgpack.encode(self._engine.books()))

@@ -70,12 +70,15 @@ class Memory:
         self.reserved = max(self.reserved, -(-self.allocated // BLOCK_BYTES) * BLOCK_BYTES)
         return (self.reserved - before) // BLOCK_BYTES
 
-    def release(self, storage: int) -> None:
-        """Take one tensor out of this storage; with the last one its bytes are free."""
+    def release(self, storage: int) -> bool:
+        """Take one tensor out of this storage; with the last one its bytes are free. Returns True
+        then.
+        """
         self._holders[storage] -= 1
         if not self._holders[storage]:
             del self._holders[storage]
             self.allocated -= self._sizes.pop(storage)
+        return storage not in self._sizes
 
     def empty_cache(self) -> None:
         """Give back what is reserved and not allocated."""

@@ -29,13 +29,13 @@ class EngineOwner:
         self._owner = Frames(owner)
         self._started = False
 
-    def begin(self, spec: GpuSpec, *, recording: bool = False) -> None:
+    def begin(self, spec: GpuSpec, *, recording: bool = False, secret: int = 0) -> None:
         """Open the books of a new run; tensors of the last one are gone. Does not wait for a
         process that is still starting.
 
         Raises VerifierFault when the engine is gone.
         """
-        self._send(Begin(spec, recording))
+        self._send(Begin(spec, recording, secret))
 
     def wait_started(self) -> None:
         """Raise VerifierFault if the engine could not start."""

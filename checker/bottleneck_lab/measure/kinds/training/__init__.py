@@ -27,12 +27,13 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     for the whole training. run_capacity_mib: memory of the virtual GPU in `lab run`; a capture and
     a check have more, so that they can tell how much was needed. gain: what a prediction is about,
     how many times less time a step takes or memory a run. runs: trainings of each side on the
-    virtual GPU, each on data of its own. least_work: share of the shipped script's arithmetic that
-    a script must have the virtual GPU do, since what the host computes is not measured there; lower
-    where some of the shipped arithmetic is needless. max_s: longest time for the timed pairs on a
-    real GPU, warm_up_rounds: pairs before them that are not timed. scale: by how much the virtual
-    GPU is slower than the one it stands for, so that a model small enough for a CPU takes the time
-    of a larger one.
+    virtual GPU, each on data of its own. least_work: share of the shipped script's arithmetic from
+    which a script's parameters must follow on the virtual GPU, since what the host computes is not
+    measured there; lower where some of the shipped arithmetic is needless. most_returned_kib: what
+    that GPU may send back a step, KiB on average; enough for reports, not for work on the host.
+    max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs before them that
+    are not timed. scale: by how much the virtual GPU is slower than the one it stands for, so that
+    a model small enough for a CPU takes the time of a larger one.
     """
 
     call_s: float = 120.0
@@ -42,6 +43,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     run_capacity_mib: int = 1024
     runs: int = 1
     least_work: float = 0.9
+    most_returned_kib: float = 0.5
     gain: Literal["time", "memory"] = "time"
     max_s: float = 60.0
     warm_up_rounds: int = 2
@@ -62,6 +64,7 @@ class TrainingKind(Kind[TrainingSettings]):
         "launches-per-step": "mechanism",
         "peak-mib": "mechanism",
         "growth-kib-per-step": "mechanism",
+        "kept-tensors": "mechanism",
     }
     required = ("right-reports", "right-parameters")
 

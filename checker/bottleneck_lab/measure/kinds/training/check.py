@@ -61,17 +61,18 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         context.progress("training with your script and the shipped one", 0.1)
         yours, shipped = train_both(context, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
-        refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings.least_work)
+        refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings)
 
     device = H200.at_scale(settings.scale)
     first, reference = yours[0].engine_figures(), shipped[0].engine_figures()
     speedup = figures.step_time_us(reference) / figures.step_time_us(first)
     values = {
         "step-speedup": speedup,
-        "waits-per-interval": float(figures.waits_per_interval(first, settings.interval)),
+        "waits-per-interval": float(figures.waits_per_interval(first)),
         "launches-per-step": figures.launches_per_step(first),
         "peak-mib": figures.peak_mib(first),
-        "growth-kib-per-step": figures.growth_kib_per_step(first.step_bytes),
+        "growth-kib-per-step": figures.growth_kib_per_step(first.step_bytes, settings.interval),
+        "kept-tensors": float(figures.kept_tensors(first, settings.interval)),
     }
     results = _compare_results(context, yours, shipped)
     for spec in context.lab.spec.devices[context.device].criteria:
@@ -105,27 +106,25 @@ def _is_shipped(context: Context[TrainingSettings]) -> bool:
     )
 
 
-def refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -> None:
-    """Raise LearnerFault if the device did less than `least_work` (a share) of what this training
-    takes, or did it before the timed steps.
+def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSettings) -> None:
+    """Raise LearnerFault if the device did too little of what this training takes, did it before
+    the timed steps, or sent back more than reports need.
     """
+    least_work = settings.least_work
     if yours.steps != shipped.steps:
         raise LearnerFault(
-            "wrong output", f"{yours.steps} of the {shipped.steps} batches were used."
+            "wrong output",
+            f"{yours.steps} of the {shipped.steps} batches were used. A step begins when its batch"
+            " is taken from `data.batches()`, or from a DataLoader of your own with as many.",
         )
-    if yours.flops < least_work * shipped.flops:
-        share = yours.flops / shipped.flops
+    # What the host computed came to the device as values: no arithmetic lies behind those.
+    if yours.useful_flops < least_work * shipped.useful_flops:
+        share = yours.useful_flops / shipped.useful_flops
         raise LearnerFault(
             "wrong output",
-            f"The device did {share:.0%} of the arithmetic that this training needs: the rest was"
-            " skipped or done elsewhere.",
-        )
-    # Each step's products follow from those of the step before; idle ones beside it do not.
-    if yours.chain < min(yours.steps, shipped.chain):
-        raise LearnerFault(
-            "wrong output",
-            "The parameters do not follow from the device's own arithmetic, step by step: they were"
-            " trained elsewhere.",
+            f"The parameters follow from {share:.0%} of the arithmetic that this training needs on"
+            f" the device (wanted at least {least_work:.0%}): the rest was skipped, done elsewhere"
+            " or led to nothing.",
         )
     # All the arithmetic may be there and yet lie before the first step that is timed.
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
@@ -134,6 +133,15 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, least_work: float) -
             "wrong output",
             f"From the third batch on, only {timed:.0%} of those steps' arithmetic was done: the"
             " rest was done earlier. A step begins when its batch is taken from `data.batches()`.",
+        )
+    # Whoever computes on the host needs the device's values there.
+    returned_kib = figures.returned_kib_per_step(yours)
+    if returned_kib > settings.most_returned_kib:
+        raise LearnerFault(
+            "wrong output",
+            f"The device sent back {returned_kib:.1f} KiB a step (wanted at most"
+            f" {settings.most_returned_kib:g}): reports need a few numbers, and the rest is to be"
+            " computed on the device.",
         )
 
 
@@ -147,7 +155,7 @@ def _compare_results(
         wrong_report = (
             wrong_report
             or wrong_reports(mine.reports, theirs.reports, settings.tolerance)
-            or _late_report(mine, settings.interval)
+            or _late_report(mine, theirs, settings.interval)
         )
         wrong_parameter = wrong_parameter or wrong_parameters(
             mine.parameters, theirs.parameters, settings.tolerance
@@ -160,11 +168,13 @@ def _compare_results(
     ]
 
 
-def _late_report(training: Training, interval: int) -> str | None:
+def _late_report(yours: Training, shipped: Training, interval: int) -> str | None:
     """Name the report that came too late, as a sentence; None on a real device, where no
     arithmetic is counted.
     """
-    late = training.figures and figures.late_report(training.figures, interval)
+    if not yours.figures or not shipped.figures:
+        return None
+    late = figures.late_report(yours.figures, shipped.figures, interval)
     if not late:
         return None
     step, done = late
@@ -228,7 +238,7 @@ def _own_values(own_figures: OwnFigures, interval: int, workspace_bytes: float) 
     return {
         "waits-per-interval": own_figures.waits / intervals,
         "peak-mib": (own_figures.peak_bytes - workspace_bytes) / figures.MIB,
-        "growth-kib-per-step": figures.growth_kib_per_step(levels),
+        "growth-kib-per-step": figures.growth_kib_per_step(levels, interval),
     }
 
 

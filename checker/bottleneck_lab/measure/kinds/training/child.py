@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import itertools
 import json
@@ -22,7 +23,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
@@ -48,6 +51,8 @@ class Program:
         self._device, self._driver, self._steps = torch.device(device), driver, steps
         self._step_bytes: list[int] = []
         self._start_s = 0.0
+        if driver:
+            _note_starts(self._recipe, driver)
 
     def train(
         self,
@@ -75,19 +80,25 @@ class Program:
         def begin_step(samples: int) -> None:
             self._start_s = self._start_s or time.perf_counter() - began
             if self._driver:
-                self._driver.ask("step", samples)
+                self._driver.step(samples)
             elif self._device.type == "cuda":
                 # Asks the allocator, not the GPU: it does not wait for anything.
                 self._step_bytes.append(torch.cuda.memory_allocated())
             on_step()
+
+        def begin_pass() -> None:
+            self._step_bytes.clear()
+            if self._driver:
+                self._driver.begin_pass()
 
         self._step_bytes, self._start_s, began = [], 0.0, time.perf_counter()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
         torch.manual_seed(seed)
-        data = _marked_data(self._recipe, seed, begin_step, self._steps)
-        model = self._script.train(self._device, data, report)
+        data = self._recipe.Data(seed)
+        with _marked_steps(len(data.batches()), begin_pass, begin_step, self._steps):
+            model = self._script.train(self._device, data, report)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         if self._driver:
             handles = {}
@@ -126,29 +137,82 @@ class Program:
         return time.perf_counter() - began
 
 
+class WrongReport(TypeError):  # noqa: N818 - says what, as `raise` reads
+    """A report that holds something else than numbers."""
+
+    reason = "wrong output"
+
+
 def _number(name: str, value: Any) -> float:
-    # A tensor would be turned into a number here, and its wait blamed on the checker's line.
-    if isinstance(value, torch.Tensor) or not isinstance(value, int | float):
-        raise TypeError(f"report takes plain numbers; {name} is a {type(value).__name__}")
-    return float(value)
-
-
-def _marked_data(
-    recipe: ModuleType, seed: int, begin_step: Callable[[int], None], steps: int | None
-) -> Any:
-    """Make the recipe's data, whose first `steps` batches call `begin_step` as they are handed
-    over, with the number of samples that this thread has loaded for it: none where a worker did.
+    """Return a report's number; of arrays and tensors, those with one number in the host's memory.
+    Raises WrongReport.
     """
+    # A tensor would be turned into a number here, and its wait blamed on the checker's line.
+    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+        raise WrongReport(
+            f"A report takes numbers: {name} is a tensor on {value.device}. Read it first, with"
+            " `.item()` or `.tolist()`."
+        )
+    try:
+        (number,) = np.ravel(value)
+        return float(number)
+    except (TypeError, ValueError):
+        shape = f" of the shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        raise WrongReport(
+            f"A report takes one number for each name: {name} is a {type(value).__name__}{shape}."
+        ) from None
 
-    class Marked(recipe.Data):  # type: ignore[name-defined, misc]  # known at run time
-        def batches(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-            loader = super().batches(*args, **kwargs)
-            samples = 0 if loader.num_workers else loader.batch_size
-            for batch in itertools.islice(loader, steps):
-                begin_step(samples)
-                yield batch
 
-    return Marked(seed)
+def _note_starts(recipe: ModuleType, driver: Driver) -> None:
+    """Have every model of the recipe tell the driver its parameters as soon as it is made."""
+    for model in vars(recipe).values():
+        if (
+            isinstance(model, type)
+            and issubclass(model, torch.nn.Module)
+            and model.__module__ == recipe.__name__
+        ):
+            model.__init__ = _noting(model.__init__, driver)
+
+
+def _noting(initialise: Callable[..., None], driver: Driver) -> Callable[..., None]:
+    @functools.wraps(initialise)
+    def noted(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        initialise(self, *args, **kwargs)
+        parameters = [each.detach() for each in self.parameters() if each.device.type == "cpu"]
+        driver.ask("note_start", parameters)
+
+    return noted
+
+
+@contextlib.contextmanager
+def _marked_steps(
+    count: int, begin_pass: Callable[[], None], begin_step: Callable[[int], None], most: int | None
+) -> Iterator[None]:
+    """Have every loader with so many batches begin a pass, then a step for each batch that it hands
+    over, with the number of samples that this thread has loaded for it: none where a worker did. It
+    hands over the first `most` batches.
+
+    The script's own loaders count like the recipe's; a loader of something else has another number
+    of batches.
+    """
+    iterate = DataLoader.__iter__
+
+    def marked(loader: DataLoader[Any]) -> Iterator[Any]:
+        batches = iterate(loader)
+        return _marked(loader, batches) if len(loader) == count else batches
+
+    def _marked(loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1)
+        begin_pass()
+        for batch in itertools.islice(batches, most):
+            begin_step(0 if loader.num_workers else size)
+            yield batch
+
+    DataLoader.__iter__ = marked
+    try:
+        yield
+    finally:
+        DataLoader.__iter__ = iterate
 
 
 def use_size_of(device: str) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 
 KIB, MIB = 1 << 10, 1 << 20
 WARM_UP_STEPS = 2
 """The first steps allocate what later ones reuse."""
-_LATE_INTERVALS = 1.5
-"""A report may come an interval late. Steps differ in how much arithmetic they take, hence the
-half.
-"""
+_HALF_A_STEP = 0.5
+"""What a report may be late beyond its interval: steps differ in how much arithmetic they take."""
 
 
 def step_time_us(figures: Figures) -> float:
@@ -22,32 +21,35 @@ def step_time_us(figures: Figures) -> float:
     return sum(timed) / len(timed)
 
 
-def waits_per_interval(figures: Figures, interval: int) -> int:
-    """Return the most times that the host waited for the device in `interval` steps, from one
-    report to the next.
+def waits_per_interval(figures: Figures) -> int:
+    """Return the most times that the host waited for the device from one report to the next, or
+    before the first or after the last.
 
-    The first interval sets up, and the last one may have two reports to make: neither counts by
-    itself. Whoever takes all batches at once has the waits of all steps in the last one: so the
-    mean of all but the first counts as well.
+    The first steps warm up, and before its first product a program sets up: those waits are free.
     """
-    waits = figures.step_waits
-    starts = range(interval, len(waits), interval)
-    by_interval = [sum(waits[at : at + interval]) for at in starts]
-    return max(*by_interval[:-1], sum(by_interval) // len(by_interval))
+    warm_up = sum(figures.step_waits[:WARM_UP_STEPS])
+    before = figures.waits - sum(figures.step_waits)
+    counted = [max(before + warm_up, figures.setup_waits), *figures.report_waits, figures.waits]
+    return max(max(0, later - earlier) for earlier, later in pairwise(counted))
 
 
 def timed_flops(figures: Figures) -> float:
     """Return the arithmetic of the steps whose time counts, FLOP."""
-    return figures.flops - figures.step_flops[WARM_UP_STEPS]
+    return figures.useful_flops - figures.step_flops[WARM_UP_STEPS]
 
 
-def late_report(figures: Figures, interval: int) -> tuple[int, float] | None:
+def late_report(yours: Figures, shipped: Figures, interval: int) -> tuple[int, float] | None:
     """Return the step of the first report that came more than an interval late, and the share (0–1)
-    of all arithmetic that was done by then; None if none did.
+    of the training that was done by then; None if none did.
+
+    How much of a training is done after a step, the shipped script's arithmetic tells.
     """
-    for number, flops in enumerate(figures.report_flops, 1):
-        share = flops / figures.flops
-        if share > (number + _LATE_INTERVALS) * interval / figures.steps:
+    after = [*shipped.step_flops[1:], shipped.useful_flops]
+    for number, flops in enumerate(yours.report_flops, 1):
+        share = flops / yours.useful_flops
+        latest = min((number + 1) * interval, shipped.steps)
+        due = after[latest - 1] / shipped.useful_flops
+        if share > due + _HALF_A_STEP / shipped.steps:
             return number * interval, share
     return None
 
@@ -57,22 +59,42 @@ def launches_per_step(figures: Figures) -> float:
     return figures.launches / figures.steps
 
 
+def returned_kib_per_step(figures: Figures) -> float:
+    """Return what was copied to the host, KiB a step."""
+    return figures.returned_bytes / figures.steps / KIB
+
+
 def peak_mib(figures: Figures) -> float:
     """Return the most memory that was allocated at a time, MiB."""
     return figures.peak_bytes / MIB
 
 
-def growth_kib_per_step(step_bytes: Sequence[float]) -> float:
-    """Return the slope of memory, KiB a step, from the second quarter of the steps to the last, by
-    the lowest level of each. `step_bytes`: the level when each step began. NaN for fewer than four
-    steps.
+def growth_kib_per_step(step_bytes: Sequence[float], interval: int) -> float:
+    """Return by how much memory grows, KiB a step, by its level at the beginning of each interval
+    but the first. `step_bytes`: the level when each step began. NaN for fewer than three intervals.
 
-    A slope finds the smallest leak: one kept number is 512 bytes of the allocator's a step. Memory
-    that is merely late to be released comes and goes within a quarter, which the lowest level does
-    not see.
+    The largest rise and the largest fall are left out: a buffer that is made once is no growth, and
+    one that is dropped once hides none.
     """
-    quarter = len(step_bytes) // 4
-    if not quarter:
-        return math.nan
-    rise = min(step_bytes[-quarter:]) - min(step_bytes[quarter : 2 * quarter])
-    return rise / (len(step_bytes) - 2 * quarter) / KIB
+    rises = sorted(later - earlier for earlier, later in pairwise(step_bytes[interval::interval]))
+    lasting = rises[1:-1] or rises
+    return sum(lasting) / len(lasting) / interval / KIB if lasting else math.nan
+
+
+def kept_tensors(figures: Figures, interval: int) -> int:
+    """Return how many tensors made between two reports are still there two intervals later, on the
+    device or copied from it.
+
+    The interval that keeps the second most counts: what is made once is no leak. In the first a
+    training makes what it keeps.
+    """
+    births = range(interval, figures.steps - 2 * interval, interval)
+    counts = [
+        sum(
+            count
+            for birth, last, count in figures.lives
+            if begin < birth <= begin + interval and last - birth >= 2 * interval
+        )
+        for begin in births
+    ]
+    return sorted([0, 0, *counts])[-2]

@@ -129,8 +129,9 @@ def train_both(
         modelled_worker(context, "learner", context.submission, second) as learner,
     ):
         for seed in seeds:
-            reference.begin(seed)
-            learner.begin(seed)
+            secret = context.rng.getrandbits(31)
+            reference.begin(seed, secret)
+            learner.begin(seed, secret)
             yours.append(learner.end())  # its limits are watched while it is waited for
             shipped.append(reference.end())
     return yours, shipped
@@ -151,12 +152,14 @@ class ModelledWorker:
         self.begin(seed)
         return self.end()
 
-    def begin(self, seed: int) -> None:
-        """Begin a training on the data of a seed, the first when the code is loaded."""
+    def begin(self, seed: int, secret: int = 0) -> None:
+        """Begin a training on the data of a seed, the first when the code is loaded. With a secret,
+        the device starts from parameters that only it knows.
+        """
         if not self._ready:
             self.session.wait_ready()
             self._ready = True
-        self.engine.begin(self.gpu)
+        self.engine.begin(self.gpu, secret=secret)
         self.engine.wait_started()
         self._began = self.session.hand_over([seed, TRAIN])
 
