@@ -27,7 +27,7 @@ from bottleneck_lab.workspace.mutants import load_mutants
 
 LABS = [lab for lab in load_labs().values() if lab.spec.measure == "training"]
 CRITERIA = [(lab, spec.id) for lab in LABS for spec in lab.spec.devices["virtual"].criteria]
-STEPS = 40
+STEPS = 60
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def trained(**changed: object) -> Training:
         "total_us": 4000.0,
         "step_us": [100.0] * STEPS,
         "launches": 50 * STEPS,
-        "waits": 4,
+        "waits": 6,
         "step_waits": [int(step % 10 == 9) for step in range(STEPS)],
         "setup_waits": 0,
-        "report_waits": [1, 2, 3, 4],
+        "report_waits": [1, 2, 3, 4, 5, 6],
         "returned_bytes": 1000,
         "lives": [],
         "flops": 1e9,
@@ -135,7 +135,7 @@ BREAKS = {
     },
     "right-parameters": {"parameters": {"weight": np.array([1.0, 2.0, 3.0, 4.1])}},
     "step-speedup": {"step_us": [5000.0] * STEPS},
-    "waits-per-interval": {"report_waits": [1, 2, 3, 5], "waits": 5},
+    "waits-per-interval": {"report_waits": [1, 2, 3, 5, 6, 7], "waits": 7},
     "launches-per-step": {"launches": 300 * STEPS},
     "peak-mib": {"peak_bytes": 5 << 20},
     "kept-tensors": {"lives": [(step, STEPS, 1) for step in range(1, STEPS)]},

@@ -224,9 +224,9 @@ class TestEngine:
         engine.step()
         made = engine.upload(torch.ones(4), None, True, False, "").number
         engine.step(0, {1: 2})
-        engine.let_go([made], 0)
+        engine.let_go([made], [])
         engine.step(0, {1: 1, 2: 1})
-        engine.let_go([kept], 0)
+        engine.let_go([kept], [])
         assert sorted(engine.figures().lives) == [(0, 3, 1), (1, 2, 1), (1, 3, 2), (2, 3, 1)]
         engine.begin_pass()
         assert (engine.figures().lives, engine.figures().steps) == ([], 0)
