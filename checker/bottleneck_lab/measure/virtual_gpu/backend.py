@@ -246,7 +246,7 @@ class Driver:
         self._free_bytes = 0
         """Of the device's memory at least."""
         self._steps = 0
-        self._copies: dict[StorageWeakRef, int] = {}
+        self._copies: dict[Any, int] = {}
         """The host's memory that has been copied to from the device, with the step of the first."""
         self._lowest = 0
         """The last number of a tensor that the engine has not numbered: those are below zero."""
@@ -278,6 +278,10 @@ class Driver:
         self._steps += 1
         self._copies = {host: step for host, step in self._copies.items() if not host.expired()}
         self.ask("step", samples, Counter(self._copies.values()))
+
+    def _note_copy(self, host: torch.Tensor) -> None:
+        memory = StorageWeakRef(host.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._copies.setdefault(memory, self._steps)
 
     def ask(self, name: str, *args: Any) -> Any:
         """Return the engine's answer to a call. Raises what the operator raised."""
@@ -431,11 +435,11 @@ class Driver:
             data = self.ask("download", source.handle, not blocking, blocking, self.line())
             if isinstance(data, torch.Tensor):
                 host = data if target is None else target.copy_(data)
-                self._copies.setdefault(StorageWeakRef(host.untyped_storage()), self._steps)
+                self._note_copy(host)
                 return host
             assert target is not None
             self._under_way[data] = target
-            self._copies.setdefault(StorageWeakRef(target.untyped_storage()), self._steps)
+            self._note_copy(target)
             return target
 
 

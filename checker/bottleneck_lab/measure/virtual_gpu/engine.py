@@ -263,10 +263,10 @@ class Engine:
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
         clock, memory = self.clock, self.memory
-        mine = (self.call, self.upload, self.overwrite, self.download)
-        mine += (self.begin_pass, self.step, self.report, self.keep)
+        operations = (self.call, self.upload, self.overwrite, self.download)
+        marks = (self.begin_pass, self.step, self.report, self.keep)
         theirs = (clock.pin, clock.wait, memory.empty_cache)
-        return {function.__name__: function for function in (*mine, *theirs)} | {
+        return {function.__name__: function for function in (*operations, *marks, *theirs)} | {
             "seed": _seed,
             "note_start": self._start.note,
             "memory": lambda: [memory.allocated, memory.peak, memory.reserved],

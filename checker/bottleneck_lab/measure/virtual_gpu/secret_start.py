@@ -30,7 +30,7 @@ class SecretStart:
         if self._secret:
             bits = torch.cat([self._known, *(_bits(parameter) for parameter in parameters)])
             # 0, 1 and other round numbers may be anything: a mask, a count.
-            self._known = bits[bits & _LOW_BITS != 0].unique()
+            self._known = bits[bits & _LOW_BITS != 0].sort().values
 
     def change(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor from the host, its initial values changed."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -165,13 +166,10 @@ def _number(name: str, value: Any) -> float:
 
 def _note_starts(recipe: ModuleType, driver: Driver) -> None:
     """Have every model of the recipe tell the driver its parameters as soon as it is made."""
-    for model in vars(recipe).values():
-        if (
-            isinstance(model, type)
-            and issubclass(model, torch.nn.Module)
-            and model.__module__ == recipe.__name__
-        ):
-            model.__init__ = _noting(model.__init__, driver)
+    for kind in vars(recipe).values():
+        is_model = isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+        if is_model and kind.__module__ == recipe.__name__:
+            kind.__init__ = _noting(kind.__init__, driver)
 
 
 def _noting(initialise: Callable[..., None], driver: Driver) -> Callable[..., None]:
@@ -202,17 +200,14 @@ def _marked_steps(
         return _marked(loader, batches) if len(loader) == count else batches
 
     def _marked(loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
-        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1)
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
         begin_pass()
         for batch in itertools.islice(batches, most):
             begin_step(0 if loader.num_workers else size)
             yield batch
 
-    DataLoader.__iter__ = marked
-    try:
+    with mock.patch.object(DataLoader, "__iter__", marked):
         yield
-    finally:
-        DataLoader.__iter__ = iterate
 
 
 def use_size_of(device: str) -> None:
