@@ -240,12 +240,22 @@ def test_one_that_turns_clients_away_fails(checked):
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(200, "status 200"), (500, "status 500"), (-1, "no answer")]
+    ("status", "words"),
+    [(200, "status 200"), (500, "status 500"), (404, "status 404"), (-1, "no answer")],
 )
 def test_what_is_no_picture_has_to_get_400(checked, status, words):
     outcome, reason, results = checked(Server(140.0, bad_status=status))
     assert (outcome, reason) == (Outcome.FAIL, "wrong output")
     assert words in results["bad-requests"].sentence
+
+
+def test_only_a_body_of_many_megabytes_may_get_413():
+    bench = bench_of(SimpleNamespace(settings=InferenceServerSettings()))
+    sent = bench.bad_requests()
+    accepted = [bench.refuses(request, 413) for request in sent]
+    assert accepted == [len(request) > 1 << 20 for request in sent]
+    assert accepted.count(True) == 1
+    assert all(bench.refuses(request, 400) for request in sent)
 
 
 def test_a_bad_picture_may_not_fail_those_of_its_batch(checked):

@@ -92,6 +92,10 @@ class Bench(ABC, Generic[S]):
     def bad_requests(self) -> list[bytes]:
         """Return requests that must be refused, as bytes to send."""
 
+    def refuses(self, request: bytes, status: int) -> bool:  # noqa: ARG002 - other kinds look at it
+        """Return True if `status` refuses such a request as it must be refused."""
+        return 400 <= status < 500
+
     def after_load(self, server: ServerSession) -> None:
         """Do what else has to be done with the learner's server; called once after the load."""
 

@@ -187,8 +187,8 @@ def _send_bad_requests(
     odd = bench.rng.permutation(np.arange(2, count))[: observed.refused].tolist()
     broken = dict(zip(odd, bad, strict=False))
     level, batches = bench.closed(server, ROUGH_S, broken=broken, leaves=odd[len(bad) :])
-    for number in broken:
-        if number < len(level.status) and not 400 <= level.status[number] < 500:
+    for number, request in broken.items():
+        if number < len(level.status) and not bench.refuses(request, int(level.status[number])):
             status = level.status[number]
             reply = f"got status {status}" if status > 0 else "got no answer"
             observed.problems["bad-requests"] = f"{bench.bad} {reply}, not 400."

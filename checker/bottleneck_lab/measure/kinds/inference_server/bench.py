@@ -125,6 +125,9 @@ class InferenceBench(Bench[InferenceServerSettings]):
             bodies.append(beginning + self.rng.bytes(size) if size else b"")
         return [message(HEAD, body) for body in bodies]
 
+    def refuses(self, request: bytes, status: int) -> bool:
+        return status == 400 or (status == 413 and len(request) > HUGE_BYTES)
+
     def deciding(self) -> float:
         return DECIDING_BATCHES * self.context.settings.batch
 
