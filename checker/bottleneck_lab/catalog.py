@@ -50,6 +50,7 @@ class CriterionSpec(_Spec, frozen=True):
     `margin` below 1 asks for non-inferiority: the bound only has to reach that share of the target
     (0.97 for "as fast as"). `label` names it in a few words, next to its figure. `shipped` is the
     shipped code's figure, if it is the same on every machine: partial credit begins there.
+    `names_cause`: it judges answers of the diagnosis that name something, not figures.
     """
 
     id: str
@@ -61,6 +62,7 @@ class CriterionSpec(_Spec, frozen=True):
     margin: float = 1.0
     label: str = ""
     shipped: float | None = None
+    names_cause: bool = False
 
 
 class DeviceSpec(_Spec, frozen=True):
@@ -90,9 +92,9 @@ class QuestionSpec(_Spec, frozen=True):
     `choice`: one of `choices`; the right one stands in the solution's `diagnosis.toml`. `rules`
     gives for each wrong choice what a capture would have to show for it, never which one is right.
     `share` (0-1) and `ratio` (a speed-up, at least 1): with `from_capture`, compared with that
-    figure of the learner's capture, within `tolerance` (absolute for a share, relative for a
-    ratio). A prediction is checked against Amdahl's law for the share answered to `ceiling_of`;
-    with `to_reference` it is how many times as fast as the shipped code the reference is. With
+    figure of the learner's capture, within `tolerance`, a part of the figure. A prediction is
+    compared with Amdahl's law for the share answered to `ceiling_of`, and never fails by it; with
+    `to_reference` it is how many times as fast as the shipped code the reference is. With
     `by_solution`, compared with the solution's number instead: for what can be worked out.
     `number`: any positive number, otherwise as a `ratio`.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.

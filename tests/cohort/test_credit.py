@@ -47,6 +47,14 @@ def test_the_shipped_code_earns_nothing_whatever_is_answered():
     assert share(judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")) == 0
 
 
+def test_an_answer_corrected_once_the_figures_were_shown_earns_nothing():
+    works = judged("idle-gpu", "virtual", pipeline(True, False), "cause evidence")
+    criteria = [replace(one, corrected=True) for one in works.criteria if one.id == "evidence"]
+    others = [one for one in works.criteria if one.id != "evidence"]
+    unaided, aided = share(works), share(replace(works, criteria=[*others, *criteria]))
+    assert unaided - aided == pytest.approx(1 / 5)
+
+
 def test_right_answers_alone_earn_where_an_instructor_says_so():
     answered = judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")
     assert share(answered, answers_alone=True) == pytest.approx(3 / 5)

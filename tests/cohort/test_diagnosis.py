@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from bottleneck_lab import catalog
 from bottleneck_lab.analysis.selection import figures_within
@@ -26,6 +27,7 @@ from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_pr
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.report.words import describe_standing
 from bottleneck_lab.trace import load
 from bottleneck_lab.workspace.commitments import Commitment, Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -149,16 +151,35 @@ def test_without_a_capture_nothing_is_said_of_it(tmp_path, dataloader, handed_in
     diagnosis = Diagnosis(dataloader, files, tmp_path / "none", record)
     assert [result.id for result in diagnosis.graded()[0]] == ["cause"]
     assert diagnosis.notes[1] == NO_CAPTURE.format(why="none came with the submission.")
-    assert diagnosis.standing(verdict_of(dataloader, files, "virtual")).named is None
+    standing = diagnosis.standing(verdict_of(dataloader, files, "virtual"))
+    assert (standing.named, standing.measured) == (True, UNSET)
 
 
-def test_a_first_diagnosis_read_off_another_capture_is_not_known(tmp_path, dataloader, handed_in):
+def test_whose_evidence_was_misread_has_named_the_cause(tmp_path, dataloader, handed_in):
+    files, record = handed_in
+    first = record.commitments[0]
+    misread = Commitment(first.at, {**first.answers, "evidence": 0.05}, first.capture, 1)
+    diagnosis = Diagnosis(
+        dataloader, files, laid_out(tmp_path / "capture", capture()), Record([misread], Help(), 1)
+    )
+    standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
+    assert (standing.named, standing.measured) == (True, False)
+    wording = "cause named on the first try with 1 hint, its evidence misread"
+    assert describe_standing(standing) == wording
+    # The files hold the right figure meanwhile: it passes, and earns nothing.
+    results, _ = diagnosis.graded()
+    assert [one.id for one in results if one.corrected is True] == ["evidence"]
+
+
+def test_evidence_of_a_first_diagnosis_read_off_another_capture_is_not_known(
+    tmp_path, dataloader, handed_in
+):
     files, record = handed_in
     first = Commitment("2026-11-23T08:00:00+00:00", record.commitments[0].answers, "0009-torch")
     both = Record([first, *record.commitments], Help(), 1)
     diagnosis = Diagnosis(dataloader, files, laid_out(tmp_path / "capture", capture()), both)
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual"))
-    assert (standing.named, standing.corrections) == (None, 1)
+    assert (standing.named, standing.measured, standing.corrections) == (True, UNSET, 1)
 
 
 def test_who_was_told_has_not_named_the_cause(tmp_path, dataloader, handed_in):

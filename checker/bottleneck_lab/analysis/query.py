@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import fields
@@ -12,7 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
+from bottleneck_lab.analysis.device.use import DeviceTime, find_device_uses
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
@@ -27,6 +31,10 @@ from bottleneck_lab.trace.timeline import (
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
 GRAPH_NODES = "graph_nodes"
+IDLE, RECORDED = "idle", "recorded"
+"""When each device did nothing, and the time of each that shares are of. Both are computed, as a
+report does, and say nothing of why.
+"""
 ROW_LIMIT = 100_000
 STEP_LIMIT = 20_000
 """sqlite's virtual machine is asked every 100 000 instructions whether to go on: 20 000 times are
@@ -53,7 +61,7 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
-    memory and graph_nodes.
+    memory, graph_nodes, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
@@ -66,6 +74,10 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
         wanted = GRAPH_NODES in sql.lower()
         nodes = find_graph_nodes(timeline) if wanted else []
         _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
+        wanted = any(re.search(rf"\b{name}\b", sql, re.IGNORECASE) for name in (IDLE, RECORDED))
+        times = [time for _, time in find_device_uses(timeline)] if wanted else []
+        for name, columns in _time_columns(timeline, times).items():
+            _fill(connection, columns, name, wanted=wanted)
         connection.execute("PRAGMA query_only = 1")
         # An end to a query that never ends, and no ATTACH: that would open other files.
         left = iter(range(STEP_LIMIT))
@@ -134,6 +146,32 @@ def _graph_columns(nodes: list[GraphNode]) -> dict[str, NDArray[Any]]:
     }
 
 
+def _time_columns(
+    timeline: Timeline, times: list[DeviceTime]
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return the columns of the tables `idle` and `recorded`, in ns from the capture's start.
+
+    Where no steps are marked, neither counts what lies before the first and after the last work of
+    a device: shares in reports and diagnoses do not, either.
+    """
+    idle, recorded = [], []
+    for time in times:
+        outside = iv.join(*(time.causes[cause] for cause in OUTSIDE))
+        for rows, stretches in (
+            (idle, iv.subtract(time.idle, outside)),
+            (recorded, iv.subtract(iv.Intervals(*np.array([time.window]).T), outside)),
+        ):
+            begin, end = (ends - timeline.extent[0] for ends in stretches)
+            own = np.broadcast_to([[time.rank], [time.device]], (2, len(begin)))
+            rows.append(np.vstack([own, begin, end, end - begin]))
+    columns = ("rank", "device", "start", "end", "duration")
+    none = np.zeros((len(columns), 0), np.int64)
+    return {
+        name: dict(zip(columns, np.hstack([none, *rows]), strict=True))
+        for name, rows in ((IDLE, idle), (RECORDED, recorded))
+    }
+
+
 _WORDS: dict[str, Any] = {"kind": ActivityKind, "direction": Direction, "host_memory": HostMemory}
 
 
@@ -179,5 +217,6 @@ def _schema_remedy() -> str:
     return (
         f"Write one SELECT over device({device}, duration), or runtime, operators, ranges,"
         f" python({host}, duration), or memory, or {GRAPH_NODES}"
-        f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))})."
+        f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or {IDLE} or"
+        f" {RECORDED}(rank, device, start, end, duration)."
     )

@@ -98,6 +98,72 @@ QUESTIONS = (
         """,
     ),
     Question(
+        "idle-in-ranges",
+        "While a device was idle, which marked ranges was the host in, and for how long?",
+        """
+        SELECT ranges.name, count(*) AS stretches,
+               sum(min(idle.end, ranges.end) - max(idle.start, ranges.start)) / 1e6 AS idle_ms,
+               100.0 * sum(min(idle.end, ranges.end) - max(idle.start, ranges.start))
+                 / (SELECT sum(duration) FROM recorded) AS percent
+        FROM ranges CROSS JOIN idle
+          ON idle.rank = ranges.rank AND idle.start < ranges.end AND idle.end > ranges.start
+        WHERE ranges.name NOT LIKE 'ProfilerStep#%'
+        GROUP BY ranges.name ORDER BY idle_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "idle-in-calls",
+        "While a device was idle, which calls that copy or wait was the host in, and for how long?",
+        """
+        SELECT runtime.name, count(*) AS stretches,
+               sum(min(idle.end, runtime.end) - max(idle.start, runtime.start)) / 1e6 AS idle_ms,
+               100.0 * sum(min(idle.end, runtime.end) - max(idle.start, runtime.start))
+                 / (SELECT sum(duration) FROM recorded) AS percent
+        FROM runtime CROSS JOIN idle
+          ON idle.rank = runtime.rank AND idle.start < runtime.end AND idle.end > runtime.start
+        WHERE runtime.name LIKE '%Synchronize%' OR runtime.name LIKE '%Memcpy%'
+        GROUP BY runtime.name ORDER BY idle_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "waits",
+        "For what part of the recording did the host wait for the device, and in which calls?",
+        """
+        SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM runtime
+        WHERE name LIKE '%Synchronize%' OR (name LIKE '%Memcpy%' AND name NOT LIKE '%Async%')
+        GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "communication",
+        "For what part of the recording did devices communicate, and compute nothing meanwhile?",
+        """
+        SELECT sent.name, count(*) AS collectives, sum(sent.duration) / 1e6 AS total_ms,
+               sum(sent.duration - beside) / 1e6 AS alone_ms,
+               100.0 * sum(sent.duration - beside) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM (SELECT *, (SELECT coalesce(sum(min(device.end, outer.end)
+                - max(device.start, outer.start)), 0) FROM device
+                WHERE device.kind = 'kernel' AND device.rank = outer.rank
+                  AND device.start < outer.end AND device.end > outer.start) AS beside
+              FROM device AS outer WHERE outer.kind = 'communication') AS sent
+        GROUP BY sent.name ORDER BY alone_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
+        "device-time",
+        "For what part of the recording was each device busy or idle?",
+        """
+        SELECT recorded.rank, recorded.device, sum(recorded.duration) / 1e6 AS recorded_ms,
+               (SELECT sum(idle.duration) FROM idle WHERE idle.rank = recorded.rank
+                 AND idle.device = recorded.device) / 1e6 AS idle_ms,
+               (SELECT 100.0 * sum(idle.duration) FROM idle WHERE idle.rank = recorded.rank
+                 AND idle.device = recorded.device) / sum(recorded.duration) AS percent_idle
+        FROM recorded GROUP BY recorded.rank, recorded.device ORDER BY recorded.rank LIMIT 50
+        """,
+    ),
+    Question(
         "lines",
         "Which lines or functions of Python took most time, where they were recorded?",
         """

@@ -122,6 +122,11 @@ def figures_within(
     return shares | _range_shares(timeline, inside)
 
 
+def longest_gap_ns(times: Iterable[DeviceTime]) -> int:
+    """Return the longest stretch in which a device of the capture did nothing, ns; 0 for none."""
+    return max((int((t.idle.end - t.idle.start).max(initial=0)) for t in times), default=0)
+
+
 def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
     """Return a device's time inside the stretch by what it did, ns."""
     busy = iv.join(time.compute, time.communication)

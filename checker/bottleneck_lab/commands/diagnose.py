@@ -18,7 +18,13 @@ from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices, parse_answers, read_answer
 from bottleneck_lab.grading.criteria import describe_criterion
-from bottleneck_lab.grading.diagnosis import format_answer, needs_capture, problem, problems
+from bottleneck_lab.grading.diagnosis import (
+    beyond_ceiling,
+    format_answer,
+    needs_capture,
+    problem,
+    problems,
+)
 from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import (
     Record,
@@ -68,8 +74,8 @@ def command(
 
     Answers are saved in diagnosis.toml, which you can also edit. Once every question is answered,
     the diagnosis is committed: from then on, reports show causes, findings and ceilings, with your
-    figures next to the tool's. Only the first diagnosis counts as naming the cause; later ones are
-    corrections.
+    figures next to the tool's. Only the first diagnosis counts, for the cause and for its
+    evidence; later ones are corrections.
     """
     workspace = here()
     if sibling:
@@ -193,6 +199,8 @@ def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool
         return
     for question in questions:
         _show(question, answers.get(question.id), wrong.get(question.id))
+        if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
+            say(f"    {remark}", style="yellow")
     _conclude(workspace, record, list(wrong), committed=committed)
 
 
@@ -251,7 +259,7 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
-            " counts as naming the cause."
+            " counts, for the cause and for its evidence."
         )
         say("\nNext: lab check", style="bold")
 

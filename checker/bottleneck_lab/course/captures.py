@@ -9,7 +9,7 @@ from typing import Any
 
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.host.second_run import place_frames
-from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.selection import figures_within, longest_gap_ns
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
@@ -170,7 +170,8 @@ def capture_figures(
         analysis = analyse_capture(read_timeline(folder), folder)
     start, end = analysis.timeline.extent
     within = partial(figures_within, analysis.timeline, analysis.times)
-    return CaptureFigures(figures_of(analysis.summary), end - start, within)
+    figures, longest_ns = figures_of(analysis.summary), longest_gap_ns(analysis.times)
+    return CaptureFigures(figures, end - start, within, longest_ns)
 
 
 def figures(workspace: Workspace) -> dict[str, float] | None:

@@ -129,7 +129,8 @@ def _measure(
     capture = None
     if learner.commitments and needs_capture(questions):
         capture = capture_figures(workspace, learner.commitments[-1].capture)
-    results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture)
+    first = learner.commitments[0].answers if learner.commitments else None
+    results, prediction = grade_diagnosis(questions, load_answers(folder), solution, capture, first)
     with show_progress() as show:
         verdict = check_lab(
             lab,

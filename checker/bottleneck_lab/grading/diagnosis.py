@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.selection import parse_stretch
@@ -23,14 +25,19 @@ if TYPE_CHECKING:
     from bottleneck_lab.analysis.device.use import DeviceUse
     from bottleneck_lab.analysis.summary import Summary
 
-LEAST_STRETCH = 0.002
-"""A stretch shorter than this share of the capture shows nothing that a reader could see."""
+LEAST_STRETCH, MOST_STRETCH = 0.002, 0.1
+"""A stretch shorter than this share of the capture shows nothing that a reader could see; a longer
+one points at nothing. A single gap may be shorter or longer: `lab report --gap 1` is an answer.
+"""
+
+ROUNDING = 0.01
+"""Shares are read to a percent: closer ones are the same answer, however small they are."""
 
 NEAR = 0.02
 """A share this close to another figure of the capture is taken to be that one."""
 
 BEYOND_AMDAHL = 1.1
-"""A prediction may be rounded up by this much before it breaks Amdahl's law."""
+"""A prediction may be rounded up by this much before Amdahl's law speaks against it."""
 
 _SIGNS_OF = {
     "input-bound": "the main thread waiting in its loading range while the device is idle",
@@ -56,6 +63,12 @@ _OTHER_FIGURES = {
     "top_operator_share": "the largest operator's share of all operators' own time",
 }
 
+_HELD_BY = {
+    "idle_": "idle_share",
+    "exposed_communication_": "communication_share",
+    "exposed_copy_": "copy_share",
+}
+"""The figure that a report prints in large, of which one that begins so is only a part."""
 
 _PARTS = (
     "busy",
@@ -70,10 +83,12 @@ _PARTS = (
 FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
     *(f"idle_{cause}_share" for cause in CAUSES),
+    "idle_late_share",
     "host_wait_share",
     "interrupted_share",
     "largest_gain_ratio",
     "memory_growth_ratio",
+    "peak_over_start_ratio",
     "unpaused_images_per_s",
 )
 """Every name that `figures_of` may give, but for `<range>_share` of the ranges that a workload
@@ -82,13 +97,14 @@ marks.
 
 
 class CaptureFigures(NamedTuple):
-    """The learner's capture, for checking answers: its figures, its length, and the figures of any
-    stretch of it.
+    """The learner's capture, for checking answers: its figures, its length, the figures of any
+    stretch of it, and the length of its longest gap.
     """
 
     figures: Mapping[str, float]
     span_ns: int
     within: Callable[[Window], Mapping[str, float]]
+    longest_gap_ns: int = 0
 
 
 def grade_diagnosis(
@@ -96,21 +112,32 @@ def grade_diagnosis(
     answers: Mapping[str, Any],
     solution: Mapping[str, Any],
     seen: CaptureFigures | None,
+    first: Mapping[str, Any] | None = None,
 ) -> tuple[list[CriterionResult], Prediction | None]:
     """Return one result for each question that is judged, and the prediction if a usable one was
     made.
 
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A
     number that is asked for without `from_capture`, and a choice that the solution does not answer,
-    only has to be given. A prediction that breaks no rule has no result: the measured gain is
-    shown beside it.
+    only has to be given. A prediction has no result, unless it is no number: the measured gain is
+    shown beside it. `first` are the answers that were committed first: reports have shown the
+    tool's figures since, so a right answer in place of a wrong one is marked as corrected.
     """
     results = []
     for question in questions:
-        result = _grade(question, answers, solution.get(question.id), seen)
-        if not (question.predicts_gain and result.holds):
-            results.append(result)
+        right = solution.get(question.id)
+        result = _grade(question, answers, right, seen)
+        if question.predicts_gain and result.holds:
+            continue
+        if first is not None and result.holds and not _grade(question, first, right, seen).holds:
+            result = msgspec.structs.replace(
+                result, sentence=f"{result.sentence} {_CORRECTED}", corrected=True
+            )
+        results.append(result)
     return results, _prediction(questions, answers)
+
+
+_CORRECTED = "It was corrected once reports showed the tool's figures, so it isn't your finding."
 
 
 def for_check(
@@ -131,11 +158,13 @@ def figures_of(summary: Summary) -> dict[str, float]:
     `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all
     devices together `busy_share`, `idle_share`, `compute_share`, `communication_share`,
     `copy_share`, `exposed_communication_share`, `exposed_copy_share`, `overlap_share` and
-    `idle_<cause>_share`; `host_wait_share`, in which the host waits for the device;
+    `idle_<cause>_share`; `idle_late_share`, idle time in which the host had launched nothing and
+    neither loaded, copied nor waited; `host_wait_share`, in which the host waits for the device;
     `top_operator_share`; `largest_gain_ratio`, the most that removing the
     costliest finding can bring; `interrupted_share`, by which kernels took longer than the same
     ones in other steps; `memory_growth_ratio`, how many times less a device's peak would be
-    without what each step but the last adds; and `unpaused_images_per_s`, what a server's device
+    without what each step but the last adds; `peak_over_start_ratio`, its peak over what was
+    allocated at its first record; and `unpaused_images_per_s`, what a server's device
     would answer if it never paused between batches.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
@@ -162,7 +191,12 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
         **({"largest_gain_ratio": max(gains)} if gains else {}),
         **(
-            {"memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown)}
+            {
+                "memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown),
+                "peak_over_start_ratio": max(
+                    use.peak_bytes / max(use.first_bytes, 1) for use in summary.memory
+                ),
+            }
             if grown
             else {}
         ),
@@ -191,6 +225,9 @@ def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
     ):
         key = f"idle_{cause.cause}_share"
         shares[key] = shares.get(key, 0.0) + cause.idle_ns / time
+    shares["idle_late_share"] = sum(
+        shares.get(f"idle_{cause}_share", 0.0) for cause in ("launch", "python", "host")
+    )
     sent, exposed = shares["communication_share"], shares["exposed_communication_share"]
     return {**shares, "overlap_share": 1 - exposed / sent if sent else 1.0}
 
@@ -257,7 +294,7 @@ def _grade(
         id=question.id,
         kind="diagnosis",
         holds=wrong is None,
-        sentence=f"{question.id}: {wrong or _praise(question, answer)}",
+        sentence=f"{question.id}: {wrong or _praise(question, answer, seen)}",
         value=number,
     )
 
@@ -280,11 +317,12 @@ def _broken_rule(
         broken = _stretch_problem(question, answer, seen)
     elif question.from_capture:
         broken = _figure_problem(question, float(answer), seen)
-    elif question.by_solution and isinstance(right, int | float):
-        if not _agrees(question, float(answer), float(right)):
-            broken = f"Work it out again. {question.measure}".rstrip()
-    else:
-        broken = _beyond_ceiling(question, answers)
+    elif (
+        question.by_solution
+        and isinstance(right, int | float)
+        and not _agrees(question, float(answer), float(right))
+    ):
+        broken = f"Work it out again. {question.measure}".rstrip()
     return broken
 
 
@@ -301,7 +339,7 @@ def _unlike(question: QuestionSpec, answer: str) -> str:
 
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     """Return why a stretch cannot be judged at all, whatever it shows: it lies outside the capture,
-    or is too short to see anything in.
+    is too short to see anything in, or too long to point at anything.
     """
     stretch = parse_stretch(answer)
     if stretch is None:
@@ -309,11 +347,21 @@ def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     # A thousandth for an end that was typed as the report rounds it.
     if stretch.end > seen.span_ns * 1.001:
         return "That stretch ends after your capture does: times count from the capture's start."
+    # A gap as the report prints it, to a microsecond at either end.
+    gap_ns = seen.longest_gap_ns
     least_ns = LEAST_STRETCH * seen.span_ns
+    most_ns = max(MOST_STRETCH * seen.span_ns, gap_ns + 2_000)
+    if gap_ns:
+        least_ns = min(least_ns, max(gap_ns - 2_000, 0))
     if stretch.length < least_ns:
         return (
             f"That stretch is too short ({stretch.length / 1e6:.3g} ms): mark at least"
             f" {least_ns / 1e6:.2g} ms."
+        )
+    if stretch.length > most_ns:
+        return (
+            f"That stretch is too long ({stretch.length / 1e6:.3g} ms) to point at anything: mark"
+            f" at most {most_ns / 1e6:.2g} ms."
         )
     return None
 
@@ -348,7 +396,12 @@ def _figure_problem(
         return _NO_CAPTURE
     if figure not in seen.figures:
         return f"Your capture does not show `{figure}`: make another with `lab profile`."
-    if _agrees(question, answer, seen.figures[figure]):
+    shown = seen.figures[figure]
+    whole = next((name for part, name in _HELD_BY.items() if figure.startswith(part)), figure)
+    other = seen.figures.get(whole, shown)
+    # The total is printed in large, and its cause is not all of it: who copies it found nothing.
+    is_total = abs(other - shown) > ROUNDING and abs(other - answer) < abs(shown - answer)
+    if _agrees(question, answer, shown) and not is_total:
         return None
     # Telling which figure it is costs nothing: the right one still has to be found. 9.0 is near no
     # share, and so stands for a figure that the capture does not have.
@@ -362,26 +415,28 @@ def _figure_problem(
     return f"{next(near, 'The capture shows a different figure.')} {question.measure}".rstrip()
 
 
-def _beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a prediction above what Amdahl's law allows for the share that the
-    learner gave; None if it is not above.
+def beyond_ceiling(question: QuestionSpec, answers: Mapping[str, Any]) -> str | None:
+    """Return that a prediction is above what Amdahl's law allows for the share that the learner
+    gave; None if it is not. It is a remark and never a fault: a fix may save other work, too.
     """
-    share = answers.get(question.ceiling_of or "")
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
+    gain, share = answers.get(question.id), answers.get(question.ceiling_of or "")
+    if not isinstance(gain, int | float) or not isinstance(share, int | float):
         return None
-    if float(answers[question.id]) <= BEYOND_AMDAHL * ceiling(float(share)):
+    if not 0 <= share <= 1 or gain <= BEYOND_AMDAHL * ceiling(float(share)):
         return None
     return (
-        f"That is more than Amdahl's law allows: removing a share of {share:.0%} entirely gains at"
-        " most 1 / (1 - share)."
+        f"By Amdahl's law, removing a share of {share:.0%} entirely makes the whole"
+        f" {ceiling(float(share)):.2f}x as fast. A prediction above that needs a second reason."
     )
 
 
 def _agrees(question: QuestionSpec, answer: float, seen: float) -> bool:
-    """Return True if an answer agrees with the capture: a share may be off by `tolerance` itself, a
-    ratio or a plain number by that part of the figure.
+    """Return True if an answer is off by at most `tolerance` of the figure; a share by a percent of
+    the whole as well, unless `tolerance` is finer than that.
     """
-    allowed = question.tolerance * (1.0 if question.type == "share" else abs(seen))
+    allowed = question.tolerance * abs(seen)
+    if question.type == "share":
+        allowed = max(allowed, min(ROUNDING, question.tolerance))
     # An answer off by exactly the tolerance agrees, although 0.6 - 0.5 > 0.1 in floats.
     return abs(answer - seen) <= allowed + 1e-9
 
@@ -428,8 +483,11 @@ def describe_reading(
     return ""
 
 
-def _praise(question: QuestionSpec, answer: Any) -> str:
-    if question.from_capture or question.shows:
+def _praise(question: QuestionSpec, answer: Any, seen: CaptureFigures | None) -> str:
+    if question.from_capture and seen is not None:
+        shown = format_answer(question, seen.figures[question.from_capture])
+        return f"{format_answer(question, answer)}, where your capture shows {shown}."
+    if question.shows:
         return f"{format_answer(question, answer)} is what your capture shows."
     if question.type == "choice" or question.by_solution:
         return f"'{format_answer(question, answer)}' is right."

@@ -54,6 +54,10 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     direction: Literal["at_least", "at_most"] = "at_least"
     unit: str = ""
     samples: int = 0
+    corrected: bool | msgspec.UnsetType = msgspec.UNSET
+    """Of an answer that was wrong at first: it holds, and earns no partial credit. Left out of the
+    JSON where it is not known, so that verdicts signed before it existed still verify.
+    """
 
 
 Quantity = Literal["time", "memory", "reference"]
@@ -78,10 +82,11 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The worth of a learner's diagnosis: of the one that was committed first, before anything was
     revealed.
 
-    `named`: its cause and its evidence were right, and nothing had revealed them; None if that is
-    not known. `corrections` counts later commitments; `hints` those taken before the first; `told`
-    is what gave the cause away before it. `copied`: what was checked is the
-    reference solution's code, which never counts as solved.
+    `named`: its cause was right, and nothing had revealed it; None if that is not known.
+    `measured`: so were its figures and stretches; left out if that is not known. `corrections`
+    counts later commitments; `hints` those taken before the first; `told` is what gave the cause
+    away before it. `copied`: what was checked is the reference solution's code, which never counts
+    as solved.
     """
 
     named: bool | None
@@ -89,6 +94,7 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     corrections: int = 0
     hints: int = 0
     told: Literal["", "hints", "revealed", "solution"] = ""
+    measured: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

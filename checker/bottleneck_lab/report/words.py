@@ -375,9 +375,9 @@ def describe_standing(standing: Standing | None) -> str:
         corrected = ""
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
-    if standing.named:
-        return f"diagnosis right on the first try{hints}"
-    return f"not every answer was right on the first try{hints}{corrected}"
+    named = "cause named" if standing.named else "cause not named"
+    evidence = "" if standing.measured is not False else ", its evidence misread"
+    return f"{named} on the first try{hints}{evidence}{corrected}"
 
 
 def headline(verdict: Verdict) -> str:

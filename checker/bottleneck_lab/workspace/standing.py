@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import UNSET, UnsetType
+
 from bottleneck_lab.catalog import Lab, QuestionSpec
 from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
 from bottleneck_lab.grading.likeness import is_the_references
@@ -39,18 +41,17 @@ def standing_of(
 ) -> Standing:
     """Return the worth of the first committed diagnosis, and what helped with it.
 
-    An earlier check's grade of it, `graded_before`, stands.
+    An earlier check's grade of its cause, `graded_before`, stands.
     """
     first, *corrections = record.commitments
-    named = graded_before
-    if named is None:
-        named = _named(lab, record, verdict, read_capture)
+    named, measured = _grade_first(lab, record, verdict, read_capture)
     return Standing(
-        named,
+        named if graded_before is None else graded_before,
         copied=is_copied(lab, files),
         corrections=len(corrections),
         hints=first.hints,
         told=first.told,
+        measured=measured,
     )
 
 
@@ -61,25 +62,35 @@ def is_copied(lab: Lab, files: Path) -> bool:
     )
 
 
-def _named(lab: Lab, record: Record, verdict: Verdict, read_capture: ReadCapture) -> bool | None:
-    """Return True if the first committed diagnosis named cause and evidence without being told.
-
-    None if this check cannot decide it.
+def _grade_first(
+    lab: Lab, record: Record, verdict: Verdict, read_capture: ReadCapture
+) -> tuple[bool | None, bool | UnsetType]:
+    """Return True if the first committed diagnosis named the cause without being told, and True if
+    all of its figures were right; None and UNSET if this check cannot decide it.
     """
     first, *corrections = record.commitments
     if first.told:
-        return False
-    holds = [result.holds for result in verdict.criteria if result.kind == "diagnosis"]
-    if None in holds:
-        return None  # the work was not measured, and no answer is graded without that
+        return False, UNSET
+    graded = [result for result in verdict.criteria if result.kind == "diagnosis"]
+    if any(result.holds is None for result in graded):
+        # The work was not measured, and no answer is graded without that.
+        return None, UNSET
     criteria = lab.spec.devices[verdict.device].criteria
     if any(criterion.kind == "diagnosis" for criterion in criteria):
         # These answers are graded against the verifier's own captures, and only the latest answers
         # are: they tell of the first diagnosis only while there is no correction.
-        return not corrections and False not in holds
-    questions = lab.spec.questions
-    capture = read_capture(first.capture) if needs_capture(questions) else None
-    if capture is None and needs_capture(questions):
-        return None
-    results, _ = grade_diagnosis(questions, first.answers, load_answers(lab.solution), capture)
-    return all(result.holds for result in results)
+        if corrections:
+            return False, UNSET
+        names = {criterion.id for criterion in criteria if criterion.names_cause}
+        wrong = {result.id for result in graded if not result.holds}
+        return not wrong & names, not wrong - names
+    # A cause is named by choices, which need no capture. Evidence that was misread is told apart.
+    choices = [question for question in lab.spec.questions if question.type == "choice"]
+    others = [question for question in lab.spec.questions if question.type != "choice"]
+    solution = load_answers(lab.solution)
+    named = all(one.holds for one in grade_diagnosis(choices, first.answers, solution, None)[0])
+    capture = read_capture(first.capture) if needs_capture(others) else None
+    if capture is None and needs_capture(others):
+        return named, UNSET
+    results, _ = grade_diagnosis(others, first.answers, solution, capture)
+    return named, all(result.holds for result in results)

@@ -12,11 +12,14 @@ from bottleneck_lab.analysis.device.graphs import find_graph_nodes
 from bottleneck_lab.analysis.host.startup import find_startup
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.questions import QUESTIONS, ask
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.report.words import describe_startup
 from bottleneck_lab.trace import load
 
-DOCS = Path(__file__).parents[3] / "docs" / "files.md"
+ROOT = Path(__file__).parents[3]
+DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
 
 
 def event(category, name, start, length, tid=1, **args):
@@ -118,6 +121,36 @@ def test_a_token_is_told_by_host_and_device(loaded):
     )
     (row,) = ask(timeline, "tokens").rows
     assert row == [0, "token 1", 1.0, 0.04, 1, 0.3]
+
+
+def percent(timeline, question: str, name: str = "") -> float:
+    """The percentages that a ready question gives for the rows whose name contains `name`."""
+    return sum(row[-1] for row in ask(timeline, question).rows if name in str(row[0])) / 100
+
+
+@pytest.mark.parametrize(
+    ("capture", "figure", "read"),
+    [
+        ("input", "idle_input_share", lambda t: percent(t, "idle-in-ranges", "data")),
+        ("sync", "host_wait_share", lambda t: percent(t, "waits")),
+        ("communication", "exposed_communication_share", lambda t: percent(t, "communication")),
+        (
+            "launch",
+            "idle_late_share",
+            lambda t: (
+                percent(t, "device-time")
+                - percent(t, "idle-in-ranges", "data")
+                - percent(t, "idle-in-calls")
+            ),
+        ),
+    ],
+)
+def test_a_learner_reads_the_tools_own_figure_off_the_tables(capture, figure, read):
+    """As the labs' questions define them: a question's evidence is no secret of the tool."""
+    timeline = load(CAPTURES / f"synthetic-{capture}.json.gz")
+    wanted = figures_of(summarise(timeline))[figure]
+    assert wanted > 0.1
+    assert read(timeline) == pytest.approx(wanted, rel=0.02)
 
 
 def test_an_unknown_question_lists_all():

@@ -63,7 +63,7 @@ def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
 def test_without_a_capture_the_way_to_one_comes_first(workspace):
     shutil.rmtree(workspace.captures)
     output = diagnose().output
-    assert output.index("`lab profile`") < output.index("`lab report`")
+    assert output.index("`lab profile`") < output.index("`lab report")
     assert output.rstrip().endswith("Next: lab profile")
 
 

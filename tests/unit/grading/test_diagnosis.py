@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from bottleneck_lab.analysis.device.gaps import GapCause
 from bottleneck_lab.analysis.device.use import DeviceUse
@@ -15,9 +16,11 @@ from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab
 from bottleneck_lab.commands.diagnose import EXAMPLE
 from bottleneck_lab.grading.diagnosis import (
     CaptureFigures,
+    beyond_ceiling,
     figures_of,
     for_check,
     grade_diagnosis,
+    misplaced_stretch,
     problem,
 )
 
@@ -39,17 +42,27 @@ WORKED = QuestionSpec(
 COUNTED = QuestionSpec(
     "counted", "number", "How many?", by_solution=True, tolerance=0.1, measure="Count both."
 )
-FIGURES = {"data_wait_share": 0.6, "amdahl": 2.5, "busy_share": 0.4}
+LATE = QuestionSpec(
+    "late", "share", "How long?", from_capture="idle_launch_share", measure="Subtract the rest."
+)
+FIGURES = {
+    "data_wait_share": 0.6,
+    "amdahl": 2.5,
+    "busy_share": 0.4,
+    "idle_launch_share": 0.5,
+    "idle_share": 0.54,
+}
 
 
 def seen(figures=FIGURES):
-    """A capture of 1 ms that is idle in its second half."""
+    """A capture of 1 ms that is idle in its second half, in gaps of up to 0.3 ms."""
     if figures is None:
         return None
     return CaptureFigures(
         figures,
         1_000_000,
         lambda stretch: {"idle_share": max(0, stretch.end - 500_000) / stretch.length},
+        longest_gap_ns=300_000,
     )
 
 
@@ -69,8 +82,9 @@ def grade(question, answer, figures=FIGURES, solution=None):
     [
         (CAUSE, "input"),
         (WAIT, 0.6),
-        (WAIT, 0.7),
-        (WAIT, 0.5),
+        (WAIT, 0.66),
+        (WAIT, 0.54),
+        (LATE, 0.46),
         (CEILING, 2.75),
         (CEILING, 2.25),
         (WORDS, "because"),
@@ -98,6 +112,8 @@ def test_a_right_answer_holds(question, answer):
         (CAUSE, None, "Not answered yet"),
         (CAUSE, "  ", "Not answered yet"),
         (WAIT, 0.72, "a different figure"),
+        (WAIT, 0.67, "a different figure"),
+        (LATE, 0.54, "all of the device's idle time, whatever it waited for"),
         (WAIT, 0.41, "the share in which the device is busy"),
         (WAIT, 60, "write 0.6 for 60%"),
         (WAIT, "60%", "plain number"),
@@ -108,6 +124,7 @@ def test_a_right_answer_holds(question, answer):
         (WHERE, "0.1-0.4 ms", "Less than 80% of that stretch .* Mark a gap"),
         (WHERE, "0.9-2 ms", "after your capture does"),
         (WHERE, "0.9-0.9005 ms", r"too short \(0\.0005 ms\): mark at least 0\.00\d+ ms"),
+        (WHERE, "0-1 ms", r"too long \(1 ms\) to point at anything: mark at most 0\.3 ms"),
         (WHERE, "all of it", "as start and end"),
         (WHERE, 0.5, "as start and end"),
         (WHERE, "0.9-0.6 ms", "as start and end"),
@@ -150,13 +167,49 @@ def test_a_wrong_choice_is_told_what_it_would_have_to_show():
     assert grade(told, "y").sentence.endswith("Look at the lengths.")
 
 
-def test_a_prediction_is_held_to_amdahl_s_law_for_the_learner_s_own_share():
+def test_no_prediction_is_a_wrong_diagnosis_and_amdahl_s_law_is_only_a_remark():
     bound = QuestionSpec("gain", "ratio", "?", predicts_gain=True, ceiling_of="wait")
-    results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 4.0}, {}, seen())
-    assert "Amdahl" in results[1].sentence
-    assert results[1].holds is False
-    results, _ = grade_diagnosis([WAIT, bound], {"wait": 0.6, "gain": 2.5}, {}, seen())
-    assert [result.id for result in results] == ["wait"], "a prediction alone is not judged"
+    for gain, remarked in ((4.0, True), (2.5, False)):
+        answers = {"wait": 0.6, "gain": gain}
+        results, prediction = grade_diagnosis([WAIT, bound], answers, {}, seen())
+        assert [(result.id, result.holds) for result in results] == [("wait", True)]
+        assert prediction.predicted == gain
+        assert ("2.50x" in (beyond_ceiling(bound, answers) or "")) == remarked
+    assert beyond_ceiling(bound, {"gain": 4.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("gap_ns", "stretch", "fault"),
+    [
+        (1_800_000, "100-101.8 ms", None),  # of a capture of 30 s, a gap below the least share
+        (1_800_000, "100-101 ms", "short"),
+        (10_000_000_000, "2-12 s", None),  # a third of the capture, but a single gap
+        (10_000_000_000, "2-13 s", "long"),
+        (0, "100-160 ms", None),
+        (0, "1-4.1 s", "long"),
+    ],
+)
+def test_the_longest_gap_is_neither_too_short_nor_too_long_to_mark(gap_ns, stretch, fault):
+    capture = CaptureFigures({}, 30 * 10**9, lambda _: {}, gap_ns)
+    problem = misplaced_stretch(stretch, capture)
+    assert (problem is None) == (fault is None)
+    assert (fault or "") in (problem or "")
+
+
+def test_a_right_share_is_praised_with_the_tools_own_figure():
+    assert grade(WAIT, 0.63).sentence == "wait: 63%, where your capture shows 60%."
+
+
+def test_an_answer_that_was_corrected_holds_and_earns_nothing():
+    """Since the first diagnosis, reports have shown the right figure."""
+    first = {"wait": 0.3, "cause": "input"}
+    solution = {"cause": "input"}
+    now = {"wait": 0.6, "cause": "input"}
+    wait, cause = grade_diagnosis([WAIT, CAUSE], now, solution, seen(), first)[0]
+    assert (wait.holds, wait.corrected, cause.corrected) == (True, True, UNSET)
+    assert "isn't your finding" in wait.sentence
+    (other,) = grade_diagnosis([WAIT], {"wait": 0.61}, {}, seen(), {"wait": 0.6})[0]
+    assert other.corrected is UNSET, "both answers are right"
 
 
 def test_an_answer_is_called_by_the_name_that_learners_type():
@@ -236,7 +289,9 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
             ],
             cpu_only=False,
             syncs=[SimpleNamespace(total_ns=50), SimpleNamespace(total_ns=10)],
-            memory=[SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9)],
+            memory=[
+                SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9, first_bytes=20)
+            ],
             serving=SimpleNamespace(unpaused_images_per_s=200.0),
         )
     )
@@ -253,6 +308,8 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "top_operator_share": 0.75,
         "largest_gain_ratio": 2.5,
         "memory_growth_ratio": 5.0,
+        "peak_over_start_ratio": 5.0,
+        "idle_late_share": 0.0,
         "unpaused_images_per_s": 200.0,
     }
     assert {name: figures[name] for name in expected} == pytest.approx(expected)

@@ -48,10 +48,11 @@ def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
 def _part(result: CriterionResult, spec: CriterionSpec | None) -> float:
     """Return the share (0–1) of a criterion that is met.
 
-    It grows from the shipped code's figure to the target, if the lab knows that figure.
+    It grows from the shipped code's figure to the target, if the lab knows that figure. An answer
+    that was corrected once reports showed the tool's figures meets nothing.
     """
     if result.holds:
-        return 1.0
+        return 0.0 if result.corrected is True else 1.0
     sure = result.value if result.low is None else result.low
     if spec is None or spec.shipped is None or spec.target is None or sure is None:
         return 0.0

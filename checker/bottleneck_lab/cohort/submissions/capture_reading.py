@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.selection import figures_within, longest_gap_ns
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.cohort.submissions.handing_in import DESCRIPTION
@@ -51,6 +51,7 @@ class _Reading(msgspec.Struct, frozen=True):
     figures: dict[str, float] = {}
     span_ns: int = 0
     within: list[dict[str, float]] = []
+    longest_gap_ns: int = 0
 
 
 def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> CaptureFigures:
@@ -67,7 +68,12 @@ def read_figures(files: dict[str, bytes], stretches: Sequence[Window]) -> Captur
             reading.problem or "The capture was not read.", "`lab profile` makes another."
         )
     known = dict(zip(stretches, reading.within, strict=True))
-    return CaptureFigures(reading.figures, reading.span_ns, lambda stretch: known.get(stretch, {}))
+    return CaptureFigures(
+        reading.figures,
+        reading.span_ns,
+        lambda stretch: known.get(stretch, {}),
+        reading.longest_gap_ns,
+    )
 
 
 def render_report(files: dict[str, bytes], title: str, *, blind: bool = False) -> bytes:
@@ -151,7 +157,12 @@ def main() -> None:
         within = [
             dict(figures_within(timeline, capture.times, stretch)) for stretch in request.stretches
         ]
-        reading = _Reading(figures=figures_of(capture.summary), span_ns=end - start, within=within)
+        reading = _Reading(
+            figures=figures_of(capture.summary),
+            span_ns=end - start,
+            within=within,
+            longest_gap_ns=longest_gap_ns(capture.times),
+        )
     except CaptureError as error:
         reading = _Reading(problem=f"{error.message} {error.remedy}")
     (folder / READING).write_bytes(msgspec.json.encode(reading))

@@ -76,8 +76,13 @@ class Diagnosis:
 
     def graded(self) -> tuple[list[CriterionResult], Prediction | None]:
         """Return a result for each question that can be graded here, and the prediction."""
+        commitments = self._record.commitments
         return grade_diagnosis(
-            self.questions, self._answers, load_answers(self._lab.solution), self._seen
+            self.questions,
+            self._answers,
+            load_answers(self._lab.solution),
+            self._seen,
+            commitments[0].answers if commitments else None,
         )
 
     def standing(self, verdict: Verdict) -> Standing | None:
