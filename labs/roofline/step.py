@@ -3,6 +3,7 @@ five, `--trace FILE` records them.
 """
 
 import numpy as np
+import tick
 import torch
 
 BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
@@ -31,6 +32,8 @@ def load(device):
     ema.
     """
 
+    tick.keep_pages()
+
     @torch.inference_mode()
     def answer(p, m, v, ema, gradients, rates, first):
         state = [torch.from_numpy(np.array(array)).to(device) for array in (p, m, v, ema)]
@@ -41,6 +44,4 @@ def load(device):
 
 
 if __name__ == "__main__":
-    import tick
-
     tick.main(apply_gradients)

@@ -24,6 +24,7 @@ from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.lab_rules.captured import captured
 from bottleneck_lab.measure.machine import fingerprint
+from bottleneck_lab.measure.measured_key import has_key, measure_key
 from bottleneck_lab.measure.verifier import check_lab
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace.dataset import data_folder
@@ -57,6 +58,8 @@ def prove(
         for sibling in lab.spec.siblings:
             what = f"capture of the sibling {sibling.program}"
             yield Row(lab.slug, what, sibling_problems(lab, sibling))
+    if name is None and only in (None, "starter") and has_key(lab):
+        yield Row(lab.slug, f"key on {chosen}", key_problems(lab, chosen))
     if name is None and only in (None, "starter"):
         verdict = check(lab, lab.path, chosen, show_progress)
         problems = starter_problems(lab, verdict)
@@ -163,6 +166,19 @@ def capture_problems(
             return captured(lab, read_capture(out))
         except (UsageError, CaptureError) as error:
             return [error.message]
+
+
+def key_problems(lab: Lab, device: Device) -> list[str]:
+    """Return where the solution's choices are not what this machine measures."""
+    try:
+        measured, solution = measure_key(lab, device), load_answers(lab.solution)
+    except MachineError as error:
+        return [error.message]
+    return [
+        f"{id_}: this machine measures '{answer}', and the solution says '{solution.get(id_)}'."
+        for id_, answer in measured.items()
+        if solution.get(id_) != answer
+    ]
 
 
 def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:

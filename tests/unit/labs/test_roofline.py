@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.course.proving import key_problems
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
@@ -34,6 +37,12 @@ def load_file(path: Path):
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch):
+    """A workspace, in which `step.py` finds `tick.py`."""
+    monkeypatch.syspath_prepend(str(LAB))
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +128,47 @@ def test_the_yardstick_moves_nine_arrays_a_step(monkeypatch):
     state, gradients = [np.ones(100, np.float32)] * 4, np.ones((3, 100), np.float32)
     module.load("cpu")(*state, gradients, np.ones(8), 1)
     assert sum(moved) == 8 * 100 * module.ARRAYS_MOVED
+
+
+GB = 1e9
+LINES = (20 * GB, 150 * GB, 100 * GB)  # memory, the fastest cache, arithmetic
+
+
+@pytest.mark.parametrize(
+    ("flop", "moved", "taken", "limit"),
+    [
+        (17 * GB, 0.05 * GB, 0.19, "compute-bound"),
+        (17 * GB, 0.05 * GB, 1.0, "overhead-bound"),
+        (0.13 * GB, 0.27 * GB, 0.02, "memory-bound"),
+        (0.13 * GB, 0.27 * GB, 0.05, "overhead-bound"),  # a quarter of memory's line
+        (0.05 * GB, 0.42 * GB, 0.003, "cache-bound"),
+    ],
+)
+def test_a_limit_is_the_line_that_an_operator_is_close_to(flop, moved, taken, limit):
+    assert load_file(LAB / "key.py").limit(flop, moved, taken, *LINES) == limit
+
+
+@pytest.mark.slow
+def test_the_key_is_what_this_machine_measures():
+    assert key_problems(find_lab("roofline"), "cpu") == []
+
+
+def test_no_call_is_timed_on_fresh_pages():
+    """The shipped update makes temporaries of 32 MiB, and each would get new pages."""
+    lines = """
+        import resource, sys, torch, step, tick
+        tick.PARAMETERS = 1 << 22
+        tick.keep_pages()
+        call = tick.operators("cpu", step.apply_gradients)["apply_gradients"]
+        with torch.inference_mode():
+            call()
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            call()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    run = [sys.executable, "-c", textwrap.dedent(lines)]
+    faults = int(subprocess.run(run, cwd=LAB, capture_output=True, check=True, text=True).stdout)
+    assert faults < 1000, "two arrays of that length have 8,192 pages"
 
 
 def test_the_answers_are_what_the_shapes_say():

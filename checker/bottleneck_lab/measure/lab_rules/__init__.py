@@ -21,6 +21,7 @@ from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules import code, declarations, spoilers
 from bottleneck_lab.measure.lab_rules.proofs import variants
+from bottleneck_lab.measure.measured_key import KEY
 from bottleneck_lab.workspace.mutants import misdeclared
 
 __all__ = ["add_to_course", "check_course", "check_files", "course_names", "variants"]
@@ -111,6 +112,7 @@ def _stray(lab: Lab) -> Iterator[str]:
         "lab.toml",
         "judge.py",
         "reference.py",
+        KEY,
         "diagnosis.toml",
         *_trusted(lab),
         *lab.spec.files,
