@@ -86,6 +86,17 @@ def elementwise_counter(flop: int, inputs: int) -> _Count:
     return count
 
 
+def count_pooling(shapes: list[Shape], values: list[Shape]) -> Counted:
+    """Count a comparison for each input of a window. What comes out is a number and its place, an
+    int64, which takes as much as two numbers.
+    """
+    image, (kernel, stride, padding) = shapes[0], values[1:4]
+    out = image[0] * image[1]
+    for size, window, step, pad in zip(image[2:], kernel, stride, padding, strict=True):
+        out *= (size + 2 * pad - window) // step + 1
+    return float(out * prod(kernel)), float(prod(image) + 3 * out)
+
+
 def count_reduction(shapes: list[Shape], _: list[Shape]) -> Counted:
     """Read all of its input; what comes out is small beside it."""
     return float(prod(shapes[0])), float(prod(shapes[0]))
@@ -130,7 +141,12 @@ _COUNTS: dict[str, _Count] = {
     **{
         name + ending: elementwise_counter(3, 2) for name in ("aten::lerp",) for ending in ("", "_")
     },
-    **dict.fromkeys(("aten::sum", "aten::amax", "aten::amin"), count_reduction),
+    **dict.fromkeys(("aten::sum", "aten::mean", "aten::amax", "aten::amin"), count_reduction),
+    # Scale and shift: a multiplication and an addition.
+    **dict.fromkeys(
+        ("aten::native_batch_norm", "aten::cudnn_batch_norm"), elementwise_counter(2, 1)
+    ),
+    "aten::max_pool2d_with_indices": count_pooling,
     "aten::cudnn_convolution": lambda shapes, values: count_convolution(
         shapes[0], shapes[1], *values[2:5]
     ),
