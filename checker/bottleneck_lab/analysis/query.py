@@ -76,8 +76,8 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
         _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
         wanted = any(re.search(rf"\b{name}\b", sql, re.IGNORECASE) for name in (IDLE, RECORDED))
         times = [time for _, time in find_device_uses(timeline)] if wanted else []
-        for name, columns in _time_columns(timeline, times).items():
-            _fill(connection, columns, name, wanted=wanted)
+        for name, table in _time_columns(timeline, times).items():
+            _fill(connection, table, name, wanted=wanted)
         connection.execute("PRAGMA query_only = 1")
         # An end to a query that never ends, and no ATTACH: that would open other files.
         left = iter(range(STEP_LIMIT))
@@ -154,7 +154,8 @@ def _time_columns(
     Where no steps are marked, neither counts what lies before the first and after the last work of
     a device: shares in reports and diagnoses do not, either.
     """
-    idle, recorded = [], []
+    idle: list[NDArray[np.int64]] = []
+    recorded: list[NDArray[np.int64]] = []
     for time in times:
         outside = iv.join(*(time.causes[cause] for cause in OUTSIDE))
         for rows, stretches in (

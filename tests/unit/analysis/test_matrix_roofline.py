@@ -97,11 +97,19 @@ def test_flop_and_bytes_by_hand(name, dims, values, flop, elements):
         ("aten::addcdiv_", [[7], [7], [7], []], 21, 28),
         ("aten::sum", [[4, 5], [], []], 20, 20),
         ("aten::addmv_", [[8], [8, 9], [9], [], []], 2 * 72, 72 + 9 + 8),
+        ("aten::native_batch_norm", [[2, 3, 4, 4], [3], [3]], 2 * 96, 2 * 96),
     ],
 )
 def test_what_is_not_a_matrix_product_is_counted_by_what_comes_out(name, dims, flop, elements):
     found = counted(name, dims, ["float"] * len(dims))
     assert (found.flop, found.moved_bytes) == (flop, 4 * elements)
+
+
+def test_a_pooling_compares_each_input_of_a_window_and_keeps_its_place():
+    values = ["", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"]
+    pooled = counted("aten::max_pool2d_with_indices", [[2, 64, 112, 112]], ["float"], values)
+    out = 2 * 64 * 56 * 56
+    assert (pooled.flop, pooled.moved_bytes) == (9 * out, 4 * (4 * out) + 12 * out)
 
 
 @pytest.mark.parametrize(
