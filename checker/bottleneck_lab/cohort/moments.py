@@ -44,6 +44,16 @@ def local(at: float, zone: str, form: str = "%Y-%m-%dT%H:%M") -> str:
     return datetime.fromtimestamp(at, find_zone(zone)).strftime(form)
 
 
+def spoken(at: float, zone: str) -> str:
+    """Format seconds since the epoch for a sentence, with the time zone that it is in."""
+    return f"{local(at, zone, '%Y-%m-%d %H:%M')} ({zone})"
+
+
+def local_iso(text: str) -> str:
+    """Format an ISO 8601 moment for people at this machine, in its time zone."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M %Z").rstrip()
+
+
 def parse_moment(text: str, zone: str = "UTC") -> float:
     """Return seconds since the epoch of an ISO 8601 date or moment, in `zone` if it names none.
 

@@ -8,6 +8,7 @@ import typer
 
 from bottleneck_lab.catalog import HintSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
+from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.cohort.protocol import OpenHelp
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence
@@ -56,7 +57,7 @@ def _why_none(taken: int, available: int, allowed: OpenHelp) -> str:
     """Explain that the lab has no further hint, or that the instructor has not opened the next."""
     opened = allowed.hints
     if allowed.hints_from is not None:
-        return f"Your instructor opens the hints for this lab at {allowed.hints_from}."
+        return f"Your instructor opens the hints for this lab at {local_iso(allowed.hints_from)}."
     if opened is not None and opened < available:
         so_far = f"{opened} of {available} hints" if opened else "none of the hints"
         sentence = f"So far your instructor has opened {so_far} for this lab."

@@ -10,6 +10,7 @@ import typer
 from rich.markdown import Markdown
 
 from bottleneck_lab.cohort.grading.open_help import open_help
+from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
 from bottleneck_lab.errors import UsageError
@@ -33,7 +34,7 @@ def command(
     workspace = here()
     if (opens := open_help(workspace.lab.slug).solution_from) is not None:
         raise UsageError(
-            f"Your instructor opens the solution of '{workspace.lab.slug}' at {opens}.",
+            f"Your instructor opens the solution of '{workspace.lab.slug}' at {local_iso(opens)}.",
             "`lab hint` may help until then; so may your instructor.",
         )
     entry = load_progress().labs.get(workspace.lab.slug)

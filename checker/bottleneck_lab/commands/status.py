@@ -9,6 +9,7 @@ import typer
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.members.membership import require_membership
+from bottleneck_lab.cohort.moments import local_iso
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
 
 if TYPE_CHECKING:
@@ -76,14 +77,15 @@ def _show(me: Me, url: str) -> None:
     for text in me.announcements:
         say(f"» {text}", style="yellow", hang=2)
     if me.needs_help:
-        say(f"You asked for help at {me.needs_help}; `lab status --helped` takes it back.")
+        since = local_iso(me.needs_help)
+        say(f"You asked for help at {since}; `lab status --helped` takes it back.")
     if me.paused:
         say("Measuring is paused. You can still submit.", style="yellow")
     for lab in me.labs:
         left = "" if lab.left is None else f", {lab.left} submissions left"
-        due = f", opens {lab.opens}" if lab.opens else ""
+        due = f", opens {local_iso(lab.opens)}" if lab.opens else ""
         if lab.due:
-            due += f", due {lab.due}"
+            due += f", due {local_iso(lab.due)}"
         points = ""
         if lab.points is not None:
             points = f", {lab.points:g} of {lab.max_points:g} points"
@@ -103,8 +105,9 @@ def _show_standing(standing: Standing) -> None:
         result = f"waiting, {standing.ahead} ahead of you{wait}"
     elif standing.state == "running":
         result = "being measured"
+    received, lab = local_iso(standing.received_at), current_name(standing.lab)
     say(
-        f"  {standing.received_at}  {standing.submission}  {current_name(standing.lab)}: {result}",
+        f"  {received}  {standing.submission}  {lab}: {result}",
         style=OUTCOME_STYLES.get(standing.outcome or ""),
         hang=4,
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import threading
+import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from bottleneck_lab.cohort.server.app import create_app
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import ExitCode, MachineError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -64,11 +66,23 @@ def serve(
         )
 
 
-class Keeper:
-    """Keeps a command running: starts it again when it ends, after a pause that doubles."""
+REFUSALS = (ExitCode.USAGE, ExitCode.ERROR)
+"""Exit statuses of a runner that has said why it cannot work here."""
+MOST_REFUSALS = 4
+WORKED_S = 30.0
+"""A runner that has lasted this long can work here, whatever ends it later."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
+
+class Keeper:
+    """Keeps a command running: starts it again when it ends, after a pause that doubles.
+
+    One that refuses `MOST_REFUSALS` times before it has ever worked is given up: `refused` is its
+    exit status then, and this process is asked to stop.
+    """
+
+    def __init__(self, command: list[str], pause_s: float = 1.0) -> None:
+        self._command, self._pause_s = command, pause_s
+        self.refused: int | None = None
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, name="keeper", daemon=True)
@@ -84,14 +98,22 @@ class Keeper:
         self._thread.join()
 
     def _keep(self) -> None:
-        pause_s = 1.0
+        pause_s, refusals, worked = self._pause_s, 0, False
         while not self._stopping.is_set():
+            began = time.monotonic()
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, start_new_session=True
             )
             if self._stopping.is_set():  # since the loop looked; __exit__ saw no process then
                 self._process.terminate()
             status = self._process.wait()
+            worked = worked or time.monotonic() - began >= WORKED_S
+            refusals += status in REFUSALS
+            # More than once: the runner of a server that was killed takes a moment to end.
+            if refusals >= MOST_REFUSALS and not worked and not self._stopping.is_set():
+                self.refused = status
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
             if not self._stopping.is_set():
                 log.warning(
                     "the runner exited with status %d and will be restarted in %.0f s",

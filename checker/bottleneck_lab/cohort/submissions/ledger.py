@@ -16,7 +16,7 @@ from sqlalchemy import Connection, case, func, select, update
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.grading.rules import rules_for
 from bottleneck_lab.cohort.members.people import Person
-from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.protocol import Capture, Receipt, Submission
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import load_settings
@@ -129,13 +129,13 @@ class Ledger:
         if rules.opens is not None and self._now < rules.opens:
             raise RefusedError(
                 "not-open",
-                f"'{lab}' opens at {iso(rules.opens)}.",
+                f"'{lab}' opens at {spoken(rules.opens, self._settings.timezone)}.",
                 "Submit it then; `lab check` measures on your own machine meanwhile.",
             )
         if rules.closes is not None and self._now > rules.closes:
             raise RefusedError(
                 "late",
-                f"'{lab}' closed at {iso(rules.closes)}.",
+                f"'{lab}' closed at {spoken(rules.closes, self._settings.timezone)}.",
                 "Ask your instructor for an extension.",
             )
         if rules.budget is None or submission.tool is not None:

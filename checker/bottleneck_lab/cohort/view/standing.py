@@ -13,7 +13,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.grades import Grade, load_grades
 from bottleneck_lab.cohort.grading.rules import Rules, load_rules, rules_for
 from bottleneck_lab.cohort.members.people import Person, same_learner
-from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.moments import iso, spoken
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running.forecast import load_forecast
@@ -72,7 +72,8 @@ def _standing(
     if judged is None:
         return standing
     if rules.hidden(now):
-        released = iso(rules.feedback_at or now)
+        zone = load_settings(connection).timezone
+        released = spoken(rules.feedback_at or now, zone)
         return replace(standing, note=f"Measured. Feedback is released at {released}.")
     if judged.problem:
         return replace(

@@ -31,6 +31,7 @@ from bottleneck_lab.commands.cohort.options import (
     parse_gpus,
 )
 from bottleneck_lab.commands.ui import say
+from bottleneck_lab.errors import MachineError
 
 EXAMPLE = "lab cohort serve --folder autumn-workshop --host 0.0.0.0"
 
@@ -85,6 +86,7 @@ def command(
                 count = len(parse_gpus(gpus)) + slots
                 users = preflight.check_slot_users(uids, count, allow_unsandboxed=allow_unsandboxed)
         preflight.finish("This cohort cannot be served here")
+        keeper = None
         if runner:
             if not users:
                 say(SHARED_USER, style="yellow", err=True)
@@ -100,13 +102,19 @@ def command(
                 command += ["--allow-unsandboxed"]
             if allow_no_cgroup:
                 command += ["--allow-no-cgroup"]
-            stack.enter_context(Keeper([*command, "--parent", str(os.getpid())]))
+            keeper = stack.enter_context(Keeper([*command, "--parent", str(os.getpid())]))
         own = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
         reached = (url or cohort.config.url or own).rstrip("/")
         cohort.keep_address(reached)
         _print_how_to_join(cohort, reached)
         files = (str(tls[0]), str(tls[1])) if tls else None
         serve_forever(cohort, host, port, reached, tls=files)
+        if keeper and keeper.refused is not None:
+            raise MachineError(
+                f"The runner refuses to start here (exit code {keeper.refused}), so the server has"
+                " stopped. The runner's own message stands above.",
+                "Do what it says, or serve without one: --no-runner.",
+            )
 
 
 def _network_address(host: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.view.room import Room, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.commands.cohort.options import Folder
@@ -46,7 +46,8 @@ def _print_room(name: str, room: Room) -> None:
             style="red",
         )
     for row in room.asking_for_help:
-        say(f"needs help: {row.name}, since {iso(row.needs_help or 0.0)}. {row.help_text}".rstrip())
+        since = spoken(row.needs_help or 0.0, room.settings.timezone)
+        say(f"needs help: {row.name}, since {since}. {row.help_text}".rstrip())
     if room.settings.paused:
         say("Paused: no checks are being started.", style="yellow")
     for runner in room.runners:
