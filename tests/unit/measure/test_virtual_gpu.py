@@ -172,15 +172,15 @@ class TestEngine:
 
     def test_counts_the_arithmetic_of_a_product(self) -> None:
         engine = Engine(PLAIN)
-        a = engine.upload(torch.ones(4, 8), None, True, False, "")
-        b = engine.upload(torch.ones(8, 2), None, True, False, "")
+        a = engine.upload(torch.ones(4, 8), None, True, False, "")[0]
+        b = engine.upload(torch.ones(8, 2), None, True, False, "")[0]
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
     def test_arithmetic_counts_from_which_the_parameters_follow(self) -> None:
         engine = Engine(PLAIN)
         square, trained, sent = (
-            engine.upload(torch.eye(4), None, True, False, "").number for _ in range(3)
+            engine.upload(torch.eye(4), None, True, False, "")[0].number for _ in range(3)
         )
         for _ in range(3):
             engine.step()
@@ -210,7 +210,9 @@ class TestEngine:
         for secret in (1, 1, 2):
             engine = Engine(PLAIN, secret=secret)
             engine.calls()["note_start"]([host])
-            sent = engine.upload(torch.stack([host.flip(0), torch.ones(40)]), None, True, False, "")
+            sent = engine.upload(
+                torch.stack([host.flip(0), torch.ones(40)]), None, True, False, ""
+            )[0]
             known.append(engine.download(Handle(sent.number), False, True, "").clone())
         assert torch.equal(known[0], known[1])
         assert not torch.equal(known[0], known[2])
@@ -220,9 +222,9 @@ class TestEngine:
 
     def test_lives_of_tensors_and_copies_are_counted_in_steps(self) -> None:
         engine = Engine(PLAIN)
-        kept = engine.upload(torch.ones(4), None, True, False, "").number
+        kept = engine.upload(torch.ones(4), None, True, False, "")[0].number
         engine.step()
-        made = engine.upload(torch.ones(4), None, True, False, "").number
+        made = engine.upload(torch.ones(4), None, True, False, "")[0].number
         engine.step(0, {1: 2})
         engine.let_go([made], [])
         engine.step(0, {1: 1, 2: 1})
@@ -240,13 +242,13 @@ class TestEngine:
     def test_takes_operators_only_in_their_parts(self) -> None:
         """Whoever sent one whole could hide its arithmetic and its waits."""
         engine = Engine(PLAIN)
-        x = engine.upload(torch.ones(4, 8), None, True, False, "")
+        x = engine.upload(torch.ones(4, 8), None, True, False, "")[0]
         with pytest.raises(LookupError, match="made up of other operators"):
             engine.call("linear", "default", [Handle(x.number), Handle(x.number)], {}, "")
 
     def test_a_view_costs_nothing_and_holds_its_base(self) -> None:
         engine = Engine(PLAIN)
-        whole = engine.upload(torch.ones(1000), None, True, False, "")
+        whole = engine.upload(torch.ones(1000), None, True, False, "")[0]
         before = engine.clock.launches, engine.memory.allocated
         part = engine.call("slice", "Tensor", [Handle(whole.number), 0, 0, 10], {}, "")
         engine.let_go([whole.number], [])
@@ -290,12 +292,12 @@ class TestServer:
         "sent",
         [
             b"\xff" * 64,
-            framed(["seed", [], []])[:-1] + b"\xc1",
+            framed(["seed", [], [], []])[:-1] + b"\xc1",
             (9).to_bytes(8, "little") + b"\x80\x04\x95garbage",
             framed(msgspec.to_builtins(End())),
-            framed(["no such call", [], []]),
-            framed(["step", 5, 0]),
-            framed(["step", [], -1000]),
+            framed(["no such call", [], [], []]),
+            framed(["step", 5, [], []]),
+            framed(["step", [], -1000, []]),
             framed(["step"]),
         ],
         ids=[
@@ -305,7 +307,7 @@ class TestServer:
             "the owner's question",
             "an unknown call",
             "no handles",
-            "time turned back",
+            "no generations",
             "too short",
         ],
     )
@@ -322,7 +324,7 @@ class TestServer:
 
     def test_a_call_that_fails_is_the_programs_own_affair(self, channels) -> None:
         program, _ = channels
-        program.sendall(framed(["call", [], [], "neg", "default", [Handle(7)], {}, ""]))
+        program.sendall(framed(["call", [], [], [], "neg", "default", [Handle(7)], {}, ""]))
         worked, kind, words = decode(Frames(program).receive())
         assert (worked, kind) == (False, "LookupError")
         assert "no tensor 7" in words
@@ -335,8 +337,8 @@ class TestServer:
             ["neg", "default", [Handle(7)], {}, "train.py(3): train", [-1]],
             ["ones", "default", [[2]], {}, "", [-2]],
         ]
-        program.sendall(b"".join(framed(["launch", [], [], *launch]) for launch in launches))
-        program.sendall(framed(["memory", [], []]) * 2)
+        program.sendall(b"".join(framed(["launch", [], [], [], *launch]) for launch in launches))
+        program.sendall(framed(["memory", [], [], []]) * 2)
         answers = Frames(program)
         worked, kind, words = decode(answers.receive())
         assert (worked, kind) == (False, "LookupError")
@@ -346,13 +348,13 @@ class TestServer:
 
     def test_a_launch_without_its_arguments_is_one_that_fails(self, channels) -> None:
         program, _ = channels
-        program.sendall(framed(["launch", [], []]) + framed(["step", [], []]))
+        program.sendall(framed(["launch", [], [], []]) + framed(["step", [], [], []]))
         assert decode(Frames(program).receive())[:2] == [False, "TypeError"]
 
     def test_what_is_sent_after_a_run_was_opened_is_in_its_books(self, channels) -> None:
         program, owner = channels
         ask(owner, Begin(PLAIN, recording=False))
-        program.sendall(framed(["step", [], []]) * 3)
+        program.sendall(framed(["step", [], [], []]) * 3)
         answers = Frames(program)
         assert [decode(answers.receive())[0] for _ in range(3)] == [True] * 3
         ask(owner, End())
@@ -363,9 +365,9 @@ class TestServer:
     ) -> None:
         """A capture that is stopped: the thread would be reported with what it raised."""
         program, owner = channels
-        program.sendall(framed(["upload", [], [], torch.zeros(1 << 19), None, True, True, ""]))
-        _, (number, *_), _, _ = decode(Frames(program).receive())
-        program.sendall(framed(["keep", [], [], {"weight": Handle(number)}]))
+        program.sendall(framed(["upload", [], [], [], torch.zeros(1 << 19), None, True, True, ""]))
+        _, ((number, *_), _), *_ = decode(Frames(program).receive())
+        program.sendall(framed(["keep", [], [], [], {"weight": Handle(number)}]))
         assert decode(Frames(program).receive())[0]
         ask(owner, End())
         assert owner.recv(1)  # 2 MiB are on their way, more than a socket holds
@@ -399,7 +401,7 @@ def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
             engine.begin(PLAIN)
         program = Frames(engines[0].program)
         for _ in range(3):
-            program.send(encode(["step", [], []]))
+            program.send(encode(["step", [], [], []]))
             assert decode(program.receive())[0]
         assert [engine.end().figures.steps for engine in engines] == [3, 0]
         both = psutil.Process(engines[0].process.pid).children(recursive=True)
@@ -604,7 +606,7 @@ class TestProgram:
 
 def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Path) -> None:
     engine = Engine(msgspec.structs.replace(PLAIN, reduction_us=50.0), recording=True)
-    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")
+    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")[0]
     engine.step()
     for _ in range(5):
         engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")
@@ -620,7 +622,7 @@ def test_a_wait_names_the_line_that_waited_and_the_line_waited_for(tmp_path: Pat
 def test_what_a_line_keeps_is_charged_to_it(tmp_path: Path) -> None:
     """Each of eight steps makes 16 KiB twice, keeps one of them and lets go of the other."""
     engine = Engine(PLAIN, recording=True)
-    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")
+    a = engine.upload(torch.ones(64, 64), None, True, False, "train.py(3): train")[0]
     for _ in range(8):
         engine.step()
         engine.call("mm", "default", [Handle(a.number), Handle(a.number)], {}, "train.py(7): train")

@@ -8,7 +8,7 @@ synchronisation.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import gc
 import os
 import socket
@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,14 +27,26 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 
 from bottleneck_lab.measure.faults import NotModelled
-from bottleneck_lab.measure.virtual_gpu.codec import DTYPES, Handle, decode, encode, leaves, replace
+from bottleneck_lab.measure.virtual_gpu.codec import (
+    DTYPES,
+    Handle,
+    decode,
+    encode,
+    leaves,
+    plain_bytes,
+    replace,
+)
 from bottleneck_lab.measure.virtual_gpu.frames import Frames
 from bottleneck_lab.measure.virtual_gpu.memory import ROUND_BYTES
+from bottleneck_lab.measure.virtual_gpu.module import (
+    NAME,
+    DeviceModule,
+    replace_shared_functions,
+)
 from bottleneck_lab.measure.virtual_gpu.operators import is_composite, is_predictable
 
 aten = torch.ops.aten
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-NAME = "virtual"
 _DEVICE = torch.device("privateuseone", 0)
 """PyTorch's name for `virtual` before it is renamed."""
 _ERRORS = {
@@ -158,6 +170,26 @@ class VirtualTensor(torch.Tensor):
         return object.__format__(self, spec)
 
 
+class Source:
+    """A pinned tensor that the device has yet to read: a program that writes over it meanwhile
+    sends what it did not mean to.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._storage = tensor.detach(), tensor.untyped_storage()
+        self._before = plain_bytes(tensor).clone()
+
+    def is_lost(self) -> bool:
+        """Return True if the program can no longer write to it: only this object holds its memory,
+        by its tensor and its storage.
+        """
+        return bool(torch._C._storage_Use_Count(self._storage._cdata) <= 2)
+
+    def is_overwritten(self) -> bool:
+        """Return True if it holds other values than when it was to be copied."""
+        return not plain_bytes(self._tensor).equal(self._before)
+
+
 class Call:
     """An operator's call as it travels. `args` and `kwargs` hold handles instead of tensors,
     `given` the tensors in the order in which they stand there.
@@ -236,11 +268,14 @@ class Driver:
         self.forked = False
         self._lock = threading.RLock()
         self._released: list[int] = []
-        self._pinned: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._pinned: dict[int, Any] = {}
+        """Weak references to storages in pinned memory, by their address."""
         self._under_way: dict[int, torch.Tensor] = {}
-        """Targets of copies that the program did not wait for: until one arrives, its target holds
-        what it held.
+        """Targets of copies that the program has not waited for: until then, a target holds what it
+        held.
         """
+        self._sources: dict[int, Source] = {}
+        """Pinned tensors that the device may not have read yet, by the number of the copy."""
         self._collections: list[int] = []
         self._predicted: dict[Any, PredictedResult] = {}
         self._free_bytes = 0
@@ -289,9 +324,11 @@ class Driver:
             self._engine.send(self._message(name, args))
             right, *answer = decode(self._engine.receive())
             if right:
-                result, arrived, self._free_bytes = answer
+                result, arrived, read, self._free_bytes = answer
                 for number, data in arrived:
                     self._under_way.pop(number).copy_(data)
+                for number in read:
+                    self._sources.pop(number, None)
                 return result
         kind, words = answer
         raise _ERRORS.get(kind, RuntimeError)(words)
@@ -299,7 +336,13 @@ class Driver:
     def _message(self, name: str, args: Sequence[Any]) -> bytes:
         released, self._released = self._released, []
         collections, self._collections = self._collections, []
-        return encode([name, released, collections, *args])
+        for number in [each for each, source in self._sources.items() if source.is_lost()]:
+            del self._sources[number]
+        # Before the call that comes now: the host's clock has not moved since the last one.
+        overwritten = [each for each, source in self._sources.items() if source.is_overwritten()]
+        for number in overwritten:
+            del self._sources[number]
+        return encode([name, released, collections, overwritten, *args])
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that has a tensor of the device, or makes one; return its result."""
@@ -332,9 +375,9 @@ class Driver:
         with self._lock:
             # Training repeats itself: from the second step on, nearly every call has a signature
             # whose result is known. One that might not fit the device must be asked, to raise here
-            # as it would on a GPU; so must every call while a copy is under way.
+            # as it would on a GPU.
             predicted = self._predicted.get(call.signature)
-            if predicted and predicted.nbytes <= self._free_bytes and not self._under_way:
+            if predicted and predicted.nbytes <= self._free_bytes:
                 return self._launch(call, message, predicted)
             results, numbers = _results(self.ask("call", *message), call)
             if is_predictable(call.function) and (known := _predicted(results)):
@@ -345,7 +388,7 @@ class Driver:
         """Send a call whose result is known, and do not wait for the engine."""
         # This is what makes the emulation as fast as it is: a step sends hundreds of operators, and
         # waiting for each would be two switches between processes. It is safe because the call can
-        # neither fill the device nor be the one after which a copy has arrived.
+        # neither fill the device nor be one that waits, after which a copy has arrived.
         numbers = range(self._lowest - 1, self._lowest - 1 - predicted.new, -1)
         self._engine.queue(self._message("launch", [*message, list(numbers)]))
         self._lowest -= predicted.new
@@ -378,29 +421,48 @@ class Driver:
         )
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a pinned copy of a tensor in the host's memory. The launching thread pays for it;
-        a loader's own thread does not.
+        """Return a tensor of the host's memory, which is pinned from now on. The launching thread
+        pays for it; a loader's own thread does not.
         """
-        copy = tensor.clone()
-        self._pinned[id(copy)] = weakref.ref(copy, lambda _: self._pinned.pop(id(copy), None))
         if threading.current_thread() is threading.main_thread():
             self.ask("pin", tensor.nbytes, self.line())
-        return copy
+        return self._mark_pinned(tensor)
+
+    def _mark_pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        for address, reference in list(self._pinned.items()):
+            if reference.expired():
+                self._pinned.pop(address, None)
+        # A weak reference keeps the storage's address taken, though not its memory.
+        storage = tensor.untyped_storage()
+        self._pinned[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch publishes no types for it
+        return tensor
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Return True if `pin` made it, or it is a view of one that `pin` made."""
-        return any(each is not None and id(each) in self._pinned for each in (tensor, tensor._base))
+        """Return True for a tensor in memory that has been pinned."""
+        if isinstance(tensor, VirtualTensor) or tensor.layout is not torch.strided:
+            return False
+        reference = self._pinned.get(tensor.untyped_storage()._cdata)
+        return reference is not None and not reference.expired()
+
+    def _watch(self, number: int | None, source: torch.Tensor) -> None:
+        """Watch the source of a copy that has yet to be read, until it has."""
+        if number is not None:
+            self._sources[number] = Source(source)
 
     def _to_copy(self, source: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
         dtype, blocking = kwargs.get("dtype"), not kwargs.get("non_blocking", False)
         if not isinstance(source, VirtualTensor):
             pinned = self.is_pinned(source)
-            answer = self.ask("upload", source, dtype, pinned, blocking, self.line())
+            with self._lock:
+                answer, copy = self.ask("upload", source, dtype, pinned, blocking, self.line())
+                self._watch(copy, source)
             number, form = _described(answer)
             return VirtualTensor(number, form, self)
         if device is not None and device.type != NAME:
-            target = None if blocking else torch.zeros(source.shape, dtype=source.dtype)
+            target = None
+            if not blocking:
+                target = self._mark_pinned(torch.zeros(source.shape, dtype=source.dtype))
             host = self._download(source, target, blocking=blocking)
             return host if dtype is None else host.to(dtype)
         kept = {
@@ -416,9 +478,10 @@ class Driver:
         if isinstance(target, VirtualTensor) and isinstance(source, VirtualTensor):
             self._call(Call(aten.copy_.default, [target, source], {}))
         elif isinstance(target, VirtualTensor):
-            self.ask(
-                "overwrite", target.handle, source, self.is_pinned(source), blocking, self.line()
-            )
+            pinned, line = self.is_pinned(source), self.line()
+            with self._lock:
+                copy = self.ask("overwrite", target.handle, source, pinned, blocking, line)
+                self._watch(copy, source)
         else:
             self._download(source, target, blocking=blocking or not self.is_pinned(target))
         return target
@@ -494,53 +557,6 @@ def _own_line(frame: FrameType | None, folder: str) -> str:
     return ""
 
 
-class _Module:
-    """`torch.virtual`: what programs ask of a device module."""
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def _is_in_bad_fork(self) -> bool:
-        """Return True in a forked process, which has no device, as with CUDA: a loader's worker
-        that seeds its generators leaves the device's alone.
-        """
-        return _driver().forked
-
-    def _lazy_init(self) -> None:
-        """Do nothing: PyTorch calls it before it uses a device."""
-
-    def device_count(self) -> int:
-        return 1
-
-    def current_device(self) -> int:
-        return 0
-
-    def manual_seed_all(self, seed: int) -> None:
-        _driver().ask("seed", seed & 0x7FFFFFFFFFFFFFFF)
-
-    def synchronize(self, _device: Any = None) -> None:
-        driver = _driver()
-        driver.ask("wait", driver.line())
-
-    def memory_allocated(self, _device: Any = None) -> int:
-        return int(_driver().ask("memory")[0])
-
-    def max_memory_allocated(self, _device: Any = None) -> int:
-        return int(_driver().ask("memory")[1])
-
-    def memory_reserved(self, _device: Any = None) -> int:
-        return int(_driver().ask("memory")[2])
-
-    def empty_cache(self) -> None:
-        _driver().ask("empty_cache")
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16]
-
-
 _installed: list[Driver] = []
 
 
@@ -554,7 +570,8 @@ def install(sock: socket.socket, folder: Path) -> Driver:
     """
     driver = Driver(sock, folder)
     _installed[:] = [driver]
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+    module = DeviceModule(driver)
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
     library: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]  # torch publishes no types for it
     library.fallback(
         lambda function, *args, **kwargs: driver.run(function, args, kwargs), "PrivateUse1"
@@ -568,6 +585,7 @@ def install(sock: socket.socket, folder: Path) -> Driver:
     )
     _KEPT.extend((library, copies))
     os.register_at_fork(after_in_child=driver.leave)
+    replace_shared_functions(module)
     _replace_pinning(driver)
     _count_collections(driver)
     return driver
@@ -594,11 +612,32 @@ def _replace_pinning(driver: Driver) -> None:
     """Have `tensor.pin_memory()` and `is_pinned()` ask this device's driver, not CUDA's."""
 
     def pin_memory(self: torch.Tensor, _device: Any = None) -> torch.Tensor:
-        return driver.pin(self)
+        return self if driver.is_pinned(self) else driver.pin(self.clone())
 
     def is_pinned(self: torch.Tensor, _device: Any = None) -> bool:
         return driver.is_pinned(self)
 
-    with contextlib.suppress(AttributeError):
-        torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]  # for every tensor
-        torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]  # as above
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]  # for every tensor
+    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]  # as above
+
+    def pinning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+            tensor = make(*args, **kwargs)
+            return driver.pin(tensor) if pin_memory else tensor
+
+        return functools.update_wrapper(made, make)
+
+    # PyTorch's own functions would ask the backend for an allocator, which only C++ can give.
+    for holder in (torch, torch.Tensor):
+        for name in dir(holder):
+            if name == "tensor" or _takes_pin_memory(getattr(aten, name, None)):
+                setattr(holder, name, pinning(getattr(holder, name)))
+
+
+def _takes_pin_memory(packet: Any) -> bool:
+    """Return True for a packet of operators that can make a tensor in pinned memory."""
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    overloads: list[str] = packet.overloads()  # type: ignore[no-untyped-call]  # as above
+    schemas = (getattr(packet, overload)._schema for overload in overloads)
+    return any(each.name == "pin_memory" for schema in schemas for each in schema.arguments)

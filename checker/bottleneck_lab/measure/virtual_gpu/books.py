@@ -22,6 +22,8 @@ class Figures(msgspec.Struct, frozen=True):
     `returned_bytes`: copied to the host. `useful_flops`: of `flops`, those from which the
     parameters follow that were handed over; `step_flops` and `report_flops`: as many until each
     step began and until each report. All three are empty before parameters are handed over.
+    `races`: the program's lines whose copy read a pinned buffer that was overwritten meanwhile.
+    `unawaited`: those whose copy to the host nobody had waited for when a report was made.
     """
 
     total_us: float
@@ -41,6 +43,8 @@ class Figures(msgspec.Struct, frozen=True):
     useful_flops: float = 0.0
     step_flops: list[float] = []
     report_flops: list[float] = []
+    races: list[str] = []
+    unawaited: list[str] = []
 
 
 class KeptArray(msgspec.Struct, frozen=True):

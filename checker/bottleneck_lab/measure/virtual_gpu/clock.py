@@ -43,6 +43,8 @@ class Clock:
     device_us: float = 0.0
     launches: int = 0
     waits: int = 0
+    awaited_us: float = 0.0
+    """Until when the host knows that the stream has run: it has waited, or asked an event."""
     flops: float = 0.0
     step_starts_us: list[float] = field(default_factory=list)
     step_waits: list[int] = field(default_factory=list)
@@ -56,6 +58,8 @@ class Clock:
     spans: list[Span] | None = None
     """The timeline, where one is recorded."""
     _correlation: int = 0
+    _asked_at: int = -1
+    """The last launch before an event was asked for."""
 
     def kernel(
         self, name: str, flops: float, nbytes: float, line: str = "", *, reduces: bool = False
@@ -92,9 +96,36 @@ class Clock:
 
     def wait(self, line: str, name: str = "wait for the stream") -> None:
         """Have the host wait until the stream has run everything that is queued."""
+        self._wait_until(self.device_us, line, name)
+
+    def record_event(self) -> float:
+        """Return when an event that is recorded now will have happened: after all that is queued."""
+        return max(self.host_us, self.device_us)
+
+    def wait_event(self, at_us: float, line: str) -> None:
+        """Have the host wait for an event. It does not wait for one that has happened."""
+        if at_us > self.host_us:
+            self._wait_until(at_us, line, "wait for an event")
+        self.awaited_us = max(self.awaited_us, at_us)
+
+    def query_event(self, at_us: float, line: str) -> bool:
+        """Return True if an event has happened. A host that asks again, with nothing launched since
+        it last asked, has nothing else to do: it waits.
+        """
+        if at_us > self.host_us and self._asked_at == self._correlation:
+            self._wait_until(at_us, line, "wait for an event")
+        self._asked_at = self._correlation
+        if at_us > self.host_us:
+            self.host_us += self.spec.wait_us
+            return False
+        self.awaited_us = max(self.awaited_us, at_us)
+        return True
+
+    def _wait_until(self, at_us: float, line: str, name: str) -> None:
         self.waits += 1
         start = self.host_us
-        self.host_us = max(self.host_us, self.device_us) + self.spec.wait_us
+        self.host_us = max(self.host_us, at_us) + self.spec.wait_us
+        self.awaited_us = max(self.awaited_us, at_us)
         self._record("wait", name, start, self.host_us, line)
 
     def pin(self, nbytes: int, line: str) -> None:

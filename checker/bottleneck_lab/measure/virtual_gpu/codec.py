@@ -112,14 +112,19 @@ def name_of(dtype: torch.dtype) -> str:
 
 def _data(tensor: torch.Tensor) -> bytes:
     """Return dtype and shape as text, then the bytes of a tensor in the host's memory."""
-    # NumPy knows no bfloat16, so the bytes are taken as such; the conjugate of a tensor is a flag
-    # on the tensor itself until it is resolved.
+    head = f"{name_of(tensor.dtype)}:{','.join(map(str, tensor.shape))}".encode()
+    return struct.pack("<H", len(head)) + head + plain_bytes(tensor).numpy().tobytes()
+
+
+def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor in the host's memory as one row of bytes: NumPy knows no
+    bfloat16. Raises NotModelled for one that is not dense.
+    """
     _layout(tensor.layout)
+    # The conjugate of a tensor is a flag on the tensor itself until it is resolved.
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    head = f"{name_of(plain.dtype)}:{','.join(map(str, plain.shape))}".encode()
     # Not by `flatten`: a dimension of size 1 may have a stride of 0, and then cannot be viewed.
-    flat = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
-    return struct.pack("<H", len(head)) + head + flat.numpy().tobytes()
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def _tensor(raw: bytes) -> torch.Tensor:

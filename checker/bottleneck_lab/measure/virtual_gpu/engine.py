@@ -71,8 +71,18 @@ class Engine:
     """How many operators had run when each step began."""
     _report_marks: list[int] = field(default_factory=list)
     """The same for each report."""
-    _under_way: dict[int, tuple[float, torch.Tensor]] = field(default_factory=dict)
-    """Copies to the host that nobody waited for, with the time when each arrives."""
+    _under_way: dict[int, tuple[float, torch.Tensor, str]] = field(default_factory=dict)
+    """Copies to the host that nobody has waited for, with the time when each arrives and the line that
+    launched it.
+    """
+    _reading: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """Copies from pinned memory that the host did not wait for: until when the device reads their
+    source, and the line that launched them.
+    """
+    _events: dict[int, float] = field(default_factory=dict)
+    """When each event that the program recorded happens."""
+    _races: list[str] = field(default_factory=list)
+    _unawaited: list[str] = field(default_factory=list)
     _next: int = 1
     _births: dict[int, int] = field(default_factory=dict)
     """The step in which each storage was allocated, by its address."""
@@ -159,21 +169,50 @@ class Engine:
     def upload(
         self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str
     ) -> Any:
-        """Return a tensor of the host's as one of the device's."""
-        self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+        """Return a tensor of the host's as one of the device's, and the number of the copy where
+        the device has yet to read its source.
+        """
+        number = self._copy_in(data, pinned, blocking, line)
         data = self._start.change(data)
         tensor = data if dtype is None else data.to(dtype)
         self._lineage.forget(tensor)  # another tensor may have had its memory
-        return self._describe(tensor, {}, line)
+        return [self._describe(tensor, {}, line), number]
+
+    def _copy_in(self, data: torch.Tensor, pinned: bool, blocking: bool, line: str) -> int | None:
+        self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+        if blocking or not pinned:
+            return None
+        number, self._next = self._next, self._next + 1
+        self._reading[number] = self.clock.device_us, line
+        return number
+
+    def overwritten(self, numbers: list[int]) -> None:
+        """Note that the program has written over the sources of these copies since its last call: a
+        race, unless the device had read them.
+        """
+        for number in numbers:
+            until_us, line = self._reading.pop(number, (0.0, ""))
+            if until_us > self.clock.host_us and line not in self._races:
+                self._races.append(line)
+
+    def read(self) -> list[int]:
+        """Return the copies whose source the device has read by now."""
+        done = [n for n, (until_us, _) in self._reading.items() if until_us <= self.clock.host_us]
+        for number in done:
+            del self._reading[number]
+        return done
 
     def overwrite(
         self, target: Handle, data: torch.Tensor, pinned: bool, blocking: bool, line: str
-    ) -> None:
-        """Copy a tensor of the host's into one of the device's."""
-        self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
+    ) -> int | None:
+        """Copy a tensor of the host's into one of the device's; return the number of the copy where
+        the device has yet to read its source.
+        """
+        number = self._copy_in(data, pinned, blocking, line)
         tensor = self._tensors[target.number]
         tensor.copy_(self._start.change(data))
         self._lineage.forget(tensor)
+        return number
 
     def download(
         self, source: Handle, pinned: bool, blocking: bool, line: str
@@ -183,20 +222,54 @@ class Engine:
         """
         held = self._tensors[source.number]
         self.clock.copy("d2h", held.nbytes, pinned=pinned, blocking=blocking, line=line)
-        # The stream is done by the host's clock, as it always is after a blocking copy: the values
-        # are there. Otherwise they arrive when the host's clock has reached the stream's.
-        if self.clock.device_us <= self.clock.host_us:
+        if blocking or not pinned:
             return held
+        # It arrives when the host waits for it. That it may have arrived before, on a device that
+        # is fast enough today, is nothing that a program may rest on.
         number, self._next = self._next, self._next + 1
-        self._under_way[number] = self.clock.device_us, held.clone()
+        self._under_way[number] = self.clock.device_us, held.clone(), line
         return number
 
     def arrived(self) -> list[list[Any]]:
-        """Return copies that have arrived on the host by now, each with its number."""
+        """Return copies that the host has waited for by now, each with its number."""
         due = [
-            number for number, (at_us, _) in self._under_way.items() if at_us <= self.clock.host_us
+            number
+            for number, (at_us, *_) in self._under_way.items()
+            if at_us <= self.clock.awaited_us
         ]
         return [[number, self._under_way.pop(number)[1]] for number in due]
+
+    def report(self) -> None:
+        """Note that the program makes a report, and the lines of copies to the host that it has not
+        waited for by then.
+        """
+        self.clock.report()
+        self._report_marks.append(len(self._lineage))
+        lines = [line for _, _, line in self._under_way.values()]
+        self._unawaited += [line for line in dict.fromkeys(lines) if line not in self._unawaited]
+
+    def record_event(self) -> int:
+        """Record an event behind all that is queued, and return its number."""
+        number, self._next = self._next, self._next + 1
+        self._events[number] = self.clock.record_event()
+        return number
+
+    def wait_event(self, number: int, line: str) -> None:
+        """Have the host wait for an event."""
+        self.clock.wait_event(self._events[number], line)
+
+    def query_event(self, number: int, line: str) -> bool:
+        """Return True if an event has happened."""
+        return self.clock.query_event(self._events[number], line)
+
+    def elapsed_us(self, first: int, second: int) -> float:
+        """Return the time from one event to another. Raises RuntimeError if the host does not know
+        that both have happened.
+        """
+        start, end = self._events[first], self._events[second]
+        if max(start, end) > self.clock.awaited_us:
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return end - start
 
     def let_go(self, numbers: list[int], collections: list[int], line: str = "") -> None:
         """Release these handles, which the program let go of, and charge it for these generations
@@ -255,18 +328,15 @@ class Engine:
             self._lives[birth, step] += count - copies.get(birth, 0)
         self._copies = copies
 
-    def report(self) -> None:
-        """Note that the program makes a report."""
-        self.clock.report()
-        self._report_marks.append(len(self._lineage))
-
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
         clock, memory = self.clock, self.memory
         operations = (self.call, self.upload, self.overwrite, self.download)
+        events = (self.record_event, self.wait_event, self.query_event, self.elapsed_us)
         marks = (self.begin_pass, self.step, self.report, self.keep)
         theirs = (clock.pin, clock.wait, memory.empty_cache)
-        return {function.__name__: function for function in (*operations, *marks, *theirs)} | {
+        functions = (*operations, *events, *marks, *theirs)
+        return {function.__name__: function for function in functions} | {
             "seed": _seed,
             "note_start": self._start.note,
             "memory": lambda: [memory.allocated, memory.peak, memory.reserved],
@@ -294,6 +364,8 @@ class Engine:
             step_bytes=self.memory.step_bytes,
             steps=len(self.clock.step_starts_us),
             lives=self._all_lives(),
+            races=self._races,
+            unawaited=self._unawaited,
         )
 
     def _all_lives(self) -> list[tuple[int, int, int]]:
@@ -426,7 +498,7 @@ class Server:
             while True:
                 ready, _, _ = select.select(watched, [], [])
                 if self._owner.sock in ready:
-                    self._answer_owner(self._owner.receive())
+                    self._answer_owner()
                 elif not self._answer_program():
                     watched.remove(self._program.sock)
 
@@ -434,20 +506,23 @@ class Server:
         """Answer the calls that have come; False when the program is gone or speaks no protocol:
         nothing more is read of it.
 
-        An answer is `[True, result, copies that have arrived, bytes that are free]`, or `[False,
-        kind, words]` of what went wrong with the call or one before.
+        An answer is `[True, result, copies that have arrived, copies whose source has been read,
+        bytes that are free]`, or `[False, kind, words]` of what went wrong with the call or one
+        before.
         """
         try:
             self._program.read()
             while (body := self._program.come()) is not None:
-                name, released, collections, *args = decode(body)
+                name, released, collections, overwritten, *args = decode(body)
+                self._engine.overwritten(overwritten)
                 self._engine.let_go(released, collections)
                 if name != "launch":
                     function = self._calls[name]
                     failed, self._failed = self._failed, None
                     answer = failed or _attempt(function, args)
                     if answer[0]:
-                        answer += [self._engine.arrived(), self._engine.memory.free_bytes]
+                        engine = self._engine
+                        answer += [engine.arrived(), engine.read(), engine.memory.free_bytes]
                     self._program.send(_encoded(answer))
                 elif not self._failed:
                     # Nobody waits for a launch. As on a GPU, what goes wrong with one is the answer
@@ -462,14 +537,18 @@ class Server:
             return False
         return True
 
-    def _answer_owner(self, body: bytes) -> None:
-        """Open the books of a run, or close and send them."""
-        question = msgspec.msgpack.decode(body, type=Begin | End)
-        if isinstance(question, Begin):
-            self._engine = Engine(question.spec, question.recording, question.secret)
-            self._calls, self._failed = self._engine.calls(), None
-        else:
-            self._owner.send(msgspec.msgpack.encode(self._engine.books()))
+    def _answer_owner(self) -> None:
+        """Open the books of a run, or close and send them: all questions that have come, since
+        nothing says that there are more once they have been read.
+        """
+        self._owner.read()
+        while (body := self._owner.come()) is not None:
+            question = msgspec.msgpack.decode(body, type=Begin | End)
+            if isinstance(question, Begin):
+                self._engine = Engine(question.spec, question.recording, question.secret)
+                self._calls, self._failed = self._engine.calls(), None
+            else:
+                self._owner.send(msgspec.msgpack.encode(self._engine.books()))
 
 
 def _attempt(function: Callable[..., Any], args: list[Any]) -> list[Any]:

@@ -11,15 +11,13 @@ IGNORED = -100
 
 def copied(step, sums, seen, log):
     """Starts the copy; what is returned waits for it, an interval later, and reports."""
-    there = (
-        torch.empty(sums.shape, pin_memory=True)
-        if sums.is_cuda
-        else torch.empty(sums.shape).pin_memory()
-    )
+    there = torch.empty(sums.shape, pin_memory=True)
     there.copy_(sums, non_blocking=True)
+    arrived = torch.get_device_module(sums.device).Event()
+    arrived.record()
 
     def finish():
-        torch.get_device_module(sums.device).synchronize()
+        arrived.synchronize()
         loss, correct, max_grad_norm = there.tolist()
         log(step, loss=loss / LOG_EVERY, accuracy=correct / seen, max_grad_norm=max_grad_norm)
 

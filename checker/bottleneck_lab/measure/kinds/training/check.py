@@ -61,6 +61,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         context.progress("training with your script and the shipped one", 0.1)
         yours, shipped = train_both(context, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
+        refuse_races(mine.engine_figures())
         refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings)
 
     device = H200.at_scale(settings.scale)
@@ -104,6 +105,16 @@ def _is_shipped(context: Context[TrainingSettings]) -> bool:
         (context.submission / name).read_bytes() == (context.lab.path / name).read_bytes()
         for name in context.lab.spec.editable
     )
+
+
+def refuse_races(yours: Figures) -> None:
+    """Raise LearnerFault if a pinned buffer was overwritten while the device was to read it."""
+    if yours.races:
+        raise LearnerFault(
+            "wrong output",
+            f"The pinned buffer that {yours.races[0]} copies with non_blocking=True was overwritten"
+            " before the device had read it: a GPU would have trained on what was written over it.",
+        )
 
 
 def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSettings) -> None:
@@ -152,11 +163,7 @@ def _compare_results(
     settings = context.settings
     wrong_report = wrong_parameter = None
     for mine, theirs in zip(yours, shipped, strict=True):
-        wrong_report = (
-            wrong_report
-            or wrong_reports(mine.reports, theirs.reports, settings.tolerance)
-            or _late_report(mine, theirs, settings.interval)
-        )
+        wrong_report = wrong_report or _wrong_report(mine, theirs, settings)
         wrong_parameter = wrong_parameter or wrong_parameters(
             mine.parameters, theirs.parameters, settings.tolerance
         )
@@ -166,6 +173,17 @@ def _compare_results(
         grade_check(context.required("right-reports"), wrong_report, numbers, "numbers"),
         grade_check(context.required("right-parameters"), wrong_parameter, arrays, "arrays"),
     ]
+
+
+def _wrong_report(mine: Training, theirs: Training, settings: TrainingSettings) -> str | None:
+    """Say what is wrong with the reports, and which copy to the host they may rest on that nobody
+    waited for.
+    """
+    wrong = wrong_reports(mine.reports, theirs.reports, settings.tolerance)
+    if wrong and mine.figures and mine.figures.unawaited:
+        line = mine.figures.unawaited[0]
+        wrong += f" At a report nobody had waited for the copy to the host of {line}."
+    return wrong or _late_report(mine, theirs, settings.interval)
 
 
 def _late_report(yours: Training, shipped: Training, interval: int) -> str | None:

@@ -33,6 +33,7 @@ from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
 from bottleneck_lab.measure.kinds.training import COUNT_WAITS, START_LOADER
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
+from bottleneck_lab.measure.virtual_gpu.module import naming_what_is_missing
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
 Reports = list[tuple[int, dict[str, float]]]
@@ -98,7 +99,8 @@ class Program:
 
         torch.manual_seed(seed)
         data = self._recipe.Data(seed)
-        with _marked_steps(len(data.batches()), begin_pass, begin_step, self._steps):
+        marked = _marked_steps(len(data.batches()), begin_pass, begin_step, self._steps)
+        with marked, naming_what_is_missing():
             model = self._script.train(self._device, data, report)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         if self._driver:

@@ -26,6 +26,11 @@ def run(context: Context[TrainingSettings], on_line: OnLine) -> int:
     )
     status, books = _run_modelled(context, spec, on_line, [], recording=False)
     modelled = books.figures
+    for line in modelled.races:
+        on_line(
+            f"{line}: this pinned buffer was overwritten before the device had read it;"
+            " a check fails that"
+        )
     if status == 0 and modelled.steps > figures.WARM_UP_STEPS:
         on_line(
             f"{figures.step_time_us(modelled) / 1000:.2f} ms per step, at most"
