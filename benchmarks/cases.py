@@ -21,11 +21,16 @@ from pathlib import Path
 
 from bottleneck_lab import load, merge_ranks, summarise
 from bottleneck_lab.catalog import content_root
-from bottleneck_lab.grading.cases import Case
+from bottleneck_lab.grading.cases import MEMORY_GROWTH, Case
+from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.workspace.cases import load_library
 
 CASES = content_root() / "datasets" / "cases"
-CAUSE_OF = {"straggler": "straggler", "allocator-churn": "allocation-bound"}
+CAUSE_OF = {
+    "straggler": "straggler",
+    "allocator-churn": "allocation-bound",
+    MEMORY_GROWTH: MEMORY_GROWTH,
+}
 """The cause of cases that a finding stands for, where that is not its own cause."""
 UNSEEN = ("healthy", "compute-bound")
 """A device that is busy with needless arithmetic looks like one that is busy: the report is right
@@ -41,6 +46,7 @@ COARSE = {
     ),
     **dict.fromkeys(("copy-bound", "communication-bound", "straggler"), "not computing"),
     **dict.fromkeys(("memory-bound", "compute-bound", "healthy", "shared-device", BUSY), "device"),
+    MEMORY_GROWTH: "memory",
 }
 PEER = """
 import json, logging, sys
@@ -64,11 +70,16 @@ print(json.dumps(by_case))
 def diagnose(case: Case) -> tuple[str, float, bool]:
     """Return the cause that the report names first, the gain it gives, and if that is a bound."""
     paths = [CASES / case.name / name for name in case.traces]
-    findings = summarise(merge_ranks([load(path) for path in paths])).findings
+    summary = summarise(merge_ranks([load(path) for path in paths]))
+    findings = summary.findings
     if not findings:
         return BUSY, 1.0, False
     first = findings[0]
-    return CAUSE_OF.get(first.id, first.cause), first.expected_gain_ratio, first.at_most
+    called, gain = CAUSE_OF.get(first.id, first.cause), first.expected_gain_ratio
+    if called == MEMORY_GROWTH:
+        # A finding's own gain is one in time, and so is the bound on it.
+        return called, figures_of(summary)["memory_growth_ratio"], False
+    return called, gain, first.at_most
 
 
 def is_right(case: Case, called: str) -> bool:

@@ -24,7 +24,7 @@ class Runner:
         self.benchmarks = benchmarks
 
     def run(self, commit, benchmark):
-        """Runs one benchmark of any commit of the history once, in its own process, and returns its seconds.
+        """Runs one benchmark of any commit of the history once, in its own process; its seconds.
 
         Starting the process takes a little of the job's time as well, and the first run of a commit
         builds it.

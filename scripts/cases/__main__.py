@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from scripts.cases.machine import Machine
 from scripts.cases.record import Switch as Declared
-from scripts.cases.record import elapsed_ms, lines_of, load_spec, run
+from scripts.cases.record import cost, elapsed_ms, lines_of, load_spec, run
 
 from bottleneck_lab import load, merge_ranks
 from bottleneck_lab.analysis.summary import summarise
@@ -40,7 +40,7 @@ def record(folder: Path) -> Case:
     """Record one case into its folder, and return its row of the manifest."""
     spec, program = load_spec(folder), (folder / PROGRAM).read_text()
     runs = run(program, spec)
-    ms = elapsed_ms(runs)
+    ms, costs = elapsed_ms(runs), cost(runs, spec.cause)
     for old in folder.glob("*.json.gz"):
         old.unlink()
     for name, content in traces(runs):
@@ -51,7 +51,7 @@ def record(folder: Path) -> Case:
                 each.name,
                 each.cause,
                 each.fix,
-                round(ms / elapsed_ms(run(program, spec, each)), 3),
+                round(costs / cost(run(program, spec, each), spec.cause), 3),
                 lines_of(program, each),
                 each.edits,
             )
@@ -63,7 +63,7 @@ def record(folder: Path) -> Case:
     entire = 0.0
     if spec.entire is not None:
         without = Declared("entire", "", machine=spec.entire.machine, host=spec.entire.host)
-        entire = round(ms / elapsed_ms(run(program, spec, without)), 3)
+        entire = round(costs / cost(run(program, spec, without), spec.cause), 3)
     return Case(
         folder.name,
         spec.title,

@@ -84,6 +84,8 @@ class Machine:
     recording: bool = False
     began: float = 0.0
     elapsed: float = 0.0
+    records_memory: bool = False
+    peak_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"{self.setting.seed}/{self.rank}")
@@ -92,7 +94,8 @@ class Machine:
         self._node: tuple[Any, str, float, float] = (None, "", 0.0, 0.0)
         self._queue: deque[float] = deque(maxlen=QUEUE)
         self._free: Counter[int] = Counter()
-        self._small = self._small_blocks = 0
+        self._small = self._small_blocks = self._held = 0
+        self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # --- the host ---------------------------------------------------------------------------
 
@@ -249,6 +252,7 @@ class Machine:
         """Take memory for a tensor from what the allocator holds, or from the driver; it goes back
         to the allocator with the tensor.
         """
+        self._hold(tensor.untyped_storage())
         nbytes = tensor.nbytes
         if nbytes < OWN_BLOCK_BYTES:
             self._small += nbytes
@@ -278,6 +282,25 @@ class Machine:
     def _release_small(self, nbytes: int) -> None:
         self._small -= nbytes
 
+    def _hold(self, storage: Any) -> None:
+        """Count a storage until it dies, which may be later than the tensor it was made for."""
+        if storage not in self._storages:
+            self._storages.add(storage)
+            self._change(storage.nbytes())
+            weakref.finalize(storage, self._change, -storage.nbytes())
+
+    def _change(self, nbytes: int) -> None:
+        """Note a change of allocated memory, if the program's profiler records memory."""
+        self._held += nbytes
+        self.peak_bytes = max(self.peak_bytes, self._held)
+        if self.recording and self.records_memory:
+            where = {"Device Type": 1, "Device Id": 0, "Addr": 1}
+            args = {"emulated": True, **where, "Bytes": nbytes, "Total Allocated": self._held}
+            row = {"ph": "i", "s": "t", "name": "[memory]", "cat": "cpu_instant_event"}
+            self.rows.append(
+                {**row, "pid": HOST, "tid": HOST, "ts": round(self.host, 3), "args": args}
+            )
+
     def _driver(self, call: str, us: float) -> None:
         """Go to the driver for memory, which waits for the device."""
         self._note_line(self.current_line())
@@ -296,6 +319,7 @@ class Machine:
         """Begin to record: the profiler first lets the device run dry."""
         self.host = self.now
         self.recording, self.began = True, self.host
+        self.peak_bytes = self._held
         self._line = ("", 0.0)
 
     def stop(self) -> None:

@@ -361,8 +361,15 @@ class Compiled:
 class Profile:
     """torch.profiler.profile: the steps of its schedule are recorded, and the program ends."""
 
-    def __init__(self, *_args: Any, schedule: Any = None, **_options: Any) -> None:
+    def __init__(
+        self,
+        *_args: Any,
+        schedule: Any = None,
+        profile_memory: bool = False,
+        **_options: Any,
+    ) -> None:
         self._wait, self._active = schedule
+        machine().records_memory = profile_memory
         self._number = 0
         self._start = 0.0
 

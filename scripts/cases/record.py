@@ -19,6 +19,8 @@ from scripts.cases import ranks
 from scripts.cases.machine import Finished, Machine, Setting
 from scripts.cases.pretend import machine, pretended, running_on, uncounted
 
+from bottleneck_lab.grading.cases import MEMORY_GROWTH
+
 PROGRAM = "program.py"
 LEAST_GAIN = 1.15
 """The least cost of a case's cause: without it the program is at least this many times as fast."""
@@ -171,6 +173,13 @@ def _charge(module: types.ModuleType, name: str, us: float) -> None:
 def _print(*_values: Any, **_options: Any) -> None:
     with machine().range("<built-in function print>", "python_function"):
         machine().work(30.0)
+
+
+def cost(runs: list[Machine], cause: str) -> float:
+    """Return what gains are ratios of: peak memory where memory is the cause, else time."""
+    if cause == MEMORY_GROWTH:
+        return max(one.peak_bytes for one in runs)
+    return elapsed_ms(runs)
 
 
 def elapsed_ms(runs: list[Machine]) -> float:

@@ -48,4 +48,5 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     assert "No case is open" in again.stderr
     assert learner.json("case", "--progress")["answered"] == 1
     assert "cases/0002" in learner.lab("case", "--set", "friday:2").stdout
-    assert learner.lab("case", "--skip").returncode == 0
+    assert "Next: lab case --set friday:2" in learner.lab("case", "--skip").stdout
+    assert "Next: lab case --set monday" in learner.lab("case", "--progress", "--set=monday").stdout

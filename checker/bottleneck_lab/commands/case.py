@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.diagnose import ask_question
 from bottleneck_lab.commands.ui import Json, note, print_json, say
-from bottleneck_lab.course.cases import GradedCase, answer_case, draw_case, standing
+from bottleneck_lab.course.cases import (
+    GradedCase,
+    absent_line,
+    answer_case,
+    draw_case,
+    standing,
+)
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices, parse_answers
 from bottleneck_lab.grading.cases import QUESTIONS
@@ -80,7 +88,11 @@ def command(
     drawn, fresh = draw_case(Path.cwd(), level=level, set_name=set_, limit_s=60.0 * (timed or 0.0))
     if sys.stdin.isatty() and not json and not fresh and not answer:
         _describe(drawn)
-        given = {question.id: ask_question(question, None) for question in QUESTIONS}
+
+        def refuse(question: QuestionSpec, answer: Answer) -> str | None:
+            return absent_line(drawn, answer) if question.id == "line" else None
+
+        given = {question.id: ask_question(question, refuse=refuse) for question in QUESTIONS}
     if not given:
         _show_case(drawn, json=json)
         if not fresh and (level is not None or set_ or timed):
@@ -91,11 +103,12 @@ def command(
 
 
 def _skip() -> None:
-    if open_case() is None:
+    drawn = open_case()
+    if drawn is None:
         raise UsageError("No case is open.", "`lab case` draws one.")
     skip()
     say("The case is put away; it may be drawn again.")
-    say("\nNext: lab case", style="bold")
+    say(f"\nNext: {_draw_command(drawn.set)}", style="bold")
 
 
 def _describe(drawn: DrawnCase) -> None:
@@ -169,7 +182,7 @@ def _show_grade(
     for sentence in now.habits:
         say(sentence)
     say(f"\nNext: lab report {_folder(drawn)}", style="bold")
-    say("It now shows causes and findings. `lab case` draws another case.")
+    say(f"It now shows causes and findings. `{_draw_command(drawn.set)}` draws another case.")
 
 
 def _show_standing(set_name: str, *, json: bool) -> None:
@@ -178,8 +191,8 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         print_json(now)
         return
     if not now.answered:
-        say("You have not answered a case yet.")
-        say("\nNext: lab case", style="bold")
+        say(f"You have not answered a case{' of this set' if set_name else ''} yet.")
+        say(f"\nNext: {_draw_command(set_name)}", style="bold")
         return
     _show_line(now.answered, now.named, now.streak)
     say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")
@@ -192,6 +205,11 @@ def _show_line(answered: int, named: int, streak: int) -> None:
         f"\nCause named in {named} of {answered} case{'s' * (answered != 1)};"
         f" {streak} in a row now."
     )
+
+
+def _draw_command(set_name: str) -> str:
+    """Return the command that draws the next case, of the same set."""
+    return f"lab case --set {shlex.quote(set_name)}" if set_name else "lab case"
 
 
 def _folder(drawn: DrawnCase) -> str:

@@ -5,6 +5,8 @@ fixing it; with --sibling, do the same for an unseen case.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -99,7 +101,8 @@ def command(
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
             known = load_answers(workspace.root).get(question.id)
-            save_answers(workspace, {question.id: ask_question(question, known, workspace)})
+            given = ask_question(question, known, partial(_misplaced, workspace))
+            save_answers(workspace, {question.id: given})
     record, committed = load_record(workspace), False
     if (answer or at_terminal) and not wrong and not draft:
         record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
@@ -115,10 +118,17 @@ def _lacks_capture(workspace: Workspace) -> bool:
     return needs_capture(workspace.lab.spec.questions) and evidence_capture(workspace) is None
 
 
-def ask_question(question: QuestionSpec, known: Any, workspace: Workspace | None = None) -> Answer:
-    """Ask at the terminal until the answer has the right form.
+def _misplaced(workspace: Workspace, question: QuestionSpec, answer: Answer) -> str | None:
+    return misplaced_answers(workspace, [question], {question.id: answer}).get(question.id)
 
-    A stretch has to lie in the capture that `workspace` is about, if there is one.
+
+def ask_question(
+    question: QuestionSpec,
+    known: Any = None,
+    refuse: Callable[[QuestionSpec, Answer], str | None] | None = None,
+) -> Answer:
+    """Ask at the terminal until the answer has the right form and `refuse` gives no reason against
+    it.
     """
     say(f"\n{question.ask}", style="bold")
     if question.measure:
@@ -129,9 +139,8 @@ def ask_question(question: QuestionSpec, known: Any, workspace: Workspace | None
     while True:
         answer = read_answer(question, str(typer.prompt(question.id, default=default)))
         complaint = problem(question, answer)
-        if complaint is None and workspace and question.shows:
-            faults = misplaced_answers(workspace, [question], {question.id: answer})
-            complaint = faults.get(question.id)
+        if complaint is None and refuse is not None:
+            complaint = refuse(question, answer)
         if complaint is None:
             return answer
         say(complaint, style="red")
@@ -278,7 +287,7 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
     # A fresh case is only told: nobody can answer before having looked at its capture.
     if sys.stdin.isatty() and not json and not texts and not fresh:
         say(story)
-        answers = {question.id: ask_question(question, None) for question in QUESTIONS}
+        answers = {question.id: ask_question(question) for question in QUESTIONS}
     missing = [question.id for question in QUESTIONS if question.id not in answers]
     if missing:
         _tell_case(story, missing if texts else [], json=json)

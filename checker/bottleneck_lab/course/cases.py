@@ -65,11 +65,8 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
     """
     case, folder = cases.find_case(drawn.name), Path(drawn.folder)
     program = (folder / cases.PROGRAM).read_text(encoding="utf-8")
-    if not 1 <= float(answers["line"]) <= (last := len(program.splitlines())):
-        raise UsageError(
-            f"program.py has no line {answers['line']:g}.",
-            f"Its lines are 1 to {last}. Your other answers are not used up.",
-        )
+    if fault := absent_line(drawn, answers["line"]):
+        raise UsageError(fault, "Your other answers are not used up: give all of them again.")
     took_s = time.time() - drawn.drawn_s
     traces = [folder / name for name in case.traces]
     figures = figures_of(summarise(merge_ranks([load(path) for path in traces])))
@@ -86,6 +83,15 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
         write_bytes(fixed, program.encode())
     cases.answer(answers, {each.id: bool(each.holds) for each in results}, past)
     return GradedCase(case, results, took_s, late_s, fixed)
+
+
+def absent_line(drawn: cases.DrawnCase, line: Answer) -> str | None:
+    """Return why a case's program does not have this line, as a sentence; None if it does."""
+    program = (Path(drawn.folder) / cases.PROGRAM).read_text(encoding="utf-8")
+    last = len(program.splitlines())
+    if 1 <= float(line) <= last:
+        return None
+    return f"{cases.PROGRAM} has no line {line:g}: its lines are 1 to {last}."
 
 
 def standing(set_name: str = "") -> Standing:

@@ -17,6 +17,8 @@ import msgspec
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult
 
+MEMORY_GROWTH = "memory-growth"
+"""The cause whose evidence and gain are a share and a ratio of peak memory, not of time."""
 CAUSES = (
     "input-bound",
     "launch-bound",
@@ -29,6 +31,7 @@ CAUSES = (
     "memory-bound",
     "compute-bound",
     "shared-device",
+    MEMORY_GROWTH,
     "healthy",
 )
 """Causes that can hold a case up: the choices of every case."""
@@ -44,6 +47,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "communication-bound": ("exposed_communication_share",),
     "straggler": ("exposed_communication_share",),
     "shared-device": ("interrupted_share", "idle_queued_share", "idle_unrecorded_share"),
+    MEMORY_GROWTH: ("memory_growth_share",),
 }
 """The figures of a capture that show a cause, added up; of any other cause, `busy_share`."""
 
@@ -57,7 +61,7 @@ QUESTIONS = [
     QuestionSpec(
         "cause",
         "choice",
-        "What slows this program down most?",
+        "What slows this program down most, or fills its memory?",
         choices=list(CAUSES),
         measure=(
             "`memory-bound`: needless passes over the device's memory. `compute-bound`: arithmetic"
@@ -67,13 +71,14 @@ QUESTIONS = [
     QuestionSpec(
         "evidence",
         "share",
-        "What share of the recorded time shows it?",
+        "What share of the recorded time, or of the peak memory, shows it?",
         measure=(
             "For input, launches, waiting, allocation and other host work: the time in which the"
             " device is idle for it. For copies, communication and stragglers: the time in which"
             " the device does only that. For another program on the device: by how much kernels"
-            " take longer than the same ones in other steps. For anything else: the time in which"
-            " the device is busy."
+            " take longer than the same ones in other steps. For memory that grows: the share of"
+            " the peak that the recorded steps but the last have added. For anything else: the time"
+            " in which the device is busy."
         ),
     ),
     QuestionSpec(
@@ -85,14 +90,16 @@ QUESTIONS = [
     QuestionSpec(
         "gain",
         "ratio",
-        "How many times as fast will it be with that fixed?",
+        "How many times as fast will it be with that fixed? If it is memory: by what factor will"
+        " the peak drop?",
         measure="1 if nothing is worth fixing.",
     ),
 ]
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """One cause or decoy of a case, and how many times as fast the program was without it.
+    """One cause or decoy of a case, and how many times as fast the program was without it; where
+    memory is the case's cause, how many times less of it the program needed.
 
     `edits` turn the program into the one without it; `lines` are the ones that it is about.
     """
@@ -175,6 +182,9 @@ def grade_case(
         where = f"one of lines {', '.join(map(str, others))} and {last}"
     elif last == 1:
         where = "no line of the program"
+    effect = f"ran {case.gain:.2f}x as fast"
+    if case.cause == MEMORY_GROWTH:
+        effect = f"needed {case.gain:.2f}x less memory at its peak"
     sentences = {
         "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
         "evidence": (
@@ -184,7 +194,7 @@ def grade_case(
         "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
         "gain": (
             off <= GAIN_WITHIN,
-            f"You predicted {gain:.2f}x; without the cause it ran {case.gain:.2f}x as fast.",
+            f"You predicted {gain:.2f}x; without the cause it {effect}.",
         ),
     }
     return [

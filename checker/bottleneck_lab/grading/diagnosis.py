@@ -88,6 +88,7 @@ FIGURES = (
     "interrupted_share",
     "largest_gain_ratio",
     "memory_growth_ratio",
+    "memory_growth_share",
     "peak_over_start_ratio",
     "unpaused_images_per_s",
 )
@@ -162,7 +163,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
     neither loaded, copied nor waited; `host_wait_share`, in which the host waits for the device;
     `top_operator_share`; `largest_gain_ratio`, the most that removing the
     costliest finding can bring; `interrupted_share`, by which kernels took longer than the same
-    ones in other steps; `memory_growth_ratio`, how many times less a device's peak would be
+    ones in other steps; `memory_growth_share`, the share of a device's peak that the steps but the
+    last have added; `memory_growth_ratio`, how many times less a device's peak would be
     without what each step but the last adds; `peak_over_start_ratio`, its peak over what was
     allocated at its first record; and `unpaused_images_per_s`, what a server's device
     would answer if it never paused between batches.
@@ -172,8 +174,10 @@ def figures_of(summary: Summary) -> dict[str, float]:
     gains = [finding.expected_gain_ratio for finding in summary.findings]
     shares = {finding.id: finding.share_of_wall for finding in summary.findings}
     grown = [
-        (use.peak_bytes, use.growth_bytes_per_step * (use.steps - 1)) for use in summary.memory
+        use.growth_bytes_per_step * (use.steps - 1) / max(use.peak_bytes, 1)
+        for use in summary.memory
     ]
+    grown_share = min(max(grown, default=0.0), 1.0)
     wall_ns = sum(use.wall_ns for use in summary.devices)
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {
@@ -192,7 +196,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **({"largest_gain_ratio": max(gains)} if gains else {}),
         **(
             {
-                "memory_growth_ratio": max(peak / max(peak - more, 1) for peak, more in grown),
+                "memory_growth_share": grown_share,
+                "memory_growth_ratio": ceiling(grown_share),
                 "peak_over_start_ratio": max(
                     use.peak_bytes / max(use.first_bytes, 1) for use in summary.memory
                 ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -165,7 +166,7 @@ def draw(
             if not left:
                 raise UsageError(
                     f"You have drawn every case of the set '{set_name}'.",
-                    "`lab case --progress` shows how you did.",
+                    f"`lab case --progress --set {shlex.quote(set_name)}` shows how you did.",
                 )
             case = left[0]
         else:

@@ -14,6 +14,8 @@ FIRST = {
     "bird-calls": "file-stalls",  # with the copies of the checkpoint, and before uneven steps
     "dose-planner": "straggler",  # by what one rank waits, not by the mean of all
     "night-exams": "allocator-churn",  # without memory records
+    "museum-guide": "interrupted-kernels",  # by a process with longer turns
+    "old-sermons": "allocator-churn",  # in blocks that are always a little too small
     "river-levels": "interrupted-kernels",  # by another process on the device
     "tiny-stories": "tensor-cores-unused",  # although launches wait for room in the queue
 }

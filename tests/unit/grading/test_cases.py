@@ -7,6 +7,7 @@ import pytest
 from bottleneck_lab.grading.cases import (
     CAUSES,
     FIGURES,
+    MEMORY_GROWTH,
     Case,
     PastCase,
     Switch,
@@ -48,6 +49,15 @@ def test_evidence_is_that_of_the_cause_named():
 def test_a_healthy_program_has_no_line_and_no_gain():
     right = graded(HEALTHY, cause="healthy", evidence=0.3, line=1, gain=1)
     assert all(right.values())
+
+
+def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
+    watch = Switch("watch", MEMORY_GROWTH, "Detach it.", 2.0, [54])
+    case = Case("c", "C", 2, "", "", MEMORY_GROWTH, 10.0, {}, [watch])
+    answers = {"cause": MEMORY_GROWTH, "evidence": 0.47, "line": 53, "gain": 3.0}
+    results = {each.id: each for each in grade_case(case, answers, {"memory_growth_share": 0.45})}
+    assert [id_ for id_, each in results.items() if not each.holds] == ["gain"]
+    assert "needed 2.00x less memory at its peak" in results["gain"].sentence
 
 
 @pytest.mark.parametrize("cause", CAUSES)
