@@ -23,7 +23,12 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
     refuse_more_threads,
     refuse_overhead,
 )
-from bottleneck_lab.measure.kinds.speedup.results import of_each, spared, target_results
+from bottleneck_lab.measure.kinds.speedup.results import (
+    of_each,
+    rests_on_waiting,
+    spared,
+    target_results,
+)
 from bottleneck_lab.measure.kinds.speedup.sampling import first_look, sample
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.verifier import check_lab
@@ -85,6 +90,7 @@ def test_each_pair_comes_with_a_call_that_computes_nothing_where_the_judge_knows
         make_inputs=lambda *_: [1, 2], idle=lambda inputs: inputs[:1], judge=lambda *_: None
     )
     workers.generator, workers.context.data = None, None
+    workers.spent_s = {"reference": 0.0, "learner": 0.0}
     with_idle, without = Case("a", idle=True), Case("a")
     workers.time_pair(with_idle)
     assert sorted(calls) == [("learner", [1, 2]), ("reference", [1]), ("reference", [1, 2])]
@@ -226,6 +232,30 @@ def test_one_miss_that_waiting_cannot_have_caused_is_enough():
         made.decide(TESTS, exhausted=True)
     assert set(spared([starved, slow], TESTS, waited_s=0.1)) == set()
     assert set(spared([starved], TESTS, waited_s=0.05)) == {"speedup"}
+
+
+@pytest.mark.parametrize(
+    ("learner", "reference", "doubted"),
+    [(0.0, 0.0, False), (0.3, 0.3, False), (0.5, 0.3, False), (0.0, 0.2, False), (0.1, 0.6, True)],
+)
+def test_a_speed_up_that_the_references_waiting_made_is_in_doubt(learner, reference, doubted):
+    made = case(5.0, overhead_s=0.0)
+    made.decide(TESTS, exhausted=True)
+    assert made.states() == {"speedup": State.PASS}
+    shares = {"learner": learner, "reference": reference}
+    assert rests_on_waiting([made], TESTS, shares) is doubted
+
+
+@pytest.mark.parametrize(("other_cores", "holds"), [(0.0, True), (1.0, None)])
+def test_a_speed_up_in_doubt_counts_on_a_quiet_machine_alone(other_cores, holds):
+    made = case(5.0, overhead_s=0.0)
+    made.decide(TESTS, exhausted=True)
+    spec = CriterionSpec("speedup", "target", "speed", 3.0, unit="x")
+    lab = SimpleNamespace(spec=SimpleNamespace(devices={"cpu": DeviceSpec([spec])}))
+    context = SimpleNamespace(lab=lab, device="cpu")
+    (result,) = target_results(context, [made], {}, other_cores, reference_waited=True)
+    assert result.holds is holds
+    assert ("waited for a core for longer than yours" in result.sentence) is (holds is None)
 
 
 class Timed:

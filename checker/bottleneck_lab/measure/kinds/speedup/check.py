@@ -22,7 +22,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.criteria import Conditions
-from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT
+from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, Side
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
@@ -37,6 +37,7 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
 from bottleneck_lab.measure.kinds.speedup.results import (
     answers_result,
     of_each,
+    rests_on_waiting,
     spared,
     target_results,
 )
@@ -123,7 +124,8 @@ def _compare(workers: Workers) -> Measured:
     cases = [_case(workers, name) for name in names]
     worker = workers.learner.worker
     meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
-    waiting = worker.waiting()
+    waiting, reference_waiting = worker.waiting(), workers.reference.worker.waiting()
+    alone_s = 0.0
     # As if this were the worst machine on which the check would go on.
     worst = max(context.settings.self_test_margin, SELF_TEST_LIMIT)
     itself, tests = None, sequential_tests(context, worst)
@@ -136,10 +138,18 @@ def _compare(workers: Workers) -> Measured:
         Further(workers, len(cases)).rest(beyond_s=FAR_OFF_S)
     else:
         context.progress("comparing the reference with itself", 0.35)
+        before_s = reference_waiting.seconds()
         itself = workers.against_itself(names[0], context.settings.self_test_margin)
+        alone_s = reference_waiting.seconds() - before_s
         tests = sequential_tests(context, itself.doubt)
         cases = sample(workers, cases, tests)
         waited_s, other_cores = waiting.seconds(), meter.cores()
+    # The learner has no part in the reference's calls against itself.
+    waited: dict[Side, float] = {
+        "reference": reference_waiting.seconds() - alone_s,
+        "learner": waited_s,
+    }
+    shares = {side: waited[side] / max(workers.spent_s[side], 1e-9) for side in waited}
     refuse_overhead(cases, tests)
     refuse_more_threads(cases)
     workers.refuse_overall()
@@ -156,7 +166,13 @@ def _compare(workers: Workers) -> Measured:
     return Measured(
         [
             answers_result(context, cases, hard + workers.further),
-            *target_results(context, cases, spared(cases, tests, waited_s), other_cores),
+            *target_results(
+                context,
+                cases,
+                spared(cases, tests, waited_s),
+                other_cores,
+                reference_waited=rests_on_waiting(cases, tests, shares),
+            ),
         ],
         details={"cases": timings, "overhead_share": cases[0].overhead_share},
         notes=[*([itself.sentence] if itself else []), *of_each(cases)],

@@ -35,6 +35,11 @@ LEAST_OWN = 0.1
 moving its data is no proof of infinite speed.
 """
 
+MOST_WAITED = 0.9
+"""Share of its time that the reference is held to have waited, at most: threads that waited at the
+same time are in it several times over.
+"""
+
 
 @dataclass
 class Case:
@@ -134,6 +139,14 @@ class Case:
         computed = min(self.cores / (self.threads or os.cpu_count() or 1), 1.0)
         learner_s = [max(second * max(1 - share, computed), 1e-9) for second in self.learner_s]
         return replace(self, learner_s=learner_s)
+
+    def beside_waiting(self, learner: float, reference: float) -> Case:
+        """Return the case without the shares (0–1) of both sides' time in which their threads
+        waited for a core.
+        """
+        kept = 1 - min(reference, MOST_WAITED)
+        reference_s = [second * kept for second in self.reference_s]
+        return replace(self.without_waiting(learner), reference_s=reference_s)
 
     def is_far(self, tests: dict[str, SequentialTest]) -> bool:
         """Return True if there are too few pairs for a look and every one misses the target by far,

@@ -8,13 +8,14 @@ import msgspec
 
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import (
+    BUSY_CORES,
     format_range,
     grade_check,
     grade_decision,
     not_held_against,
     worst_case,
 )
-from bottleneck_lab.grading.sequential import SequentialTest, State
+from bottleneck_lab.grading.sequential import SequentialTest, Side, State
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
@@ -58,6 +59,20 @@ def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float)
     return {id_: _given_back(failed, waited_s) if id_ == "speedup" else "" for id_ in tests}
 
 
+def rests_on_waiting(
+    cases: list[Case], tests: dict[str, SequentialTest], shares: dict[Side, float]
+) -> bool:
+    """Return True if the speed-up is only reached because the reference's threads waited for a core
+    for longer than the learner's; `shares` (0–1) of their calls' time.
+    """
+    if shares["reference"] <= shares["learner"]:
+        return False
+    fair = [case.beside_waiting(shares["learner"], shares["reference"]) for case in cases]
+    for case in fair:
+        case.decide(tests, exhausted=True)
+    return any(case.states().get("speedup") is not State.PASS for case in fair)
+
+
 def _given_back(failed: list[Case], waited_s: float) -> str:
     """Say what the speed-up would be without the waiting, in the case where it is least; empty if
     none missed it.
@@ -77,9 +92,12 @@ def target_results(
     cases: list[Case],
     not_charged: dict[str, str],
     other_cores: float,
+    *,
+    reference_waited: bool = False,
 ) -> list[CriterionResult]:
     """Return one result per target, which every case must meet on its own. A miss among
-    `not_charged` only counts on an idle machine.
+    `not_charged` only counts on an idle machine, and so does a speed-up if `reference_waited`
+    explains it.
     """
     results = []
     for spec in context.lab.spec.devices[context.device].criteria:
@@ -88,6 +106,14 @@ def target_results(
         result = worst_case({case.name: _result(spec, case) for case in cases})
         if result.id in not_charged:
             result = not_held_against(result, other_cores, not_charged[result.id])
+        in_doubt = reference_waited and other_cores > BUSY_CORES
+        if result.id == "speedup" and result.holds and in_doubt:
+            sentence = (
+                f"{result.sentence.rstrip('.')}. That does not count yet: other programs kept"
+                f" {other_cores:.1f} cores busy meanwhile, and the reference's threads waited for a"
+                " core for longer than yours, which may explain it."
+            )
+            result = msgspec.structs.replace(result, holds=None, sentence=sentence)
         results.append(result)
     return results
 

@@ -32,7 +32,8 @@ class Workers:
     """The two workers of a check, the learner's from when it is there; the judge, the names of the
     cases, and the inputs.
 
-    `further`: how many answers were judged and not timed.
+    `further`: how many answers were judged and not timed. `spent_s`: seconds of each side in
+    pairs, timed or not.
     """
 
     learner: CallSession
@@ -51,6 +52,7 @@ class Workers:
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
         self.names = list(judge.cases(self.generator, context.settings.judge))
         self.further = 0
+        self.spent_s: dict[Side, float] = {"reference": 0.0, "learner": 0.0}
         settings = context.settings
         # Drawn in secret: which answers are held against the standards, which cost a second call.
         self._compared = set(
@@ -94,12 +96,14 @@ class Workers:
             if side == "reference":
                 seconds, answers[side] = self.reference.call(inputs)
                 case.reference_s.append(seconds)
+                self.spent_s[side] += seconds
                 continue
             worker = self.learner.worker
             # Reading the queue of every thread costs time: only where threads are limited.
             waiting, cpu_s = worker.waiting() if case.threads else None, worker.cpu_s()
             seconds, answers[side] = self.learner.call(inputs)
             case.learner_s.append(seconds)
+            self.spent_s[side] += seconds
             case.cpu_s += worker.cpu_s() - cpu_s
             if waiting:
                 case.waited_s += waiting.seconds_within(seconds)
