@@ -238,7 +238,8 @@ def check(
         lay_out(lab, folder, workspace)
         verdict = _check_once(lab, folder, workspace, device, show_progress, sandbox_required)
         measured = kind_of(lab).answers(verdict.measurement)
-        if folder == lab.path or verdict.reason != "wrong diagnosis" or not measured:
+        wrong = [one for one in verdict.criteria if one.kind == "diagnosis" and one.holds is False]
+        if folder == lab.path or not wrong or not measured:
             return verdict
         changes_answers = (folder / "diagnosis.toml").exists()
         if not changes_answers and _missed(verdict) == [breaks]:

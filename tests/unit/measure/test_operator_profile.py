@@ -461,6 +461,14 @@ def test_what_is_no_trace_is_an_error_with_a_remedy(data):
     assert error.value.remedy
 
 
+def test_an_empty_trace_is_told_what_a_schedule_does():
+    """torch.profiler's own, of a schedule that began again after the last pass."""
+    began_again = b'{"traceEvents": [{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)"}]}'
+    with pytest.raises(CaptureError) as error:
+        read_capture(began_again)
+    assert "repeat=1" in error.value.remedy
+
+
 def known(captures):
     shares = estimate_shares(captures, PASSES)
     return shares, uncertainty(shares)
@@ -529,7 +537,7 @@ ANSWERS = {
     "second": "aten::native_batch_norm", "second_share": 0.11,
     "third": "aten::max_pool2d_with_indices", "third_share": 0.088,
     "bounds": "compute-bound, memory-bound, memory-bound",
-    "ceiling": 4.3, "kernels": "none on a CPU",
+    "ceiling": 4.3,
 }  # fmt: skip
 
 
@@ -650,7 +658,6 @@ def test_a_solution_s_figures_of_another_machine_do_not_fail_it_here(
     lab = find_lab("resnet-top-ops")
     assert checked(load_answers(lab.solution), device).reason == "wrong diagnosis"
     assert proving.check(lab, lab.solution, device).outcome == "PASS"
-    assert proving.check(lab, lab.path, device).reason == "wrong diagnosis"
     monkeypatch.setattr(Recorder, "writes", False)
     assert failed(proving.check(lab, lab.solution, device)) == ["genuine-capture"]
 
@@ -811,6 +818,7 @@ def test_the_capture_fails_alone_where_the_answers_are_right(checked, monkeypatc
     monkeypatch.setattr(Recorder, "extra_passes", 3)
     verdict = checked(ANSWERS)
     assert failed(verdict) == ["genuine-capture"]
+    assert verdict.reason == "wrong output"
     assert "warm-up passes" in verdict.summary
 
 

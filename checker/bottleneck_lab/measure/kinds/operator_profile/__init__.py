@@ -33,9 +33,13 @@ class OperatorProfileKind(Kind[OperatorProfileSettings]):
 
     name = "operator_profile"
     settings_type = OperatorProfileSettings
-    criteria: ClassVar[Criteria] = dict.fromkeys(
-        ("genuine-capture", "top-operators", "shares", "bounds", "ceiling"), "diagnosis"
-    )
+    criteria: ClassVar[Criteria] = {
+        "genuine-capture": "correctness",
+        "top-operators": "diagnosis",
+        "shares": "diagnosis",
+        "bounds": "diagnosis",
+        "ceiling": "diagnosis",
+    }
     required = tuple(criteria)
     judge_functions: ClassVar[JudgeFunctions] = {"make_inputs": 3, "work": 3}
     answered_questions = (

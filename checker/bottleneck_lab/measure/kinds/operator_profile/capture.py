@@ -126,7 +126,9 @@ def read_capture(data: bytes) -> OperatorCapture:
     events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
     if not rows or not events:
         raise CaptureError(
-            "The trace holds no operators.", "Run the passes inside the profiler's `with` block."
+            "The trace holds no operators.",
+            "Run the passes inside the profiler's `with` block. A `schedule` without `repeat=1`"
+            " begins a new cycle after the last pass, and what is exported then is empty.",
         )
     begin, end = min(event.ts for event in events), max(event.ts + event.dur for event in events)
     calls = [
