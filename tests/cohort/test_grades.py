@@ -23,10 +23,11 @@ from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.errors import ExitCode, MachineError
 from bottleneck_lab.grading.attest import verify_bytes
-from bottleneck_lab.grading.verdict import Outcome
+from bottleneck_lab.grading.verdict import Outcome, Standing
 
 from .serving import Visitor, log_in, serving
 from .test_exports import grades, measured
+from .test_leases import claim, finish, signed
 
 
 @contextmanager
@@ -97,8 +98,6 @@ def test_an_older_round_does_not_come_back_into_force(room):
     _, token = room.join("Ada")
     handle = measured(room, token)
     assert "1 submissions are queued again" in run(room, "regrade", handle).output
-    from .test_leases import claim, finish, signed
-
     lease = claim(room)
     finish(room, lease, signed(room, lease, outcome=Outcome.FAIL, reason="correct but slow"))
     verdicts = tables.verdicts
@@ -205,6 +204,19 @@ def test_weights_are_the_instructors(room):
     with pages(room) as (instructor, _, _):
         assert instructor.post("/grades/rules", action="save", **fields).status == 303
         assert grades(room)[person.handle, "slow"].score == 0.0
+        why = instructor.get(f"/people/{person.handle}/grades/slow").text
+        assert "for what is better than the shipped code" in why
         page = instructor.get("/grades/rules").text
         assert 'name="weight-target" inputmode="decimal" size="6" value="0"' in page
         assert 'name="weight-mechanism" inputmode="decimal" size="6" value="1"' in page
+
+
+def test_the_references_code_earns_nothing_and_the_page_says_so(room):
+    person, token = room.join("Ada")
+    room.submit(token)
+    lease = claim(room)
+    finish(room, lease, signed(room, lease, diagnosis=Standing(named=True, copied=True)))
+    assert grades(room)[person.handle, "slow"].score == 0.0
+    with pages(room) as (instructor, _, _):
+        why = instructor.get(f"/people/{person.handle}/grades/slow").text
+        assert "none: the code is the reference solution" in why

@@ -76,6 +76,7 @@ class Grade(msgspec.Struct, frozen=True):
     `submission` is the one that counts; without one, the score is 0. `verdict_sha256` names its
     signed document, of which all but lateness follows; `late_s` is how long after the due date its
     receipt says that it came. `altered` are submissions whose record is not what was signed.
+    `copied`: the code of the one that counts is the reference solution's.
     """
 
     student: Student
@@ -95,6 +96,7 @@ class Grade(msgspec.Struct, frozen=True):
     checker: str = ""
     override: Override | None = None
     altered: list[str] = []
+    copied: bool = False
 
     @property
     def computed(self) -> float:
@@ -235,6 +237,7 @@ def _grade(
         verdict_sha256=one.document_sha256,
         checker=one.checker,
         altered=[each.submission for each in judged if each.problem],
+        copied=one.copied,
     )
 
 
