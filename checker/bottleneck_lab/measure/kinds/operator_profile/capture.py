@@ -108,6 +108,13 @@ def read_capture(data: bytes) -> OperatorCapture:
     try:
         # Strictly typed, and first: bytes that are not a trace must not keep the reader busy.
         trace = msgspec.json.decode(plain, type=_Trace)
+        events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
+        if not events:
+            raise CaptureError(
+                "The trace holds no operators.",
+                "Run the passes inside the profiler's `with` block. A `schedule` without `repeat=1`"
+                " begins a new cycle after the last pass, and what is exported then is empty.",
+            )
         timeline = read_kineto(io.BytesIO(plain).read, Path("the trace"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
         raise CaptureError(
@@ -123,13 +130,6 @@ def read_capture(data: bytes) -> OperatorCapture:
             f"The trace nests calls more than {MAX_NESTED} deep.", "Record only the passes."
         )
     rows = find_operators(timeline, tree, top=10_000)
-    events = [event for event in trace.events if event.ph == "X" and event.cat == "cpu_op"]
-    if not rows or not events:
-        raise CaptureError(
-            "The trace holds no operators.",
-            "Run the passes inside the profiler's `with` block. A `schedule` without `repeat=1`"
-            " begins a new cycle after the last pass, and what is exported then is empty.",
-        )
     begin, end = min(event.ts for event in events), max(event.ts + event.dur for event in events)
     calls = [
         _call(event) for event in events if event.args is not None and event.args.dims is not None
