@@ -16,6 +16,7 @@ from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.http_server import check as loading
+from bottleneck_lab.measure.kinds.http_server.bench import Plateau
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
 from bottleneck_lab.measure.kinds.inference_server import (
     KIND,
@@ -292,6 +293,15 @@ def test_what_the_shipped_server_loses_to_others_is_suspect(checked):
     )
     assert checked(Server(180.0), disturbed(), other_cores=1.0)[0] is Outcome.PASS
     assert checked(Server(120.0), disturbed())[0] is Outcome.PASS, "it waited for itself alone"
+
+
+def test_a_doubtful_baseline_measures_no_gain():
+    throughput = next(spec for spec in SPECS if spec.id == "throughput")
+    context = SimpleNamespace(required=lambda _: throughput)
+    observed = loading.Observed(rates=[120.0] * 16)
+    for lost, gain in ((0.0, 2.4), (0.4, None)):
+        observed.shipped = Plateau(50.0, lost), Plateau(50.0)
+        assert loading.gain(context, observed) == gain
 
 
 def test_a_baseline_that_lost_time_excuses_no_slow_server(checked):

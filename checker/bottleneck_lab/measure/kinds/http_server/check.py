@@ -100,7 +100,7 @@ def measure(context: Context[HttpServerSettings]) -> Measured:
         results,
         details=details(observed),
         notes=notes(observed),
-        speedup=gain(observed),
+        speedup=gain(context, observed),
         conditions=conditions(observed),
     )
 
@@ -348,8 +348,10 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
     return None
 
 
-def gain(observed: Observed) -> float | None:
-    """Return the learner's rate over the shipped server's."""
+def gain(context: Context[Any], observed: Observed) -> float | None:
+    """Return the learner's rate over the shipped server's; None where that decides nothing."""
+    if observed.rates and doubtful_baseline(context, observed):
+        return None
     return median(observed.rates) / observed.shipped[0].rate if observed.rates else None
 
 
