@@ -9,8 +9,8 @@ def gate(runner, commit, baseline_file):
     """Names the benchmarks that `commit` made slower than the last commit that passed; an empty
     list lets it pass.
 
-    `baseline_file` (a pathlib.Path) holds what the previous job wrote; before the first job it does
-    not exist.
+    `baseline_file` (a pathlib.Path) holds what the previous job of the history wrote, as text of up
+    to 64 kB; before the first job it does not exist. Nothing else is kept.
     """
     baseline = json.loads(baseline_file.read_text()) if baseline_file.exists() else {}
 
