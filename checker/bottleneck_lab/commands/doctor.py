@@ -4,6 +4,7 @@ its ceilings.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
@@ -12,6 +13,7 @@ from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.capture.doctor import examine, gpus
 from bottleneck_lab.commands.screen import progress
 from bottleneck_lab.commands.ui import Json, note, print_json, say
+from bottleneck_lab.course.captures import lab_threads
 from bottleneck_lab.errors import ExitCode
 from bottleneck_lab.measure.ceilings import CeilingDevice, ceilings_of, stored_ceilings
 from bottleneck_lab.report.words import describe_ceilings
@@ -37,8 +39,9 @@ _Again = Annotated[
 def command(measure: _Measure = False, again: _Again = False, json: Json = False) -> None:
     """Check this machine: what works, what is missing, what that would unlock, and how to get it.
 
-    With --measure, measure its bandwidth and arithmetic: the ceilings of a roofline. Takes about
-    ten seconds per device; close other programs first.
+    With --measure, measure its bandwidth and arithmetic: the ceilings of a roofline, with as many
+    threads as the lab of this folder uses, outside of labs with all cores. Takes about ten seconds
+    per device; close other programs first.
     """
     if measure:
         _show_ceilings(again=again, as_json=json)
@@ -60,7 +63,7 @@ def command(measure: _Measure = False, again: _Again = False, json: Json = False
                 say(f"– {finding.name}: {finding.found}")
             say(f"    unlocks  {finding.unlocks}\n    remedy   {finding.remedy}", style="dim")
         for device in get_args(CeilingDevice):
-            ceilings = stored_ceilings(device)
+            ceilings = stored_ceilings(device, lab_threads(Path.cwd()))
             if ceilings:
                 say(
                     f"✓ ceilings of {ceilings.name}: measured on {ceilings.measured}; `lab doctor"
@@ -81,7 +84,11 @@ def _show_ceilings(*, again: bool, as_json: bool) -> None:
     """
     devices: list[CeilingDevice] = ["cpu", "cuda"] if gpus() else ["cpu"]
     with progress() as show:
-        machines: list[Machine] = [ceilings_of(device, show, again=again) for device in devices]
+        threads = lab_threads(Path.cwd())
+        machines: list[Machine] = [
+            ceilings_of(device, show, again=again, threads=threads if device == "cpu" else None)
+            for device in devices
+        ]
     if as_json:
         print_json(machines)
         return

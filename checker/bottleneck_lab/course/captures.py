@@ -15,10 +15,11 @@ from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import cpu_model
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
-from bottleneck_lab.workspace.folder import Workspace, numbered, read_json
+from bottleneck_lab.workspace.folder import Workspace, numbered, read_json, workspace_above
 
 
 def read_timeline(folder: Path) -> Timeline:
@@ -66,7 +67,19 @@ def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:
         return None
     # A CPU is told by its model alone; clocks and memory may differ between two of them.
     cpu = _description(folder).get("environment", {}).get("cpu") if folder else None
-    return stored_ceilings("cpu") if cpu == cpu_model() else None
+    if folder is None or cpu != cpu_model():
+        return None
+    return stored_ceilings("cpu", lab_threads(folder))
+
+
+def lab_threads(folder: Path) -> int | None:
+    """Return how many threads the lab uses on the CPU in whose workspace `folder` lies: that is
+    what its ceilings are of. None outside labs, where a program may use them all.
+    """
+    workspace = workspace_above(folder.absolute())
+    if workspace is None or workspace.info.device != "cpu":
+        return None
+    return kind_of(workspace.lab).cores(workspace.lab, "cpu") or None
 
 
 def trace_files(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import BusyMachineError, MachineError
 from bottleneck_lab.measure.gpu import cuda_devices
 from bottleneck_lab.measure.machine import cpu_model, installed_version
 from bottleneck_lab.needs import require_packages
@@ -59,6 +59,12 @@ the free memory.
 """
 
 
+SLACK = 0.9
+"""A cache that delivers less than this part of what memory does was disturbed while it was
+measured.
+"""
+
+
 class Cache(NamedTuple):
     """One level of a CPU's data cache, and the bytes of it that each of the threads measured has
     for itself.
@@ -68,33 +74,53 @@ class Cache(NamedTuple):
     thread_bytes: int
 
 
-def ceilings_of(device: CeilingDevice, on_step: OnStep, *, again: bool = False) -> Machine:
-    """Return the stored ceilings of this machine, or freshly measured ones, which are then stored.
-    Raises MachineError if `device` cannot be measured.
+def ceilings_of(
+    device: CeilingDevice, on_step: OnStep, *, again: bool = False, threads: int | None = None
+) -> Machine:
+    """Return the stored ceilings of this machine, or freshly measured ones, which are then stored:
+    of so many threads of its CPU, by default one a core.
+
+    Raises MachineError if `device` cannot be measured, BusyMachineError if what was measured cannot
+    be true; nothing is stored then.
     """
-    ceilings = None if again else stored_ceilings(device)
+    ceilings = None if again else stored_ceilings(device, threads)
     if ceilings is None:
-        ceilings = measure_ceilings(device, on_step)
-        _file(device).parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(_file(device), msgspec.json.encode(ceilings))
+        ceilings = measure_ceilings(device, on_step, threads)
+        _require_plausible(ceilings)
+        file = _file(device, threads)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, msgspec.json.encode(ceilings))
     return ceilings
 
 
-def stored_ceilings(device: CeilingDevice) -> Machine | None:
-    """Return the ceilings measured here before; None if nothing was, or by an older form of this
-    module. Imports no torch.
+def _require_plausible(machine: Machine) -> None:
+    """Raise BusyMachineError if a cache came out slower than memory, which lies behind it."""
+    for cache in machine.caches:
+        if cache.bytes_per_s < SLACK * machine.bytes_per_s:
+            raise BusyMachineError(
+                f"{cache.name} came out at {cache.bytes_per_s / 1e9:.1f} GB/s and memory at"
+                f" {machine.bytes_per_s / 1e9:.1f} GB/s: no cache is slower than memory, so other"
+                " programs disturbed this. Nothing was saved.",
+                "Close other programs and measure again: `lab doctor --measure`.",
+            )
+
+
+def stored_ceilings(device: CeilingDevice, threads: int | None = None) -> Machine | None:
+    """Return the ceilings measured here before, with so many threads; None if nothing was, or by an
+    older form of this module. Imports no torch.
     """
     try:
-        return msgspec.json.decode(_file(device).read_bytes(), type=Machine)
+        return msgspec.json.decode(_file(device, threads).read_bytes(), type=Machine)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _file(device: CeilingDevice) -> Path:
-    """Return where ceilings are kept: one file for each processor, number of cores, GPU and
+def _file(device: CeilingDevice, threads: int | None) -> Path:
+    """Return where ceilings are kept: one file for each processor, number of threads, GPU and
     torch.
     """
-    parts = [device, cpu_model(), _usable_cores(), installed_version("torch"), *cuda_devices()[:1]]
+    used = threads or _usable_cores()
+    parts = [device, cpu_model(), used, installed_version("torch"), *cuda_devices()[:1]]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return home() / "ceilings" / f"{device}-{key}.json"
 
@@ -106,9 +132,9 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
-    """Measure bandwidths in bytes/s and FLOP/s of all cores that this process may use, or of the
-    first GPU; takes about ten seconds.
+def measure_ceilings(device: CeilingDevice, on_step: OnStep, threads: int | None = None) -> Machine:
+    """Measure bandwidths in bytes/s and FLOP/s of so many threads, by default one for each core
+    that this process may use, or of the first GPU; takes about ten seconds.
 
     Raises MachineError if there is no torch, or no GPU.
     """
@@ -116,7 +142,7 @@ def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
     import torch
 
     if device == "cpu":
-        return _cpu_ceilings(on_step)
+        return _cpu_ceilings(on_step, threads or _usable_cores())
     if not torch.cuda.is_available():
         raise MachineError(
             "This process cannot use any CUDA device.", "Measure the CPU: `--device cpu`."
@@ -124,10 +150,9 @@ def measure_ceilings(device: CeilingDevice, on_step: OnStep) -> Machine:
     return _gpu_ceilings(on_step)
 
 
-def _cpu_ceilings(on_step: OnStep) -> Machine:
+def _cpu_ceilings(on_step: OnStep, threads: int) -> Machine:
     import psutil
 
-    threads = _usable_cores()
     caches = read_caches(threads)
     steps, levels = len(caches) + 2, []
     for done, cache in enumerate(caches):

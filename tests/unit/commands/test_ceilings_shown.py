@@ -8,12 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import doctor
 from bottleneck_lab.course import captures
 from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.workspace.start import start_workspace
 
 CPU = Machine("Fast CPU", {"fp32": 90e9}, 18e9, [CacheLevel("L1", 16384, 200e9)], 2, "2026-01-02")
 
@@ -23,9 +25,10 @@ def asked(monkeypatch):
     """The devices asked for, and whether afresh."""
     asked = []
 
-    def ceilings(device, on_step, *, again):
+    def ceilings(device, on_step, *, again, threads):
         on_step("copying", 0.5)
         asked.append((device, again))
+        assert threads is None, "this folder is no lab's"
         return CPU
 
     monkeypatch.setattr(doctor, "ceilings_of", ceilings)
@@ -74,7 +77,9 @@ def capture_of(folder, cpu: str):
 
 @pytest.fixture
 def stored(monkeypatch):
-    monkeypatch.setattr(captures, "stored_ceilings", {"cpu": CPU, "cuda": None}.get)
+    monkeypatch.setattr(
+        captures, "stored_ceilings", lambda device, *_: {"cpu": CPU, "cuda": None}[device]
+    )
     monkeypatch.setattr(captures, "cpu_model", lambda: "Fast CPU")
 
 
@@ -82,6 +87,14 @@ def test_a_capture_of_this_cpu_is_held_against_its_ceilings(stored, tmp_path):
     found = read_capture(capture_of(tmp_path / "mine", "Fast CPU")).roofline
     assert found.machine == CPU
     assert found.rows[0].bound == "compute-bound"
+
+
+@pytest.mark.parametrize(("device", "threads"), [("cpu", 1), ("cuda", None)])
+def test_in_a_lab_they_are_measured_with_the_labs_threads(monkeypatch, tmp_path, device, threads):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("resnet-top-ops"), tmp_path / "work", device)
+    assert captures.lab_threads(workspace.captures / "0001-torch") == threads
+    assert captures.lab_threads(tmp_path) is None
 
 
 def test_a_capture_of_another_cpu_is_not(stored, tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.analysis.counters.roofline import CacheLevel, Machine
-from bottleneck_lab.errors import MachineError
+from bottleneck_lab.errors import BusyMachineError, MachineError
 from bottleneck_lab.measure import ceilings
 from bottleneck_lab.measure.ceilings import Cache
 
@@ -104,6 +104,23 @@ def test_ceilings_are_measured_once_and_again_when_asked(home, counted):
     assert len(counted) == asked
     ceilings.ceilings_of("cpu", lambda *_: None, again=True)
     assert len(counted) == 2 * asked
+
+
+def test_ceilings_of_a_lab_are_those_of_its_threads(home, counted):
+    all_cores = ceilings.ceilings_of("cpu", lambda *_: None)
+    one = ceilings.ceilings_of("cpu", lambda *_: None, threads=1)
+    assert (one.threads, {threads for _, threads in counted}) == (1, {1, all_cores.threads})
+    assert ceilings.stored_ceilings("cpu", 1) == one
+    assert ceilings.stored_ceilings("cpu") == all_cores
+
+
+def test_a_cache_slower_than_memory_is_refused_and_nothing_is_saved(home, counted, monkeypatch):
+    """As after other programs had taken the cores while L2 was measured."""
+    slow_l2 = {16 * KB: 90e9, 256 * KB: 9e9}
+    monkeypatch.setattr(ceilings, "copy_rate", lambda size, threads: slow_l2.get(size, 11e9))
+    with pytest.raises(BusyMachineError, match=r"L2 came out at 9\.0 GB/s and memory at 11\.0"):
+        ceilings.ceilings_of("cpu", lambda *_: None)
+    assert ceilings.stored_ceilings("cpu") is None
 
 
 def test_another_machine_has_its_own_and_a_broken_file_counts_as_none(home, counted, monkeypatch):
