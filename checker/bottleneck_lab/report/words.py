@@ -154,7 +154,7 @@ def describe_ceilings(machine: Machine) -> list[str]:
     """
     threads = ""
     if machine.threads:
-        threads = f", {machine.threads} threads"
+        threads = f", {machine.threads} thread{'s' * (machine.threads != 1)}"
     rates = [
         f"  {precision:7} {format_flops(rate)} at most, in matrix products"
         for precision, rate in machine.flops.items()

@@ -15,6 +15,7 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 from ...modules import load_file
@@ -89,6 +90,24 @@ def test_the_starter_gives_wrong_answers(slug):
         for criterion in find_lab(slug).spec.devices["virtual"].criteria
     }
     assert "correctness" in {kinds[id_] for id_ in failed(check(slug, find_lab(slug).path))}
+
+
+def test_the_share_of_real_alarms_is_what_practice_prints():
+    """The key of `real_share`, counted as a learner counts it."""
+    lab, judge = find_lab("perf-gate"), judge_of("perf-gate")
+    harness = load_file(
+        lab.path / lab.spec.devices["virtual"].settings["harness"], "harness of perf-gate"
+    )
+    gate, lines = load_file(lab.path / lab.spec.entry, "entry of perf-gate"), []
+    for trial in judge.practice(lab.spec.devices["virtual"].settings["judge"]):
+        trial.finish(
+            list(harness.run(gate, lambda *v, t=trial: t.serve(list(v)), *trial.arguments))
+        )
+        lines.append(judge.practice_line(trial))
+    alarms = [line for line in lines if "gate: passes" not in line]
+    real = [line for line in alarms if "truly slower: -" not in line]
+    key = load_answers(lab.solution)["real_share"]
+    assert key == pytest.approx(len(real) / len(alarms), abs=0.005)
 
 
 def wrong():
