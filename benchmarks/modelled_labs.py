@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.catalog import Lab, load_labs
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
@@ -154,7 +155,7 @@ def _load(path: Path, name: str) -> ModuleType:
 
 def _range(unit: str, values: list[float | None]) -> str:
     texts = [
-        f"{100 * value:.3g}%" if unit == "share" else f"{value:.3g} {unit}".rstrip()
+        format_figure(value, unit)
         for value in sorted(value for value in values if value is not None)
     ]
     if not texts:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-MAKE, FREE, CALL, USE, RECORD, SYNCHRONIZE, FLUSH, TIME, PERF_COUNTER, ELAPSED, LEFT = range(11)
-OK, OUT_OF_TIME, OUT_OF_MEMORY, NOT_READY = range(4)
+MAKE, FREE, CALL, USE, RECORD, SYNCHRONIZE, FLUSH, TIME, PERF_COUNTER, MARK, LEFT = range(11)
+OK, OUT_OF_TIME, OUT_OF_MEMORY = range(3)
 
 CACHE_BYTES = 48 << 20
 MEMORY_BYTES = 8 << 30
@@ -26,8 +26,10 @@ AWAKE_S, ASLEEP_S, SLOWEST = 15e-3, 50e-3, 0.6
 """Clocks rise from SLOWEST (a share of full speed) to full speed within AWAKE_S of work, and fall
 after ASLEEP_S of idling.
 """
-STALLS_A_SECOND, STALL_S = 4.0, (5e-3, 15e-3)
-"""Someone else uses the device: how often per second of work, and for how long."""
+STALLS_A_SECOND, STALL_S = 2.0, (10e-3, 30e-3)
+"""Someone else uses the device: how often per second of work, and for how long. Rare enough that
+they hardly move the middle of long calls.
+"""
 STEPS_A_SECOND, STEP_S = 2.0, 0.03
 """The network adjusts the calendar clock: how often per second, and by how much at most."""
 
@@ -53,37 +55,55 @@ class Function:
 class Scale:
     """How long things take on a device, in seconds. `quiet`, `noisy` and `launch` are ranges;
     `practice` holds the costs of the four practice functions.
+
+    `quiet_jitter` is the range of the jitter of quiet functions, which is never below `grain_s`:
+    what a call varies by, at least.
     """
 
     quiet_s: tuple[float, float]
+    quiet_jitter: tuple[float, float]
+    grain_s: float
     noisy_s: tuple[float, float]
     launch_s: tuple[float, float]
     flush_s: float
     practice_s: tuple[float, float, float, float]
 
 
-GPU = Scale((15e-6, 4e-3), (20e-3, 30e-3), (3e-6, 6e-6), 32e-6, (4e-5, 2e-3, 3e-4, 2.5e-2))
+GPU = Scale(
+    quiet_s=(3e-5, 4e-3),
+    quiet_jitter=(0.005, 0.05),
+    grain_s=EVENT_TICK_S,
+    noisy_s=(2e-3, 12e-3),
+    launch_s=(3e-6, 6e-6),
+    flush_s=32e-6,
+    practice_s=(4e-5, 2e-3, 3e-4, 2.5e-2),
+)
+NOISY_JITTER = (0.25, 0.5)
 
 
 def draw(rng: np.random.Generator, *, noisy: bool = False, scale: Scale = GPU) -> Function:
-    """A function with secret figures. `noisy`: its calls are long and vary by half, and there is
-    time for only a few.
+    """A function with secret figures. `noisy`: its calls are long and vary by a quarter to a half,
+    and there is time for only some.
     """
-    cost_s = float(
-        rng.uniform(*scale.noisy_s) if noisy else np.exp(rng.uniform(*np.log(scale.quiet_s)))
-    )
+    cost_s = log_uniform(rng, scale.noisy_s if noisy else scale.quiet_s)
+    jitter = log_uniform(rng, NOISY_JITTER if noisy else scale.quiet_jitter)
     most = min(32 << 20, cost_s * 2e12)  # no faster than a memory of 2 TB/s
     return Function(
         cost_s=cost_s,
-        jitter=0.5 if noisy else float(rng.uniform(0.03, 0.07)),
+        jitter=max(jitter, scale.grain_s / cost_s),
         launch_s=float(rng.uniform(*scale.launch_s)),
         compile_s=float(rng.uniform(10e-3, 80e-3)),
-        tuning=tuple(rng.uniform(1.4, 3.0, int(rng.integers(2, 13)))),
+        tuning=tuple(rng.uniform(1.4, 3.0, int(rng.integers(2, 13))).tolist()),
         input_bytes=int(math.exp(rng.uniform(math.log(2 << 20), math.log(most)))),
         cached_share=float(rng.uniform(0.25, 0.8)),
         constant_share=float(rng.uniform(0.08, 0.15)),
         lazy=bool(rng.random() < 0.35),
     )
+
+
+def log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
+    """A draw that is as often in any part of the range as in one as many times as long."""
+    return float(np.exp(rng.uniform(*np.log(limits))))
 
 
 @dataclass
@@ -123,12 +143,14 @@ class Device:
         self._next_step_s = float(self.rng.exponential(1 / STEPS_A_SECOND))
         self._draws: list[float] = []
 
-    def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, float]:
-        """Carries out the benchmark's commands; a status and the value of the last one."""
-        value = 0.0
+    def serve(self, commands: list[tuple[int, int, int]]) -> tuple[int, list[float]]:
+        """Carries out the benchmark's commands; a status, and the values of those that read a clock
+        or a mark.
+        """
+        values: list[float] = []
         for code, first, second in commands:
             if self.host_s > self.budget_s:
-                return OUT_OF_TIME, 0.0
+                return OUT_OF_TIME, []
             began_s = self.host_s
             if code == CALL:
                 self._call(first, second)
@@ -139,7 +161,7 @@ class Device:
                 self._mark(first)
             elif code == MAKE:
                 if (len(self.inputs) + 1) * self.function.input_bytes > MEMORY_BYTES:
-                    return OUT_OF_MEMORY, 0.0
+                    return OUT_OF_MEMORY, []
                 self._make(first, constant=bool(second))
             elif code == FREE:
                 self.inputs.pop(first, None)
@@ -151,14 +173,12 @@ class Device:
                 self._spend(self.function.launch_s)
                 self._queue(self.scale.flush_s, "flush_cache")
                 self.cache.clear()
-            elif code == ELAPSED:
-                if not (self._reached(first) and self._reached(second)):
-                    return NOT_READY, 0.0
-                value = self._event_ticks(second) - self._event_ticks(first)
+            elif code == MARK:
+                values.append(self._event_ticks(first) if self._reached(first) else math.nan)
             else:
-                value = self._clock(code)
+                values.append(self._clock(code))
             self._note(code, began_s)
-        return OK, value
+        return OK, values
 
     @property
     def used_s(self) -> float:

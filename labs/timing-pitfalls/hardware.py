@@ -35,7 +35,13 @@ def real_scale(emulator: Any, device: str) -> Any:
     to another process is as small a part as a launch there.
     """
     return emulator.Scale(
-        (1e-4, 2e-3), (5e-3, 8e-3), LAUNCH_S[device], 2e-4, (1.5e-4, 1e-3, 3e-4, 6e-3)
+        quiet_s=(1e-4, 2e-3),
+        quiet_jitter=(0.02, 0.05),
+        grain_s=2e-6,
+        noisy_s=(2e-3, 12e-3),
+        launch_s=LAUNCH_S[device],
+        flush_s=2e-4,
+        practice_s=(1.5e-4, 1e-3, 3e-4, 6e-3),
     )
 
 

@@ -10,21 +10,33 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import comb
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, require_quiet
 
 CLAIMED = 0.95
 """How often an interval claims to contain the true cost."""
-SURE = 0.001
-"""How often, at most, honest intervals are refused."""
-WIDEST_NOISY = 0.5
-"""No interval needs a larger half-width than this share of its estimate, however much calls vary.
+PENALTY = 2 / (1 - CLAIMED)
+"""The interval score is the width plus so many times what the interval misses the cost by. On
+average it is lowest for intervals that contain the cost as often as they claim, and are no wider
+than that takes (Gneiting and Raftery 2007, section 6.2).
+"""
+OF_MEDIAN = 1.18
+"""The standard error of the median of n calls, times the root of n, over the scale of the calls:
+half the inverse of the density of `Device._symmetric` at its middle.
+"""
+WIDTH, HONEST = 3.92, 4.68
+"""The width of an honest interval around a normal estimate, and its score on average, in standard
+errors of the estimate.
+"""
+CALLS, TIME = 40, 0.5
+"""Where calls hardly vary, that many are enough; otherwise, those that fit into this share of the
+machine time.
 """
 
 
@@ -62,11 +74,13 @@ def scale_of(settings: dict[str, Any]) -> Any:
     )
 
 
-def device_for(function: Any, rng: np.random.Generator, settings: dict[str, Any]) -> Any:
+def device_for(
+    function: Any, rng: np.random.Generator, budget_s: float, settings: dict[str, Any]
+) -> Any:
     """A fresh device with that function."""
     if "bench" in settings:
-        return real_device()(function, rng, settings["budget_s"], settings["bench"])
-    return emulator().Device(function, rng, settings["budget_s"])
+        return real_device()(function, rng, budget_s, settings["bench"])
+    return emulator().Device(function, rng, budget_s)
 
 
 @dataclass
@@ -87,7 +101,7 @@ class Trial:
         """The arguments of the harness."""
         return [self.benchmark]
 
-    def serve(self, values: list[Any]) -> list[float]:
+    def serve(self, values: list[Any]) -> list[Any]:
         """Answers one message of the harness: an array of commands, N×3. Raises ValueError for
         anything else.
         """
@@ -98,8 +112,8 @@ class Trial:
             or values[0].shape[1] != 3
         ):
             raise ValueError("expected one array of commands")
-        status, value = self.device.serve(values[0].astype(np.int64).tolist())
-        return [float(status), float(value)]
+        status, answers = self.device.serve(values[0].astype(np.int64).tolist())
+        return [status, np.array(answers, dtype=float)]
 
     def finish(self, values: list[Any]) -> None:
         """Takes what the benchmark returned."""
@@ -113,6 +127,11 @@ class Trial:
         return bool(self.device.used_s > self.device.budget_s)
 
     @property
+    def share_used(self) -> float:
+        """The machine time that it used, over what it was given."""
+        return float(self.device.used_s / self.device.budget_s)
+
+    @property
     def cost_s(self) -> float:
         return float(self.function.cost_s)
 
@@ -121,10 +140,35 @@ class Trial:
         """How far the estimate is from the true cost, as a share of that cost."""
         return abs(self.answer[0] / self.cost_s - 1)
 
-    def missed(self, nearly: float) -> bool:
-        """Return True if the interval misses the true cost by more than `nearly`, a share of it."""
-        _, low, high = self.answer
-        return not low - nearly * self.cost_s <= self.cost_s <= high + nearly * self.cost_s
+    def missed_by(self, nearly: float) -> float:
+        """How far the true cost is outside the interval, less `nearly`: shares of the cost."""
+        _, low, high = (figure / self.cost_s for figure in self.answer)
+        return max(0.0, low - 1 - nearly, 1 - nearly - high)
+
+    def score(self, nearly: float) -> float:
+        """The interval score over that which an honest interval has on average."""
+        _, low, high = (figure / self.cost_s for figure in self.answer)
+        return (high - low + PENALTY * self.missed_by(nearly)) / self.honest_score
+
+    @property
+    def honest_score(self) -> float:
+        """The score, a share of the cost, of an honest interval around the median of
+        `honest_calls`.
+        """
+        spread = math.hypot(self.function.jitter, self.device.scale.grain_s / self.cost_s)
+        return HONEST * OF_MEDIAN * spread / math.sqrt(self.honest_calls)
+
+    @property
+    def honest_width(self) -> float:
+        """The width of that interval, a share of the cost."""
+        return WIDTH / HONEST * self.honest_score
+
+    @property
+    def honest_calls(self) -> float:
+        """As many calls as a benchmark can be expected to measure."""
+        warm_s = self.function.compile_s + self.cost_s * sum(self.function.tuning)
+        calls = TIME * (self.device.budget_s - warm_s) / self.cost_s
+        return float(calls if self.noisy else min(calls, CALLS))
 
     @property
     def half_width(self) -> float:
@@ -143,7 +187,7 @@ def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial
     kinds = [False] * settings["quiet"] + [True] * settings["noisy"]
     for number, noisy in enumerate(rng.permutation(kinds).tolist()):
         function = emulator().draw(rng, noisy=noisy, scale=scale_of(settings))
-        device = device_for(function, rng, settings)
+        device = device_for(function, rng, float(rng.uniform(*settings["budget_s"])), settings)
         trial = Trial(f"function {number + 1} of {len(kinds)}", function, device, noisy)
         yield trial
         done.append(trial)
@@ -171,7 +215,8 @@ def practice(settings: dict[str, Any]) -> Iterator[Trial]:
             cost_s, jitter, launch_s, 0.04, (2.6, 2.1, 2.2, 1.7, 1.5), 6 << 20, 0.6, 0.12, lazy
         )
         for benchmark in ("notebook", "nightly", "paper", "benchmark"):
-            device = device_for(function, np.random.default_rng(seed), settings)
+            rng, budget_s = np.random.default_rng(seed), settings["budget_s"][-1]
+            device = device_for(function, rng, budget_s, settings)
             yield Trial(name, function, device, jitter > 0.1, benchmark)
 
 
@@ -225,14 +270,18 @@ def judge(
     quiet, noisy = ([trial for trial in judged if trial.noisy is kind] for kind in (False, True))
     parts = {
         "cost": _wrong_costs(quiet, settings),
-        "coverage": _missed(judged, noisy, settings["nearly"]),
-        "width": _too_wide(judged, settings),
+        "coverage": _missed(noisy, settings),
+        "width": _scores(quiet, noisy, settings),
+        "shrinks": _growth(noisy, settings),
     }
-    used_s = max((trial.device.used_s for trial in done), default=0.0)
-    problem = late and f"{late.name} used the machine for {used_s:.2f} s."
+    problem = late and (
+        f"{late.name} used the machine for {late.device.used_s:.2f} s, and had"
+        f" {late.device.budget_s:.2f} s."
+    )
+    used = max((trial.share_used for trial in done), default=0.0)
     return {
         **{id_: part for id_, part in parts.items() if not late or part[0]},
-        "budget": (problem, len(done), used_s),
+        "budget": (problem, len(done), used),
     }
 
 
@@ -295,42 +344,69 @@ def _microseconds(seconds: float) -> str:
     return f"{1e6 * seconds:,.1f} µs"
 
 
-def _missed(
-    judged: list[Trial], noisy: list[Trial], nearly: float
+def _missed(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+    misses = sum(trial.missed_by(settings["nearly"]) > 0 for trial in noisy)
+    share = 1 - misses / len(noisy) if noisy else None
+    if share is None or share >= settings["contain"]:
+        return None, len(noisy), share
+    return f"{misses} of {len(noisy)} miss it.", len(noisy), share
+
+
+def _scores(
+    quiet: list[Trial], noisy: list[Trial], settings: dict[str, Any]
 ) -> tuple[str | None, int, float | None]:
-    share = sum(not trial.missed(nearly) for trial in judged) / len(judged) if judged else None
-    for group, which in ((judged, ""), (noisy, " for functions whose calls vary by half")):
-        misses, most = sum(trial.missed(nearly) for trial in group), most_misses(len(group))
-        if misses > most:
-            problem = (
-                f"{misses} of {len(group)} intervals{which} miss the true cost. Honest"
-                f" {CLAIMED:.0%} intervals would miss more than {most} in at most 1 check of 1,000."
-            )
-            return problem, len(judged), share
-    return None, len(judged), share
-
-
-def most_misses(n: int) -> int:
-    """Return how many of `n` honest intervals may miss; more miss with probability SURE at most."""
-    tail, k = 1.0, -1
-    while tail > SURE:
-        k += 1
-        tail -= comb(n, k) * (1 - CLAIMED) ** k * CLAIMED ** (n - k)
-    return k
-
-
-def _too_wide(
-    judged: list[Trial], settings: dict[str, Any]
-) -> tuple[str | None, int, float | None]:
-    quiet = [trial for trial in judged if not trial.noisy]
-    widest = max(quiet, key=lambda trial: trial.half_width, default=None)
-    if widest is not None and widest.half_width > settings["within"]:
-        problem = f"{widest.name}, whose calls vary by less than 10%: ±{widest.half_width:.0%}."
-        return problem, len(judged), widest.half_width
-    loose = next((trial for trial in judged if trial.half_width > WIDEST_NOISY), None)
+    """Judge the group of functions whose intervals score worst: one must not pay for another."""
+    few, some, many = _by_calls(noisy)
+    groups = {
+        "Where calls vary by less than 10%": quiet,
+        "Where calls vary more and there is time for few": few,
+        "Where calls vary more and there is some time": some,
+        "Where calls vary more and there is time for many": many,
+    }
+    nearly, allowed = settings["nearly"], settings["score"]
+    means = {
+        name: sum(trial.score(nearly) for trial in group) / len(group)
+        for name, group in groups.items()
+        if group
+    }
+    count, name = len(quiet) + len(noisy), max(means, key=means.__getitem__, default="")
+    if not name or means[name] <= allowed:
+        return None, count, means.get(name)
+    worst = max(groups[name], key=lambda trial: trial.score(nearly))
+    missed = worst.missed_by(nearly)
     problem = (
-        f"{loose.name}: ±{loose.half_width:.0%}. No function needs more than ±{WIDEST_NOISY:.0%}."
-        if loose
-        else None
+        f"{name}: {format_figure(means[name], 'x', allowed)}. The worst is {worst.name}:"
+        f" ±{_share(worst.half_width)}"
+        + (f", which misses the cost by {_share(missed)}" if missed else "")
+        + f"; an honest interval has about ±{_share(worst.honest_width / 2)}."
     )
-    return problem, len(judged), widest and widest.half_width
+    return problem, count, means[name]
+
+
+def _growth(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
+    """Compare the intervals of functions with time for many calls and for few, each over the width
+    of an honest one there.
+    """
+    few, _, many = (
+        sum(2 * trial.half_width / trial.honest_width for trial in group) / max(1, len(group))
+        for group in _by_calls(noisy)
+    )
+    growth = many / few if few else None
+    if growth is None or growth <= settings["shrinks"]:
+        return None, len(noisy), growth
+    problem = (
+        f"They are {format_figure(few, 'x')} as wide as honest ones where there is time for few"
+        f" calls, and {format_figure(many, 'x')} where there is time for many."
+    )
+    return problem, len(noisy), growth
+
+
+def _by_calls(noisy: list[Trial]) -> tuple[list[Trial], list[Trial], list[Trial]]:
+    """The thirds of the functions with time for the fewest calls, for more, and for the most."""
+    ordered, third = sorted(noisy, key=lambda trial: trial.honest_calls), len(noisy) // 3
+    most = len(noisy) - third
+    return ordered[:third], ordered[third:most], ordered[most:]
+
+
+def _share(value: float) -> str:
+    return format_figure(value, "share")

@@ -7,16 +7,27 @@ Alone, on a few functions of PyTorch and this machine: python stopwatch.py --dev
 import argparse
 from math import comb
 
-CALLS, WARM_UP_CALLS, WARM_UP_S = 101, 15, 0.03
+GROUP, MOST, WARM_UP_S = 20, 400, 0.03
 
 
 def benchmark(function, make_input, machine):
     """The cost of one call of `function` in seconds: an estimate, and the ends of an interval that
     contains the true cost 95 times in 100.
     """
-    inputs = [make_input() for _ in range(CALLS)]
+    inputs = [make_input() for _ in range(GROUP)]
     warm_up(function, inputs, machine)
 
+    times, longest_s, left_s = [], 0.0, machine.seconds_left()
+    # More calls make the interval narrower; stop while a slow group would still fit
+    while len(times) < MOST and left_s > 1.5 * longest_s:
+        times += timed_calls(function, inputs, machine)
+        before_s, left_s = left_s, machine.seconds_left()
+        longest_s = max(longest_s, before_s - left_s)
+    return median_with_interval(times)
+
+
+def timed_calls(function, inputs, machine):
+    """Seconds of one call on each input, by the device's own clock."""
     marks = []
     for x in inputs:
         start, end = machine.event(), machine.event()
@@ -27,16 +38,19 @@ def benchmark(function, make_input, machine):
         end.record()
         marks.append((start, end))
     machine.synchronize()
-    return median_with_interval([start.elapsed_s(end) for start, end in marks])
+    return [start.elapsed_s(end) for start, end in marks]
 
 
 def warm_up(function, inputs, machine):
-    """Makes calls until the function is compiled and tuned and the clocks are up."""
-    begin, calls = machine.perf_counter(), 0
-    while calls < WARM_UP_CALLS or machine.perf_counter() - begin < WARM_UP_S:
-        machine.use(function(inputs[calls % len(inputs)]))
+    """Makes calls until the function is compiled and tuned, by one call on each input, and the
+    clocks are up.
+    """
+    begin = now = machine.perf_counter()
+    while now - begin < WARM_UP_S:
+        for x in inputs:
+            machine.use(function(x))
         machine.synchronize()
-        calls += 1
+        now = machine.perf_counter()
 
 
 def median_with_interval(times):

@@ -151,7 +151,7 @@ def machine(judge, bench):
     function = judge.emulator().Function(
         1e-3, 0.0, 1e-5, 0.02, (1.0,), 2 << 20, 0.5, 0.1, lazy=False
     )
-    device = judge.device_for(function, np.random.default_rng(0), settings_of(bench))
+    device = judge.device_for(function, np.random.default_rng(0), 2.0, settings_of(bench))
     device._until_stall_s = 1e9
     trial = judge.Trial("one", function, device)
     harness = load_file(LAB.path / "machine.py", "harness of timing-pitfalls")

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -174,6 +176,40 @@ def test_measuring_code_never_sees_the_gpu_that_it_measures(monkeypatch, tmp_pat
 
 
 ALARMS = CriterionSpec("alarms", "correctness", "At most {target} alarms", 0.01, "at_most", "share")
+
+
+COUNTS = "calls = []\ndef twice(ask, name):\n    calls.append(name)\n    return len(calls)\n"
+
+
+@pytest.mark.parametrize(("options", "counts"), [((), [1, 2]), (("--own-process",), [1, 1])])
+def test_a_trial_in_its_own_process_keeps_nothing_in_memory(tmp_path, options, counts):
+    (tmp_path / "harness_of_test.py").write_text(HARNESS)
+    (tmp_path / "entry_of_test.py").write_text(COUNTS)
+    ours, theirs = Channel.pair()
+    command = [sys.executable, "-I", "-m", session.PROGRAM, "--socket", str(theirs.fileno())]
+    command += ["--entry", tmp_path / "entry_of_test.py"]
+    command += ["--harness", tmp_path / "harness_of_test.py", *options]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        trials = [Echo(), Echo()]
+        _serve(Channel(ours), trials, lambda _: None)
+    assert process.returncode == 0
+    assert [trial.answer for trial in trials] == [[count] for count in counts]
+
+
+def test_a_trial_that_raises_in_its_own_process_ends_the_worker(tmp_path):
+    (tmp_path / "harness_of_test.py").write_text(HARNESS)
+    (tmp_path / "entry_of_test.py").write_text("def twice(ask, name):\n    return 1 / 0\n")
+    ours, theirs = Channel.pair()
+    command = [sys.executable, "-I", "-m", session.PROGRAM, "--socket", str(theirs.fileno())]
+    command += ["--entry", tmp_path / "entry_of_test.py", "--own-process"]
+    command += ["--harness", tmp_path / "harness_of_test.py"]
+    with subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL
+    ) as process:
+        theirs.close()
+        _serve(Channel(ours), [Echo()], lambda _: None)
+    assert process.returncode == 70
 
 
 def test_what_may_be_chance_stays_undecided():

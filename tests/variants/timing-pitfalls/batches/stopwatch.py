@@ -21,9 +21,9 @@ def benchmark(function, make_input, machine):
     one = timed(8)
     n = 1 if one > 16e-3 else max(4, int(16e-3 / one))
     results = [timed(n)]
-    while len(results) < 120 and machine.seconds_left() > 2 * n * one + 0.1:
+    while len(results) < 120 and machine.seconds_left() > 2 * n * one + 0.08:
         results.append(timed(n))
     results.sort()
     m = len(results)
-    rank = max(0, int(m / 2 - 0.98 * m**0.5) - 1)
+    rank = max(0, int(m / 2 - 0.98 * m**0.5))
     return results[m // 2], results[rank], results[m - 1 - rank]

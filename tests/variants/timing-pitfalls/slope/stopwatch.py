@@ -19,9 +19,14 @@ def benchmark(function, make_input, machine):
     for _ in range(4):
         timed(5)
     rough = timed(8) / 8
-    short, long = (0, 1) if rough > 4e-3 else (2, 2 + max(4, int(3e-3 / rough)))
-    slopes = []
-    while len(slopes) < 300 and machine.seconds_left() > 0.25:
+    if rough > 4e-3:
+        short, long = 0, 1
+    elif rough > 1.2e-3:
+        short, long = 1, 12
+    else:
+        short, long = 2, 2 + max(4, int(3e-3 / rough))
+    slopes, most = [], 300 if rough < 1e-3 else 2000
+    while len(slopes) < most and machine.seconds_left() > 0.1 + 3 * long * rough:
         slopes.append((timed(long) - timed(short)) / (long - short))
     slopes.sort()
     n = len(slopes)

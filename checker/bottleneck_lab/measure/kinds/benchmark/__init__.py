@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """harness: the lab's own file that connects the learner's code to the machine. call_s: real
-    seconds that one trial may take.
+    seconds that one trial may take. own_process: each trial runs in a process of its own, so that
+    nothing in memory outlives it.
     """
 
     harness: str
     call_s: float = 30.0
+    own_process: bool = False
 
 
 class BenchmarkKind(Kind[BenchmarkSettings]):

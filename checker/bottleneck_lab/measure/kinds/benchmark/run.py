@@ -75,6 +75,8 @@ def _play(
     folder, harness = context.workspace, context.settings.harness
     command = [sys.executable, "-u", "-m", PROGRAM, "--entry", str(folder / context.lab.spec.entry)]
     command += ["--harness", str(folder / harness), "--socket", str(theirs.fileno())]
+    if context.settings.own_process:
+        command += ["--own-process"]
     channel = Channel(ours)
     server = threading.Thread(target=_serve, args=(channel, trials, show), daemon=True)
     server.start()

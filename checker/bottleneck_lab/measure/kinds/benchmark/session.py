@@ -29,6 +29,7 @@ class TrialSession(Session):
             *("--entry", str(folder / context.lab.spec.entry)),
             *("--harness", str(folder / context.settings.harness)),
             *("--socket", str(theirs.fileno())),
+            *(["--own-process"] if context.settings.own_process else []),
         ]
         # Measuring code never sees the GPU that it measures: it could ask its timers.
         worker = start_worker(
