@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import gelu
 from torch.utils.data import DataLoader, TensorDataset
 
-VOCABULARY, TAGS = 256, 12
+VOCABULARY, TAGS, WRONG_TAGS = 256, 12, 0.2
 LONGEST, WIDTH, LAYERS = 48, 64, 6
 BATCH, STEPS, LOG_EVERY = 32, 40, 10
 # A real GPU trains a wider model on longer sequences. The emulated device is slower in proportion.
@@ -35,23 +35,32 @@ class Tagger(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        vectors = 0.3 ** torch.rand(()) * torch.randn(VOCABULARY, WIDTH)
+        self.embed = nn.Embedding.from_pretrained(vectors, freeze=False)
         self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.head = nn.Linear(WIDTH, TAGS)
+        # Each block starts with a say of its own, so the largest gradient may be in any of them.
+        with torch.no_grad():
+            for block in self.blocks:
+                block.norm.weight *= 0.08 ** torch.rand(())
 
     def forward(self, tokens):
         return self.head(self.blocks(self.embed(tokens)))
 
 
 class Data:
-    """Sequences whose tags follow from their tokens; `seed` decides which."""
+    """Sequences whose tags follow from their tokens, but for some that are wrong; `seed` decides
+    which.
+    """
 
     def __init__(self, seed, steps=STEPS):
         rng = torch.Generator().manual_seed(seed)
         count = steps * BATCH
         self.tokens = torch.randint(VOCABULARY, (count, LONGEST), generator=rng)
         table = torch.randint(TAGS, (VOCABULARY,), generator=rng)
-        self.tags = table[self.tokens]
+        wrong = torch.rand(self.tokens.shape, generator=rng) < WRONG_TAGS
+        anything = torch.randint(TAGS, self.tokens.shape, generator=rng)
+        self.tags = torch.where(wrong, anything, table[self.tokens])
         self.lengths = torch.randint(LONGEST // 2, LONGEST, (count,), generator=rng)
 
     def batches(self, pin_memory=False):

@@ -198,8 +198,11 @@ def _marked_steps(
     iterate = DataLoader.__iter__
 
     def marked(loader: DataLoader[Any]) -> Iterator[Any]:
-        batches = iterate(loader)
-        return _marked(loader, batches) if len(loader) == count else batches
+        # A loader draws a seed for its workers: models made after a look would start otherwise.
+        with torch.random.fork_rng(devices=[]):
+            batches = iterate(loader)
+        length = len(loader) if hasattr(loader.dataset, "__len__") else None
+        return _marked(loader, batches) if length == count else batches
 
     def _marked(loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
