@@ -474,7 +474,11 @@ def test_the_workload_runs_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "reference", raising=False)
     load_file(tmp_path / "attention.py", "attention").main()
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    # The question about the mask is answered by these two.
+    plain, masked = (line.split() for line in lines[-2:])
+    assert (plain[:3], plain[3], masked[3]) == (masked[:3], "full", "causal")
     sys.modules.pop("reference", None)
 
 
