@@ -17,7 +17,9 @@ import pytest
 import torch
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.measure.faults import NotModelled
+from bottleneck_lab.measure.channel.messages import Failed
+from bottleneck_lab.measure.channel.session import Session
+from bottleneck_lab.measure.faults import NotModelled, VerifierFault
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
@@ -87,6 +89,34 @@ class TestClock:
         assert clock.waits == 1
         clock.copy("h2d", 1000, pinned=True, blocking=False, line="")
         assert clock.waits == 1
+
+    def test_an_event_that_has_happened_is_no_wait(self) -> None:
+        clock = Clock(PLAIN)
+        clock.kernel("slow", flops=100e6, nbytes=0)
+        event_us = clock.record_event()
+        clock.kernel("slow", flops=100e6, nbytes=0)
+        clock.wait_event(event_us, "")
+        assert (clock.waits, clock.host_us) == (1, event_us + PLAIN.wait_us)
+        clock.wait_event(event_us, "")
+        assert clock.query_event(event_us, "")
+        assert (clock.waits, clock.awaited_us) == (1, event_us)
+
+    def test_asking_an_event_again_and_again_is_waiting(self) -> None:
+        clock = Clock(PLAIN)
+        clock.kernel("slow", flops=100e6, nbytes=0)
+        event_us = clock.record_event()
+        assert not clock.query_event(event_us, "")
+        clock.kernel("work", flops=0, nbytes=0)
+        assert not clock.query_event(event_us, ""), "it had something to do meanwhile"
+        assert clock.query_event(event_us, "")
+        assert clock.waits == 1
+
+    def test_only_a_full_collection_costs_what_one_costs(self) -> None:
+        clock = Clock(PLAIN)
+        clock.collect(0)
+        assert clock.host_us == PLAIN.collect_young_us
+        clock.collect(2)
+        assert clock.host_us == PLAIN.collect_young_us + PLAIN.collect_us
 
 
 class TestMemory:
@@ -501,6 +531,24 @@ grown = torch.empty(0, device=device)
 torch.mul(rows, rows, out=grown)
 facts["grown"] = [list((grown + 1).shape) for _ in range(2)]
 
+facts["made"] = [list(torch.arange(3, device=device).shape), list(torch.eye(2, device=device).shape)]
+facts["filled in"] = torch.tensor([1.0, 2.0], device=device).tolist()
+facts["one of many"] = torch.ones(1, device=device).expand(3)[:1].tolist()
+with torch.inference_mode():
+    facts["inference"] = [str((rows * 2).cpu().device), (rows[0] * 2).tolist()]
+facts["index"] = (rows[0] * 2)[torch.tensor([1, 2])].tolist()
+
+pinned = torch.ones(8, pin_memory=True)
+facts["pinned"] = [pinned[:2].is_pinned(), torch.ones(8).is_pinned()]
+for early in (False, True):
+    pinned.to(device, non_blocking=True)
+    if not early:
+        torch.virtual.synchronize()
+    pinned.numpy()[:] += 1
+event = torch.Event("virtual")
+event.record()
+event.synchronize()
+
 for _ in range(2):
     doubled = rows * 2 + 1
     # The loader's worker is a fork, and seeds its generators.
@@ -590,6 +638,17 @@ class TestProgram:
     def test_a_target_that_grew_is_known_with_its_new_shape(self, seen: dict) -> None:
         assert seen["grown"] == [[8, 8], [8, 8]]
 
+    def test_what_pytorch_makes_in_other_ways_is_as_it_should_be(self, seen: dict) -> None:
+        assert seen["made"] == [[3], [2, 2]]
+        assert (seen["filled in"], seen["one of many"]) == ([1.0, 2.0], [1.0])
+        assert seen["inference"] == ["cpu", [2.0] * 8]
+        assert seen["index"] == [2.0, 2.0]
+
+    def test_a_pinned_buffer_that_is_overwritten_too_early_is_a_race(self, seen: dict) -> None:
+        assert seen["pinned"] == [True, False]
+        (line,) = seen["books"].figures.races
+        assert line.startswith("program.py(")
+
     def test_the_line_that_fills_the_device_is_the_one_that_raises(self, seen: dict) -> None:
         count, full = seen["filled"]
         assert 10 < count < 20
@@ -645,9 +704,12 @@ def test_nobody_has_the_values_of_a_copy_before_it_arrives() -> None:
     """
     engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
     made = engine.call("ones", "default", [[4]], {"device": torch.device("cpu")}, "")
-    number = engine.download(Handle(made.number), True, False, "")
+    number = engine.download(Handle(made.number), True, False, "train.py(3)")
     assert not isinstance(number, torch.Tensor)
+    engine.clock.host_us += 1e6  # by now it is there, on a device that is as fast as this one
     assert engine.arrived() == []
+    engine.report()
+    assert engine.figures().unawaited == ["train.py(3)"]
     engine.clock.wait("")
     assert [(found, data.tolist()) for found, data in engine.arrived()] == [(number, [1.0] * 4)]
     assert engine.arrived() == []
@@ -676,3 +738,22 @@ def test_a_product_counts_in_place_too(name: str) -> None:
     square = engine.call("ones", "default", [[8, 8]], {"device": torch.device("cpu")}, "")
     engine.call(name, "default", [Handle(square.number)] * 3, {}, "")
     assert engine.clock.flops == 2 * 8**3
+
+
+def test_only_what_the_device_has_yet_to_read_can_be_overwritten_too_early() -> None:
+    engine = Engine(msgspec.structs.replace(PLAIN, kernel_us=50.0))
+    copies = [
+        engine.upload(torch.ones(4), None, True, False, f"train.py({line})")[1] for line in (3, 4)
+    ]
+    engine.overwritten(copies[:1])
+    engine.clock.wait("")
+    assert engine.read() == copies[1:]
+    engine.overwritten(copies[1:])
+    assert engine.figures().races == ["train.py(3)"]
+
+
+def test_what_is_not_modelled_is_no_fault_of_a_program() -> None:
+    session = Session.__new__(Session)
+    fault = session.failed(Failed("train.py, line 3: …", NotModelled.reason), "during a call")
+    assert isinstance(fault, VerifierFault)
+    assert "train.py, line 3" in str(fault)

@@ -164,6 +164,14 @@ class VirtualTensor(torch.Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise TypeError(
+                "can't convert virtual:0 device type tensor to numpy. Use Tensor.cpu() to copy the"
+                " tensor to host memory first."
+            )
+        return self.detach().cpu().numpy()
+
     def __format__(self, spec: str) -> str:
         if self.dim() == 0:
             return format(self.item(), spec)

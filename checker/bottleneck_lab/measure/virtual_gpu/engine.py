@@ -47,6 +47,13 @@ aten = torch.ops.aten
 REFUSED = {"from_file", "set_"}
 """Operators that reach outside the engine's tensors."""
 _MASKS = (torch.bool, torch.uint8)
+_CHECKS = {
+    "aten._linalg_check_errors.default",
+    "aten.multinomial.default",
+    "aten.normal.Tensor_Tensor",
+    "aten.normal.float_Tensor",
+}
+"""Operators whose kernels on a GPU read a value back to check it, which PyTorch does not declare."""
 
 
 @dataclass
@@ -150,7 +157,13 @@ class Engine:
         args, kwargs = replace((args, kwargs), lambda value: self._own(value, given))
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except NotImplementedError as error:  # a GPU may have a kernel for it
+            reason = str(error).partition("\n")[0][:200]
+            raise NotModelled(
+                f"aten::{name} is not available on the virtual GPU: {reason}"
+            ) from None
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
                 raise NotModelled(f"{value.layout} is not available on the virtual GPU")
@@ -172,11 +185,12 @@ class Engine:
         """Return a tensor of the host's as one of the device's, and the number of the copy where
         the device has yet to read its source.
         """
-        number = self._copy_in(data, pinned, blocking, line)
-        data = self._start.change(data)
-        tensor = data if dtype is None else data.to(dtype)
+        changed = self._start.change(data)
+        tensor = changed if dtype is None else changed.to(dtype)
         self._lineage.forget(tensor)  # another tensor may have had its memory
-        return [self._describe(tensor, {}, line), number]
+        # Memory first: the driver may have to be asked for it, and waits for the device.
+        described = self._describe(tensor, {}, line)
+        return [described, self._copy_in(data, pinned, blocking, line)]
 
     def _copy_in(self, data: torch.Tensor, pinned: bool, blocking: bool, line: str) -> int | None:
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
@@ -338,6 +352,8 @@ class Engine:
         functions = (*operations, *events, *marks, *theirs)
         return {function.__name__: function for function in functions} | {
             "seed": _seed,
+            "get_rng_state": torch.get_rng_state,
+            "set_rng_state": torch.set_rng_state,
             "note_start": self._start.note,
             "memory": lambda: [memory.allocated, memory.peak, memory.reserved],
         }
@@ -463,7 +479,7 @@ def _waits(function: Any, args: Any, kwargs: Any) -> bool:
     """Return True if the host must wait for the result: its value, or a shape that depends on
     values.
     """
-    if torch.Tag.data_dependent_output in function.tags:
+    if torch.Tag.data_dependent_output in function.tags or str(function) in _CHECKS:
         return True
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
         # A boolean index has as many results as it has True: on a GPU the host waits for that
@@ -557,8 +573,6 @@ def _attempt(function: Callable[..., Any], args: list[Any]) -> list[Any]:
         return [True, function(*args)]
     except OutOfMemory as error:
         return [False, "OutOfMemoryError", str(error)]
-    except NotImplementedError as error:  # this CPU has no kernel for what a GPU may have one for
-        return [False, "NotModelled", str(error).partition("\n")[0][:300]]
     except Exception as error:  # an operator may raise anything, and it is the program's
         return [False, type(error).__name__, str(error)[:2000]]
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 NAME = "virtual"
 """How PyTorch calls the device."""
+_SHARED = (
+    *("synchronize", "current_stream", "empty_cache"),
+    *("memory_allocated", "max_memory_allocated", "memory_reserved"),
+)
+"""What the module and `torch.accelerator` have by the same name."""
 
 
 class MissingAttribute(NotModelled, AttributeError):  # noqa: N818 - says what, as `raise` reads
@@ -134,6 +139,19 @@ class DeviceModule:
 
     manual_seed_all = manual_seed
 
+    def get_rng_state(self, _device: Any = None) -> torch.Tensor:
+        """Return the state of the device's generator, as checkpointing saves it."""
+        state: torch.Tensor = self.driver.ask("get_rng_state")
+        return state
+
+    def set_rng_state(self, state: torch.Tensor, _device: Any = None) -> None:
+        """Give the device's generator a state that it had before."""
+        self.driver.ask("set_rng_state", state)
+
+    def device(self, _device: Any) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the device is the current one, as it always is."""
+        return contextlib.nullcontext()
+
     def synchronize(self, _device: Any = None) -> None:
         self.current_stream().synchronize()
 
@@ -188,8 +206,8 @@ def replace_shared_functions(module: DeviceModule) -> None:
 
     torch.autocast.__enter__ = enter_autocast  # type: ignore[method-assign]  # for this device alone
     torch.Event = Event  # type: ignore[assignment, misc]  # in place of PyTorch's own
-    torch.accelerator.synchronize = module.synchronize
-    torch.accelerator.current_stream = module.current_stream  # type: ignore[assignment]  # as above
+    for name in _SHARED:
+        setattr(torch.accelerator, name, getattr(module, name))
     torch.compile = refuse_compile
 
 
