@@ -23,7 +23,7 @@ from bottleneck_lab.cohort.store import tables
 
 from .conftest import MINI, opened_room
 from .pages import look
-from .serving import Visitor, serving
+from .serving import Visitor, log_in, serving
 from .test_runner import run_until
 
 CASES = Path(__file__).parents[2] / "datasets" / "cases"
@@ -159,6 +159,7 @@ def test_a_capture_needs_no_answers_and_its_report_is_blind_until_there_are_some
     assert "sandbox" in report.headers["content-security-policy"]
     assert 'id="findings"' not in report.text
     assert hand_in(visitor).status == 303
+    assert room.rows(tables.submissions)[-1].capture == name, "made of the code as shipped"
     assert 'id="findings"' in visitor.get(path).text
     assert joined(served, "Mallory").get(path).status == 404
     run_until(room.runner(), settled_but_captured(room))
@@ -202,6 +203,11 @@ def test_a_case_is_answered_once_and_then_explained(served):
     assert "Cause named in 1 of 1 case;" in visitor.get("/me/cases").text
     assert len(room.rows(tables.answered_cases)) == 1
     assert visitor.get("/me/cases/none").status == 404
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, time.time())
+    person = next(row for row in room.rows(tables.people) if row.name == "Katherine")
+    page = log_in(room, served[1], instructor).get(f"/people/{person.handle}").text
+    assert "Cases answered in a browser: 1; the cause named in 1." in page
 
 
 @pytest.mark.browser

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.folder import Config
 from bottleneck_lab.cohort.running import job, preflight
 from bottleneck_lab.cohort.running.job import (
     FILES,
@@ -21,6 +22,7 @@ from bottleneck_lab.cohort.running.job import (
     run_job,
     write_job,
 )
+from bottleneck_lab.cohort.sign_in.providers import OpenIdProvider
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 
 from .fake_job import check
@@ -113,6 +115,16 @@ def test_wrong_options_alone_are_the_callers_error():
     with pytest.raises(UsageError, match="for 2 reasons:\n- The first option"):
         collected.finish("This cannot start")
     preflight.Preflight().finish("Nothing is wrong")
+
+
+def test_sign_in_without_its_packages_is_refused_before_anything_is_served(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _module: None)
+    collected = preflight.Preflight()
+    collected.check_sign_in(Config("plain"))
+    collected.finish("Nothing is wrong")
+    collected.check_sign_in(Config("oidc", oidc=OpenIdProvider("https://id.example", "client")))
+    with pytest.raises(MachineError, match="Authlib"):
+        collected.finish("This cannot be served")
 
 
 @pytest.mark.parametrize("existed", [False, True])

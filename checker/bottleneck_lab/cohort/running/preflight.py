@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bottleneck_lab.cohort.folder import Config
 from bottleneck_lab.cohort.running.job import HOW_TO_LIMIT
 from bottleneck_lab.cohort.running.slot_users import free_uids, parse_uids, require_slot_users
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
+from bottleneck_lab.needs import EXTRAS, require_packages
 
 
 class Preflight:
@@ -60,6 +62,12 @@ class Preflight:
                     f"{certificate} and {key} cannot be used for TLS: {error}.",
                     "Name a certificate chain and its private key, both in PEM format.",
                 ) from error
+
+    def check_sign_in(self, config: Config) -> None:
+        """Check that the packages are there by which people sign in as `cohort.toml` declares."""
+        if config.oidc or config.lti:
+            with self.step():
+                require_packages("sign-in", **EXTRAS["sign-in"])
 
     def check_containment(self, *, allow_unsandboxed: bool, allow_no_cgroup: bool) -> None:
         """Check that code under test can be contained, unless doing without was allowed.

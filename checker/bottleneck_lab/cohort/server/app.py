@@ -32,7 +32,6 @@ from bottleneck_lab.cohort.server.guard import HEADERS, LoginNeededError, sessio
 from bottleneck_lab.cohort.server.state import State, answer, state
 from bottleneck_lab.cohort.structs import inspect_structs
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.needs import EXTRAS, require_packages
 
 if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
@@ -71,7 +70,6 @@ def create_app(cohort: Cohort, url: str) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     if cohort.config.oidc or cohort.config.lti:
-        require_packages("sign-in", **EXTRAS["sign-in"])
         # The packages that this needs are an extra of their own.
         from bottleneck_lab.cohort.server import sign_in  # noqa: PLC0415
 

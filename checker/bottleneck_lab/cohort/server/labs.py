@@ -20,7 +20,7 @@ from bottleneck_lab.cohort.server.forms import lab_field
 from bottleneck_lab.cohort.server.guard import LEARNER, AsLearner, Fields, Form
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.submissions.intake import DIAGNOSIS
-from bottleneck_lab.cohort.view.attempts import load_known_record
+from bottleneck_lab.cohort.view.attempts import find_evidence, load_known_record
 from bottleneck_lab.grading.answers import describe_choices, read_answer
 from bottleneck_lab.grading.diagnosis import problem
 from bottleneck_lab.workspace.commitments import Commitment, Record
@@ -78,6 +78,8 @@ def hand_in(request: Request, session: AsLearner, slug: str, fields: Form) -> Re
         # Committed at the server's time: unlike a learner's machine, this page can vouch for it.
         at = iso(shared.cohort.database.clock())
         record = replace(record, commitments=[*record.commitments, Commitment(at, answers)])
+    with shared.cohort.database.reading() as connection:
+        evidence = find_evidence(connection, shared.cohort.blobs, session.person, lab)
     submission = Submission(
         fields.get("key", ""),
         lab.slug,
@@ -85,6 +87,7 @@ def hand_in(request: Request, session: AsLearner, slug: str, fields: Form) -> Re
         device,
         _files(lab, fields, answers, needed=not tool),
         record=record,
+        capture=evidence if answers else None,
         tool=tool or None,
     )
     shared.intake.offer(session.person, submission).result(WAIT_S)

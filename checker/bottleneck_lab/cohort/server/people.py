@@ -23,6 +23,7 @@ from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.attempts import load_attempts
+from bottleneck_lab.cohort.view.cases import load_answered
 from bottleneck_lab.cohort.workshop import workshop_labs
 
 router = APIRouter()
@@ -42,6 +43,7 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
             if owner == who.id
         }
         labs, zone = workshop_labs(connection), load_settings(connection).timezone
+        cases = [each.past for each in load_answered(connection, who)]
         others = [each for each in load_students(connection) if each.handle != handle]
     return shared.page(
         "person.html",
@@ -52,6 +54,8 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
         labs=labs,
         zone=zone,
         others=others,
+        cases=len(cases),
+        named=sum(each.called == each.cause for each in cases),
     )
 
 

@@ -18,8 +18,8 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.standing import is_copied, questions_of, standing_of
 
 FROM_CAPTURE = (
-    "The diagnosis was compared with the learner's own capture, which was made on the learner's"
-    " machine; no runner can vouch for it."
+    "The diagnosis was compared with the learner's own capture; no runner can vouch for it,"
+    " wherever it was made."
 )
 NO_CAPTURE = "The diagnosis was not compared with the learner's own capture: {why}"
 AS_REPORTED = (

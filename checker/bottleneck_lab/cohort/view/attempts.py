@@ -180,6 +180,26 @@ def load_known_record(connection: Connection, person: Person, lab: str) -> Recor
     return NOTHING
 
 
+def find_evidence(connection: Connection, blobs: Blobs, person: Person, lab: Lab) -> str | None:
+    """Return the latest capture that a runner made of the shipped code for this learner.
+
+    That is what a diagnosis is about. None if there is none.
+    """
+    table = tables.submissions
+    own = table.c.person.in_(same_learner(connection, person))
+    query = (
+        select(table.c.blob, table.c.made)
+        .where(own, table.c.lab == lab.slug, table.c.made.is_not(None))
+        .order_by(table.c.id.desc())
+    )
+    shipped = {name: (lab.path / name).read_bytes() for name in lab.spec.editable}
+    for blob, made in connection.execute(query):
+        files = files_of(blobs.get(blob))
+        if all(files.get(name) == data for name, data in shipped.items()):
+            return str(made)
+    return None
+
+
 def load_capture(connection: Connection, handle: str) -> tuple[str, str]:
     """Return the lab of a submission, and the name of its capture: the one that a runner made, or
     that came with it.

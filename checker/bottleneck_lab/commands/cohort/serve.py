@@ -74,6 +74,7 @@ def command(
     with open_cohort(folder) as cohort, ExitStack() as stack:
         preflight = Preflight()
         preflight.check_address(host, port)
+        preflight.check_sign_in(cohort.config)
         if tls:
             preflight.check_certificate(*tls)
         users: list[int] = []
