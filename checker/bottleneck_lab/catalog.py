@@ -127,15 +127,18 @@ class QuestionSpec(_Spec, frozen=True):
 class SiblingSpec(_Spec, frozen=True):
     """An unseen case to diagnose at the end of a lab, given only as a capture.
 
-    `program` names a generator of `datasets/siblings.py`, `story` is all that the learner is told,
-    `cause` the truth, and `gain_from` the figure of the capture (`grading.diagnosis.figures_of`)
-    whose removal bounds the gain.
+    `case` names one of the library of cases: `story`, `cause` and `gain` are then the case's.
+    Otherwise `program` names a generator of `datasets/siblings.py`, `story` is all that the learner
+    is told, `cause` the truth, and `gain_from` the figure of the capture
+    (`grading.diagnosis.figures_of`) whose removal bounds the gain.
     """
 
-    program: str
-    story: str
-    cause: str
-    gain_from: str
+    program: str = ""
+    story: str = ""
+    cause: str = ""
+    gain_from: str = ""
+    case: str = ""
+    gain: float = 0.0
 
 
 class LabSpec(_Spec, frozen=True):

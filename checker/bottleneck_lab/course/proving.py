@@ -32,7 +32,7 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.folder import handed_out
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
-from bottleneck_lab.workspace.siblings import generate
+from bottleneck_lab.workspace.siblings import generate, specs_of
 
 _MISSED_TARGET = ("correct but slow", "the mechanism is still there")
 """The reasons of a FAIL for missing a target."""
@@ -55,7 +55,7 @@ def prove(
             subject = "solution" if kind_of(lab).records_itself else "starter"
             problems = capture_problems(lab, chosen, show_progress)
             yield Row(lab.slug, f"capture of the {subject} on {chosen}", problems)
-        for sibling in lab.spec.siblings:
+        for sibling in specs_of(lab).values():
             what = f"capture of the sibling {sibling.program}"
             yield Row(lab.slug, what, sibling_problems(lab, sibling))
     if name is None and only in (None, "starter") and has_key(lab):
@@ -185,7 +185,7 @@ def sibling_problems(lab: Lab, sibling: SiblingSpec) -> list[str]:
     """Return where the capture of a sibling contradicts lab.toml."""
     with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as folder:
         try:
-            traces = generate(lab, sibling.program, 1, Path(folder))
+            traces = generate(lab, sibling, 1, Path(folder))
             wrong = misdescribed(sibling, summarise(merge_ranks([load(path) for path in traces])))
         except (MachineError, CaptureError) as error:
             return [error.message]

@@ -8,26 +8,15 @@ from typing import Any
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
+from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH
 from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of, grade_diagnosis
 from bottleneck_lab.grading.verdict import CriterionResult
-
-CAUSES = (
-    "input-bound",
-    "launch-bound",
-    "synchronisation-bound",
-    "copy-bound",
-    "communication-bound",
-    "straggler",
-    "memory-bound",
-    "compute-bound",
-    "memory-growth",
-)
-"""The possible causes of a sibling: the same for all labs, so the choices reveal nothing."""
 
 FINDING_OF = {
     "straggler": "straggler",
     "compute-bound": "tensor-cores-unused",
-    "memory-growth": "memory-growth",
+    "allocation-bound": "allocator-churn",
+    MEMORY_GROWTH: "memory-growth",
 }
 """The finding that shows a cause, if it has a different name from the cause."""
 
@@ -41,7 +30,7 @@ QUESTIONS = [
         choices=list(CAUSES),
         rules={
             "straggler": "One rank's own work would take longer than the others', step after step.",
-            "memory-growth": (
+            MEMORY_GROWTH: (
                 "More memory would be allocated at the end of each step than at the end of the one"
                 " before."
             ),
@@ -75,9 +64,11 @@ def grade_sibling(
 
 
 def true_gain(spec: SiblingSpec, summary: Summary) -> float:
-    """Return the most that removing the cause can bring: Amdahl's law for a share, or the ratio
-    that the capture shows.
+    """Return the most that removing the cause can bring: what a case of the library measured,
+    Amdahl's law for a share, or the ratio that the capture shows.
     """
+    if spec.gain:
+        return spec.gain
     figure = figures_of(summary).get(spec.gain_from, 0.0)
     if spec.gain_from.endswith("_share"):
         return ceiling(min(figure, 1.0))

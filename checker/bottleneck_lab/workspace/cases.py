@@ -73,6 +73,11 @@ def find_case(name: str) -> Case:
     )
 
 
+def traces_of(case: Case) -> list[Path]:
+    """Return the files of a case's capture, one a rank."""
+    return [content_root() / "datasets" / "cases" / case.name / name for name in case.traces]
+
+
 def load_drawn() -> list[DrawnCase]:
     """Return the cases that this learner has drawn, oldest first."""
     file = home() / "cases.json"
@@ -193,9 +198,9 @@ def copy_case(case: Case, folder: Path) -> None:
         making = folder.with_name(f"{TEMPORARY}{folder.name}")
         remove(making)
         making.mkdir()
-        source = content_root() / "datasets" / "cases" / case.name
-        for name in (PROGRAM, *case.traces):
-            shutil.copyfile(source / name, making / name)
+        traces = traces_of(case)
+        for source in (traces[0].with_name(PROGRAM), *traces):
+            shutil.copyfile(source, making / source.name)
     publish(making, folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import msgspec
 
 from bottleneck_lab.catalog import Lab, SiblingSpec, content_root
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.workspace import cases
+from bottleneck_lab.workspace.cases import find_case
 from bottleneck_lab.workspace.diagnosis_file import Answer
 from bottleneck_lab.workspace.folder import Workspace, now, read_json
 
@@ -36,14 +39,34 @@ def load_drawn(workspace: Workspace) -> list[DrawnCase]:
     return read_json(file, list[DrawnCase]) if file.exists() else []
 
 
+def specs_of(lab: Lab) -> dict[str, SiblingSpec]:
+    """Return the lab's siblings by name; those of the library with their case's story, cause and
+    gain. Raises UsageError for a case that is not in the library.
+    """
+    specs = {}
+    for declared in lab.spec.siblings:
+        spec = declared
+        if spec.case:
+            case = find_case(spec.case)
+            spec = msgspec.structs.replace(
+                spec,
+                program=case.name,
+                story=case.story,
+                cause=case.cause,
+                gain=case.entire or case.gain,
+            )
+        specs[spec.program] = spec
+    return specs
+
+
 def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
     """Return the lab's declaration of a case that was drawn.
 
     Raises UsageError if this edition of the lab does not have it.
     """
-    for spec in workspace.lab.spec.siblings:
-        if spec.program == drawn.program:
-            return spec
+    spec = specs_of(workspace.lab).get(drawn.program)
+    if spec is not None:
+        return spec
     raise UsageError(
         f"This edition of the lab has no case '{drawn.program}'.",
         "`lab` shows what to do next.",
@@ -74,17 +97,18 @@ def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
     waiting = open_case(workspace)
     if waiting and traces_of(workspace):
         return waiting
-    specs = workspace.lab.spec.siblings
+    specs = specs_of(workspace.lab)
     if not specs:
         raise UsageError("This lab has no more cases to diagnose.", "`lab` shows what to do next.")
     with workspace.writing("lab diagnose"):
         # A case without an answer here has lost its traces; it is replaced.
         drawn = [case for case in load_drawn(workspace) if case.named is not None]
-        met = {spec.program: sum(case.program == spec.program for case in drawn) for spec in specs}
+        names = [*(case.program for case in drawn), *(case.name for case in cases.load_drawn())]
+        met = {name: names.count(name) for name in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
         case = DrawnCase(program, rng.randrange(1, 1_000_000), now())
         folder = workspace.state / "siblings" / f"{len(drawn) + 1:04}"
-        generate(workspace.lab, case.program, case.seed, folder)
+        generate(workspace.lab, specs[program], case.seed, folder)
         _write(workspace, [*drawn, case])
     return case
 
@@ -102,16 +126,21 @@ def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
     )
 
 
-def generate(lab: Lab, program: str, seed: int, folder: Path) -> list[Path]:
-    """Write the capture of a case into `folder`, and return its traces, one per rank.
+def generate(lab: Lab, spec: SiblingSpec, seed: int, folder: Path) -> list[Path]:
+    """Write the capture of a sibling into `folder`, and return its traces, one per rank.
 
-    A pack has programs of its own, or uses those of this project. Raises MachineError if the
-    program writes no trace.
+    A case of the library has its own. A pack has programs of its own, or uses those of this
+    project. Raises MachineError if the program writes no trace.
     """
+    if spec.case:
+        folder.mkdir(parents=True, exist_ok=True)
+        for trace in cases.traces_of(find_case(spec.case)):
+            shutil.copyfile(trace, folder / trace.name)
+        return sorted(folder.glob("*.json.gz"))
     script = lab.root / "datasets" / "siblings.py"
     if not script.is_file():
         script = content_root() / "datasets" / "siblings.py"
-    options = ["--program", program, "--seed", str(seed), "--out", str(folder)]
+    options = ["--program", spec.program, "--seed", str(seed), "--out", str(folder)]
     done = subprocess.run(
         [sys.executable, str(script), *options],
         capture_output=True,
@@ -123,6 +152,6 @@ def generate(lab: Lab, program: str, seed: int, folder: Path) -> list[Path]:
     if done.returncode or not traces:
         reason = done.stderr.strip()[-300:] or "it wrote no trace*.json.gz"
         raise MachineError(
-            f"{script} makes no capture of '{program}': {reason}", "Tell the lab's author."
+            f"{script} makes no capture of '{spec.program}': {reason}", "Tell the lab's author."
         )
     return traces

@@ -11,9 +11,10 @@ from bottleneck_lab.analysis.findings import FINDING_IDS
 from bottleneck_lab.catalog import HintSpec, Lab, QuestionSpec, TextSpec
 from bottleneck_lab.declared import Keys, load_declared, position, unknown
 from bottleneck_lab.errors import LabError
+from bottleneck_lab.grading.cases import CAUSES
 from bottleneck_lab.grading.diagnosis import FIGURES, problem
-from bottleneck_lab.grading.siblings import CAUSES
 from bottleneck_lab.measure.kinds.registry import kind_of
+from bottleneck_lab.workspace.cases import load_library
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
@@ -126,8 +127,16 @@ def asked_by_kind(lab: Lab) -> frozenset[str]:
 
 
 def siblings(lab: Lab) -> Iterator[str]:
-    """Check that causes are of the common list, and gains figures that a capture has."""
+    """Check that cases are in the library, causes of the common list, and gains figures that a
+    capture has.
+    """
     for number, sibling in enumerate(lab.spec.siblings):
+        if sibling.case:
+            known = [case.name for case in load_library().cases]
+            if sibling.case not in known:
+                problem = unknown(f"there is no case `{sibling.case}`", sibling.case, known)
+                yield f"{at(lab, 'siblings', number, 'case')}: {problem}"
+            continue
         if sibling.cause not in CAUSES:
             problem = unknown(f"`{sibling.cause}` is no cause", sibling.cause, CAUSES)
             yield f"{at(lab, 'siblings', number, 'cause')}: {problem}"
