@@ -38,6 +38,7 @@ instructors = ["Prof@example.org"]
 issuer = "{issuer}"
 client_id = "{client}"
 deployments = ["{deployment}"]
+courses = ["c1"]
 authorization_url = "{issuer}/authorize"
 token_url = "{issuer}/token"
 keys_url = "{issuer}/keys"
@@ -225,6 +226,10 @@ def test_a_launch_that_is_not_genuine_lets_nobody_in(house):
     assert house.launch("s1", state="guessed").status_code == 403
     assert house.launch("s1", **{f"{CLAIM}deployment_id": "2"}).status_code == 403
     assert house.launch("s1", **{f"{CLAIM}version": "1.1"}).status_code == 403
+    elsewhere = {f"{CLAIM}context": {"id": "c2", "title": "Poetry"}}
+    refused = house.launch("t2", "membership#Instructor", **elsewhere)
+    assert refused.status_code == 403, "who teaches another course is no instructor here"
+    assert "Poetry&#39; with the id c2" in refused.text
     unknown = {"iss": "http://evil.example", "login_hint": "u"}
     assert requests.post(f"{house.url}/lti/login", unknown, timeout=9).status_code == 403
     assert house.people() == {}

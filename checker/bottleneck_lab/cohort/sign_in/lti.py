@@ -119,13 +119,13 @@ def end(platform: LtiPlatform, id_token: str, begun: Begun, now: float) -> Launc
         f"{CLAIM}message_type": "LtiResourceLinkRequest",
     }
     claims = verify(id_token, platform.keys_url, expected, now, platform.client_id)
-    if claims.get(f"{CLAIM}deployment_id") not in platform.deployments:
-        raise RefusedError(
-            "forbidden",
-            f"This cohort does not know the deployment {claims.get(f'{CLAIM}deployment_id')}.",
-            "It belongs into `deployments` in cohort.toml.",
-        )
     context = claims.get(f"{CLAIM}context", {})
+    deployment, course_id = claims.get(f"{CLAIM}deployment_id"), str(context.get("id", ""))
+    title = str(context.get("title") or context.get("label") or "Course")
+    if deployment not in platform.deployments:
+        raise _unknown(f"deployment {deployment}", "deployments")
+    if course_id not in platform.courses:
+        raise _unknown(f"course '{title}' with the id {course_id}", "courses")
     profile = Profile(
         platform.issuer,
         claims["sub"],
@@ -140,12 +140,20 @@ def end(platform: LtiPlatform, id_token: str, begun: Begun, now: float) -> Launc
         0,
         platform.issuer,
         platform.client_id,
-        str(context.get("id", "")),
-        str(context.get("title") or context.get("label") or "Course"),
+        course_id,
+        title,
         str(claims.get(MEMBERS, {}).get("context_memberships_url", "")),
         str(claims.get(GRADES, {}).get("lineitems", "")),
     )
     return Launch(profile, course)
+
+
+def _unknown(what: str, setting: str) -> RefusedError:
+    return RefusedError(
+        "forbidden",
+        f"This cohort does not know the {what}.",
+        f"Your instructor can add it to `{setting}` in cohort.toml.",
+    )
 
 
 def role_of(roles: Iterable[str]) -> Role:

@@ -22,11 +22,15 @@ class OpenIdProvider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LtiPlatform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A learning platform that launches this cohort by LTI 1.3, with the addresses it gives out."""
+    """A learning platform that launches this cohort by LTI 1.3, with the addresses it gives out.
+
+    Only its `courses` may, by their ids: who teaches another course is no instructor here.
+    """
 
     issuer: str
     client_id: str
     deployments: list[str]
+    courses: list[str]
     authorization_url: str
     token_url: str
     keys_url: str
