@@ -75,6 +75,20 @@ class TestClock:
         clock.kernel("sum", flops=0, nbytes=0, reduces=True)
         assert clock.device_us == 5.0 + 1.5 + 3.0
 
+    def test_asking_twice_for_an_event_in_a_step_is_a_wait(self) -> None:
+        clock = Clock(PLAIN)
+        clock.kernel("slow", flops=1e9, nbytes=0)  # 1 ms
+        first = clock.record_event()
+        clock.kernel("quick", flops=0, nbytes=0)
+        assert not clock.query_event(first, "")
+        assert not clock.query_event(clock.record_event(), ""), "another event"
+        clock.step()
+        assert not clock.query_event(first, ""), "another step"
+        assert clock.waits == 0
+        clock.kernel("idle", flops=0, nbytes=0)
+        assert clock.query_event(first, "")
+        assert clock.waits == 1
+
     def test_no_program_turns_the_clock_back(self) -> None:
         clock = Clock(PLAIN)
         with pytest.raises(ValueError, match="-1 samples"):

@@ -58,8 +58,8 @@ class Clock:
     spans: list[Span] | None = None
     """The timeline, where one is recorded."""
     _correlation: int = 0
-    _asked_at: int = -1
-    """The last launch before an event was asked for."""
+    _asked: set[float] = field(default_factory=set)
+    """The events for which the program has asked in this step, and which had not happened."""
 
     def kernel(
         self, name: str, flops: float, nbytes: float, line: str = "", *, reduces: bool = False
@@ -109,13 +109,13 @@ class Clock:
         self.awaited_us = max(self.awaited_us, at_us)
 
     def query_event(self, at_us: float, line: str) -> bool:
-        """Return True if an event has happened. A host that asks again, with nothing launched since
-        it last asked, has nothing else to do: it waits.
+        """Return True if an event has happened. A host that asks for the same one again in a step
+        waits, whatever it launches meanwhile.
         """
-        if at_us > self.host_us and self._asked_at == self._correlation:
+        if at_us > self.host_us and at_us in self._asked:
             self._wait_until(at_us, line, "wait for an event")
-        self._asked_at = self._correlation
         if at_us > self.host_us:
+            self._asked.add(at_us)
             self.host_us += self.spec.wait_us
             return False
         self.awaited_us = max(self.awaited_us, at_us)
@@ -165,6 +165,7 @@ class Clock:
             self._close_step()
         self.step_starts_us.append(self.host_us)
         self.step_waits.append(self.waits)
+        self._asked.clear()
         start = self.host_us
         self.host_us += samples * self.spec.sample_us if samples else self.spec.batch_us
         self._record("batch", "enumerate(DataLoader)#__next__", start, self.host_us, "")
