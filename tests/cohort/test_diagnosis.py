@@ -118,7 +118,7 @@ def test_a_report_shows_the_cause(dataloader):
 def test_a_diagnosis_is_held_against_the_capture_that_came_with_it(tmp_path, dataloader, handed_in):
     files, record = handed_in
     diagnosis = Diagnosis(dataloader, files, laid_out(tmp_path / "capture", capture()), record)
-    results, prediction = diagnosis.graded()
+    results, prediction = diagnosis.graded("virtual")
     assert [(result.id, result.holds) for result in results] == [
         ("cause", True),
         ("evidence", True),
@@ -142,14 +142,14 @@ def test_a_wrong_share_is_not_what_the_capture_shows(tmp_path, dataloader, hande
     )
     results, _ = Diagnosis(
         dataloader, files, laid_out(tmp_path / "capture", capture()), record
-    ).graded()
+    ).graded("virtual")
     assert [result.id for result in results if not result.holds] == ["evidence"]
 
 
 def test_without_a_capture_nothing_is_said_of_it(tmp_path, dataloader, handed_in):
     files, record = handed_in
     diagnosis = Diagnosis(dataloader, files, tmp_path / "none", record)
-    assert [result.id for result in diagnosis.graded()[0]] == ["cause"]
+    assert [result.id for result in diagnosis.graded("virtual")[0]] == ["cause"]
     assert diagnosis.notes[1] == NO_CAPTURE.format(why="none came with the submission.")
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual"))
     assert (standing.named, standing.measured) == (True, UNSET)
@@ -167,7 +167,7 @@ def test_whose_evidence_was_misread_has_named_the_cause(tmp_path, dataloader, ha
     wording = "cause named on the first try with 1 hint, its evidence misread"
     assert describe_standing(standing) == wording
     # The files hold the right figure meanwhile: it passes, and earns nothing.
-    results, _ = diagnosis.graded()
+    results, _ = diagnosis.graded("virtual")
     assert [one.id for one in results if one.corrected is True] == ["evidence"]
 
 

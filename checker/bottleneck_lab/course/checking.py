@@ -19,7 +19,7 @@ from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import Prediction, Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.measured_key import has_key, measure_key
+from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.visible import is_visible
 from bottleneck_lab.measure.verifier import check_lab, without_answers
@@ -125,20 +125,14 @@ def _measure(
     show_progress: ShowProgress,
 ) -> tuple[Verdict, list[str]]:
     """Return the verdict on the submission in `folder`, and remarks for the learner."""
-    lab = workspace.lab
-    questions, solution = questions_of(lab, learner), load_answers(lab.solution)
+    lab, answers = workspace.lab, load_answers(folder)
+    questions = questions_of(lab, learner)
+    solution = solution_here(lab, device, answers)
     capture = None
     if learner.commitments and needs_capture(questions):
         capture = capture_figures(workspace, learner.commitments[-1].capture)
     first = learner.commitments[0].answers if learner.commitments else None
-    answers = load_answers(folder)
     results, prediction = grade_diagnosis(questions, answers, solution, capture, first)
-    choices = [question.id for question in questions if question.type == "choice"]
-    if has_key(lab) and any(one.id in choices and not one.holds for one in results):
-        # The key is another machine's: nobody is wrong whose answer is what this one measures.
-        measured = measure_key(lab, device)
-        solution |= {id_: one for id_, one in measured.items() if answers.get(id_) == one}
-        results, prediction = grade_diagnosis(questions, answers, solution, capture, first)
     with show_progress() as show:
         verdict = check_lab(
             lab,
@@ -169,6 +163,7 @@ def _measure(
         folder,
         partial(capture_figures, workspace),
         graded[0] if graded else None,
+        solution,
     )
     return msgspec.structs.replace(verdict, diagnosis=diagnosis), remarks
 

@@ -4,8 +4,9 @@ machine and on a runner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -38,13 +39,17 @@ def standing_of(
     files: Path,
     read_capture: ReadCapture,
     graded_before: bool | None = None,
+    solution: Mapping[str, Any] | None = None,
 ) -> Standing:
     """Return the worth of the first committed diagnosis, and what helped with it.
 
-    An earlier check's grade of its cause, `graded_before`, stands.
+    An earlier check's grade of its cause, `graded_before`, stands. `solution` are the right answers
+    on this machine, by default the reference solution's.
     """
     first, *corrections = record.commitments
-    named, measured = _grade_first(lab, record, verdict, read_capture)
+    if solution is None:
+        solution = load_answers(lab.solution)
+    named, measured = _grade_first(lab, record, verdict, read_capture, solution)
     return Standing(
         named if graded_before is None else graded_before,
         copied=is_copied(lab, files),
@@ -63,7 +68,11 @@ def is_copied(lab: Lab, files: Path) -> bool:
 
 
 def _grade_first(
-    lab: Lab, record: Record, verdict: Verdict, read_capture: ReadCapture
+    lab: Lab,
+    record: Record,
+    verdict: Verdict,
+    read_capture: ReadCapture,
+    solution: Mapping[str, Any],
 ) -> tuple[bool | None, bool | UnsetType]:
     """Return True if the first committed diagnosis named the cause without being told, and True if
     all of its figures were right; None and UNSET if this check cannot decide it.
@@ -87,7 +96,6 @@ def _grade_first(
     # A cause is named by choices, which need no capture. Evidence that was misread is told apart.
     choices = [question for question in lab.spec.questions if question.type == "choice"]
     others = [question for question in lab.spec.questions if question.type != "choice"]
-    solution = load_answers(lab.solution)
     named = all(one.holds for one in grade_diagnosis(choices, first.answers, solution, None)[0])
     capture = read_capture(first.capture) if needs_capture(others) else None
     if capture is None and needs_capture(others):

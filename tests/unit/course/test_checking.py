@@ -10,6 +10,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.course import checking
 from bottleneck_lab.course.progress import no_progress
 from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.measure import measured_key
 from bottleneck_lab.workspace import commitments
 from bottleneck_lab.workspace.diagnosis_file import save_answers
 from bottleneck_lab.workspace.progress import load_progress
@@ -69,6 +70,25 @@ def test_the_record_is_loaded_once_a_check(workspace, loaded):
     loaded.clear()
     checking.check_workspace(workspace, None, show_progress=no_progress)
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("measured", ["memory bandwidth", "the loop in Python"])
+def test_a_choice_is_wrong_only_if_this_machine_measures_another(workspace, monkeypatch, measured):
+    """The solution says that it is the loop."""
+    save_answers(workspace, {"cause": "memory bandwidth"})
+    results, passing = [], checking.check_lab
+
+    def graded(*arguments, diagnosis, **more):
+        results.extend(diagnosis)
+        return passing(*arguments, **more)
+
+    monkeypatch.setattr(checking, "check_lab", graded)
+    monkeypatch.setattr(measured_key, "has_key", lambda _: True)
+    monkeypatch.setattr(measured_key, "measure_key", lambda *_: {"cause": measured})
+    verdict = checking.check_workspace(workspace, None, show_progress=no_progress).attempt.verdict
+    right = measured == "memory bandwidth"
+    assert [(one.id, one.holds) for one in results] == [("cause", right)]
+    assert verdict.diagnosis.named == right
 
 
 def test_the_attempt_the_record_and_the_progress_agree(workspace):

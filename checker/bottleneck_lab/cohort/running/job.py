@@ -149,7 +149,7 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
     notes = _containment_notes(job)
     wait_until_quiet(job.quiet_s)
     diagnosis = Diagnosis(lab, files, folder / CAPTURE, job.record)
-    results, prediction = diagnosis.graded()
+    results, prediction = diagnosis.graded(job.device)
     verdict = (check or check_lab)(
         lab,
         files,

@@ -6,13 +6,15 @@ A runner grades it, and notes what it took on trust.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bottleneck_lab.analysis.selection import parse_stretch
-from bottleneck_lab.catalog import Lab
+from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.cohort.submissions.capture_reading import read_figures
 from bottleneck_lab.errors import CaptureError, LabError
 from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing, Verdict
+from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.workspace.commitments import Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.standing import is_copied, questions_of, standing_of
@@ -39,6 +41,7 @@ class Diagnosis:
     def __init__(self, lab: Lab, files: Path, capture: Path, record: Record | None) -> None:
         self._lab, self._files = lab, files
         self._record = record or NOTHING
+        self._solution: dict[str, Any] | None = None
         try:
             self._answers = load_answers(files)
         except LabError:  # broken TOML answers nothing
@@ -74,13 +77,17 @@ class Diagnosis:
         self.notes.append(FROM_CAPTURE)
         return seen
 
-    def graded(self) -> tuple[list[CriterionResult], Prediction | None]:
-        """Return a result for each question that can be graded here, and the prediction."""
+    def graded(self, device: Device) -> tuple[list[CriterionResult], Prediction | None]:
+        """Return a result for each question that can be graded here, and the prediction.
+
+        Raises MachineError if what is right on this machine has to be measured, and cannot be.
+        """
+        self._solution = solution_here(self._lab, device, self._answers)
         commitments = self._record.commitments
         return grade_diagnosis(
             self.questions,
             self._answers,
-            load_answers(self._lab.solution),
+            self._solution,
             self._seen,
             commitments[0].answers if commitments else None,
         )
@@ -97,5 +104,6 @@ class Diagnosis:
                 verdict,
                 self._files,
                 lambda name: self._seen if name == last else None,
+                solution=self._solution,
             )
         return Standing(None, copied=True) if is_copied(self._lab, self._files) else None
