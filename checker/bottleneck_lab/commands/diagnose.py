@@ -21,6 +21,7 @@ from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices, parse_answers, read_answer
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import (
+    STRETCH_RULE,
     beyond_ceiling,
     format_answer,
     needs_capture,
@@ -133,6 +134,8 @@ def ask_question(
     say(f"\n{question.ask}", style="bold")
     if question.measure:
         say(question.measure, style="dim")
+    if question.shows:
+        say(STRETCH_RULE, style="dim")
     for line in describe_choices(question):
         say(f"  {line}", hang=3)
     default = known if is_given(known) else None
@@ -224,6 +227,8 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
     say(f"    {question.ask}", style="dim")
     if question.measure:
         say(f"    {question.measure}", style="dim")
+    if question.shows:
+        say(f"    {STRETCH_RULE}", style="dim")
     for line in describe_choices(question):
         say(f"      {line}", style="dim", hang=3)
 

@@ -30,6 +30,10 @@ LEAST_STRETCH, MOST_STRETCH = 0.002, 0.1
 one points at nothing. A single gap may be shorter or longer: `lab report --gap 1` is an answer.
 """
 
+STRETCH_RULE = (
+    f"It may take up {LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture; the longest gap"
+    " may be marked in any case."
+)
 ROUNDING = 0.01
 """Shares are read to a percent: closer ones are the same answer, however small they are."""
 

@@ -54,6 +54,10 @@ def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, 
     assert not load_record(workspace).commitments
 
 
+def test_the_limits_of_a_stretch_are_named_where_it_is_asked_for(workspace):
+    assert "0.2% to 10% of the capture" in " ".join(diagnose().output.split())
+
+
 def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):
     assert diagnose(*ANSWERS).exit_code == 0
     assert isinstance(diagnose("where=1-2 s").exception, UsageError)
