@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.course import proving
 from bottleneck_lab.course.proving import key_problems
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
@@ -146,6 +147,16 @@ LINES = (20 * GB, 150 * GB, 100 * GB)  # memory, the fastest cache, arithmetic
 )
 def test_a_limit_is_the_line_that_an_operator_is_close_to(flop, moved, taken, limit):
     assert load_file(LAB / "key.py").limit(flop, moved, taken, *LINES) == limit
+
+
+def test_a_key_that_another_machine_measures_is_told_to_its_author(monkeypatch):
+    answers = load_answers(SOLUTION)
+    measured = {"mail": answers["mail"], "search": "memory-bound"}
+    monkeypatch.setattr(proving, "measure_key", lambda *_: measured)
+    (problem,) = key_problems(find_lab("roofline"), "cpu")
+    assert problem == (
+        "search: this machine measures 'memory-bound', and the solution says 'cache-bound'."
+    )
 
 
 @pytest.mark.slow
