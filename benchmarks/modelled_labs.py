@@ -105,7 +105,7 @@ def _train(lab: Lab, overlay: Path | None) -> Figures:
 
 def measuring_rows(lab: Lab) -> Iterator[list[str]]:
     """Yield the head of the table, then one row for each work: its worst and best figures."""
-    criteria = [spec for spec in lab.spec.devices["virtual"].criteria if spec.target]
+    criteria = [spec for spec in lab.spec.devices["virtual"].criteria if spec.unit]
     yield ["", *(spec.id for spec in criteria), "outcome"]
     for name, folder in works(lab):
         entry = (folder or lab.path) / lab.spec.entry

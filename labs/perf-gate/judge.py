@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from math import comb
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,10 +20,7 @@ import numpy as np
 from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_quiet
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 
-SURE = 0.01
-"""How often, at most, a gate that keeps to the allowed share of false alarms is refused early.
-Below that, more jobs decide.
-"""
+FIRST = "the first job of a history"
 LONGEST_BASELINE = 1 << 16
 
 
@@ -117,46 +114,40 @@ class Trial:
 
 
 def trials(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """Histories in pairs, so that keeping things in memory from job to job is useless; more of them
-    while the false alarms leave the answer open.
+    """Jobs, until the false alarms among them decide.
+
+    `looks` of the settings: after how many jobs the alarms are counted, with how many at most the
+    gate passes, and from how many on it fails. Between the two more jobs decide.
+    benchmarks/operating_curves.py computes from them how often a gate passes.
     """
     done: list[Trial] = []
-    while len(clean(done)) < settings["most_clean"]:
-        for trial in _stage(rng, settings):
+    jobs = _jobs(rng, settings)
+    for wanted, fewest, most in settings["looks"]:
+        while len(later(done)) < wanted:
+            trial = next(jobs)
             yield trial
             done.append(trial)
             if not trial.answered or trial.problem or is_restless([one.job for one in done]):
                 return
-        if (
-            any(trial.missed for trial in done)
-            or false_alarms(done) <= settings["alarms"] * len(clean(done))
-            or too_many(done, settings)
-        ):
+        alarms = false_alarms(done)
+        if any(trial.missed for trial in done) or alarms <= fewest or alarms >= most:
             return
 
 
-def _stage(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-    """`histories` pairs of histories, each pair with `commits` commits, of which a quarter make
-    something slower.
+def _jobs(rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
+    """Pairs of histories, each pair with `commits` commits, of which a quarter make something
+    slower. In turns, so that a gate cannot take the job before for the one that it builds on.
     """
-    for pair in range(settings["histories"]):
+    for pair in count():
         histories = [emulator().History(rng), emulator().History(rng)]
         for history in histories:
-            yield _trial(
-                "the first job of a history", history, history.first(), set(), rng, settings
-            )
+            yield _trial(FIRST, history, history.first(), set(), rng, settings)
         for _ in range(settings["commits"]):
             history = histories[int(rng.integers(2))]
             bad = rng.random() < (0.5 if history.spoiled else 0.2)
             commit, slower = history.regression() if bad else (history.clean(), set())
-            yield _trial(
-                f"a job of history {2 * pair + histories.index(history) + 1}",
-                history,
-                commit,
-                slower,
-                rng,
-                settings,
-            )
+            name = f"a job of history {2 * pair + histories.index(history) + 1}"
+            yield _trial(name, history, commit, slower, rng, settings)
 
 
 def _trial(
@@ -202,23 +193,14 @@ def practice_line(trial: Trial) -> str:
     )
 
 
-def clean(done: list[Trial]) -> list[Trial]:
-    """The jobs of commits that make nothing slower."""
-    return [trial for trial in done if trial.answered and not trial.slower]
+def later(done: list[Trial]) -> list[Trial]:
+    """The jobs that had something to compare with: all but the first of a history."""
+    return [trial for trial in done if trial.answered and trial.name != FIRST]
 
 
 def false_alarms(done: list[Trial]) -> int:
-    """The number of jobs, of any commit, that named a benchmark that is not slower."""
+    """The number of jobs that named a benchmark that is not slower."""
     return sum(trial.alarm for trial in done if trial.answered)
-
-
-def too_many(done: list[Trial], settings: dict[str, Any]) -> bool:
-    """Return True if a gate that keeps to the allowed share would almost never raise this many
-    false alarms.
-    """
-    n, k, share = len(clean(done)), false_alarms(done), settings["alarms"]
-    fewer = sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(min(k, n + 1)))
-    return 1 - fewer < SURE
 
 
 def judge(
@@ -227,6 +209,7 @@ def judge(
     """For each criterion: what is wrong (None if nothing), how many jobs were judged, and its
     figure.
     """
+    reached = [look for look in settings["looks"] if look[0] <= len(later(done))]
     done = _undisturbed(done)
     late = next((trial for trial in done if trial.late), None)
     used_s = max((trial.job.used_s for trial in done), default=0.0)
@@ -235,7 +218,7 @@ def judge(
     judged = {
         "baseline": (problem, len(done), None),
         "caught": _caught(done),
-        "false-alarms": _alarms(done, settings),
+        "false-alarms": _alarms(done, (reached or settings["looks"])[-1 if reached else 0]),
         "budget": (too_long, len(done), used_s),
     }
     # Where the trials ended early, there are too few jobs for the other criteria to hold.
@@ -263,18 +246,11 @@ def _caught(done: list[Trial]) -> tuple[str | None, int, float | None]:
     return f"{len(missed)} of {len(bad)} regressions passed. {one}", len(bad), share
 
 
-def _alarms(done: list[Trial], settings: dict[str, Any]) -> tuple[str | None, int, float | None]:
-    n, k = len(clean(done)), false_alarms(done)
-    if not n or k <= settings["alarms"] * n:
-        return None, n, k / n if n else None
-    alarmed = sum(trial.alarm for trial in clean(done))
-    # No time for more jobs.
-    words = Open if "bench" in settings and not too_many(done, settings) else str
-    return (
-        words(
-            f"{k} jobs named a benchmark that was not slower: {alarmed} of {n} clean jobs, and"
-            f" {k - alarmed} others."
-        ),
-        n,
-        alarmed / n,
-    )
+def _alarms(done: list[Trial], look: list[int]) -> tuple[str | None, int, float | None]:
+    """Judge the false alarms by the last look that was reached."""
+    (_, fewest, most), jobs, alarms = look, len(later(done)), false_alarms(done)
+    share = alarms / jobs if jobs else None
+    if alarms <= fewest:
+        return None, jobs, share
+    problem = f"{alarms} of {jobs} jobs named a benchmark that was not slower."
+    return (problem if alarms >= most else Open(problem)), jobs, share

@@ -59,18 +59,19 @@ class GpuBench:
         return np.array(self.gpu.take_notes(), dtype=float).reshape(-1, 3)
 
 
-def check(folder, bench, histories=1, seed=1):
+def check(folder, bench, jobs=40, seed=1):
     """Judge a gate with `bench` as its device, after fewer jobs than a check has."""
     judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
     settings = {
         **LAB.spec.devices[bench.device].settings["judge"],
-        "histories": histories,
+        "looks": [[jobs, 1, 3]],
         "bench": bench,
     }
     harness = load_file(LAB.path / "runner.py", "harness of perf-gate")
-    learners, done = load_file(folder / LAB.spec.entry, "entry of perf-gate"), []
+    done = []
     random.seed(seed)
     for trial in judge.trials(np.random.default_rng(seed), settings):
+        learners = load_file(folder / LAB.spec.entry, "entry of perf-gate")
         try:
             trial.finish(
                 list(harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments))
@@ -117,7 +118,7 @@ def wrong():
 @pytest.mark.parametrize("mutant", list(wrong()))
 def test_a_wrong_answer_fails_its_own_criterion(mutant, bench, tmp_path):
     write_mutant(LAB, mutant, tmp_path)
-    assert mutant.criterion in failed(check(tmp_path, bench, histories=2))
+    assert mutant.criterion in failed(check(tmp_path, bench, jobs=80))
 
 
 @pytest.fixture
@@ -155,18 +156,19 @@ def test_a_machine_that_does_not_keep_still_ends_the_check_early():
         check(LAB.solution, bench)
 
 
-def test_more_alarms_than_allowed_that_may_be_chance_leave_it_open():
+def test_false_alarms_between_the_limits_leave_it_open():
     judge = load_file(LAB.path / "judge.py", "judge of perf-gate")
-    settings = LAB.spec.devices["cpu"].settings["judge"] | {"bench": StoodInBench()}
+    ((wanted, fewest, most),) = LAB.spec.devices["cpu"].settings["judge"]["looks"]
 
-    def said(alarms):
+    def problem(alarms):
         jobs = [
-            SimpleNamespace(answered=True, slower=set(), alarm=number < alarms)
-            for number in range(100)
+            SimpleNamespace(answered=True, name="a job", alarm=number < alarms)
+            for number in range(wanted)
         ]
-        return judge._alarms(jobs, settings)[0]
+        return judge._alarms(jobs, [wanted, fewest, most])[0]
 
-    assert said(1) is None
-    assert isinstance(said(3), Open)
-    assert not isinstance(said(6), Open)
-    assert "6 jobs named" in said(6)
+    assert problem(fewest) is None
+    assert isinstance(problem(fewest + 1), Open)
+    assert isinstance(problem(most - 1), Open)
+    assert not isinstance(problem(most), Open)
+    assert f"{most} of {wanted} jobs named" in problem(most)

@@ -21,10 +21,11 @@ from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 from ...modules import load_file
 
 LABS = ["timing-pitfalls", "perf-gate"]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.long
 FASTER = {
     "timing-pitfalls": {"quiet": 20, "noisy": 200, "contain": 0.9},
-    "perf-gate": {"histories": 2, "most_clean": 40},
+    "perf-gate": {"looks": [[72, 1, 4], [144, 4, 5]]},
 }
 """Fewer trials than a check has, where they are enough to tell these apart."""
 
@@ -48,6 +49,8 @@ def check(slug: str, folder: Path, seed: int = 1) -> dict:
     learners = load_file(folder / lab.spec.entry, f"entry of {slug}")
     random.seed(seed)
     for trial in judge.trials(np.random.default_rng(seed), settings):
+        if lab.spec.devices["virtual"].settings.get("own_process"):
+            learners = load_file(folder / lab.spec.entry, f"entry of {slug}")
         try:
             answer = harness.run(learners, lambda *v, t=trial: t.serve(list(v)), *trial.arguments)
         except RuntimeError:
@@ -150,6 +153,23 @@ def test_a_gate_that_stops_everything_is_judged_too(tmp_path):
         " runner.benchmarks\n"
     )
     assert failed(check("perf-gate", tmp_path)) == {"false-alarms"}
+
+
+def test_briefs_promise_what_the_limits_keep():
+    curves = load_file(ROOT / "benchmarks" / "operating_curves.py", "operating curves")
+    looks = find_lab("perf-gate").spec.devices["virtual"].settings["judge"]["looks"]
+    odds = {rate: curves.gate_odds(looks, rate) for rate in (0, 0.01, 0.02, 0.03)}
+    assert odds[0][0] == 1
+    assert odds[0.01][0] >= 0.99
+    assert odds[0.02][1] >= 0.8
+    assert odds[0.03][1] >= 0.98
+    judge = find_lab("timing-pitfalls").spec.devices["virtual"].settings["judge"]
+    refused = {
+        share: curves.interval_odds(judge["noisy"], judge["contain"], share)
+        for share in (0.94, 0.9)
+    }
+    assert refused[0.94] < 0.015
+    assert refused[0.9] > 0.86
 
 
 @pytest.mark.parametrize("slug", LABS)

@@ -112,18 +112,17 @@ def sized(slug: str) -> dict[str, str]:
         }
     if slug == "timing-pitfalls":
         return {
-            "virtual": f"on `virtual` on {judges['virtual']['quiet']} of each of two kinds",
-            "cpu": f"on `cpu` and `cuda` on {judges['cpu']['quiet']} of each",
-            "cuda": f"on `cpu` and `cuda` on {judges['cuda']['noisy']} of each",
+            "virtual": f"On `virtual` these are {judges['virtual']['quiet']} whose calls vary by"
+            f" less than 10%, and {judges['virtual']['noisy']} whose",
+            "cpu": f"On `cpu` and `cuda` they are {judges['cpu']['quiet']} of each",
+            "cuda": f"On `cpu` and `cuda` they are {judges['cuda']['noisy']} of each",
         }
     if slug == "perf-gate":
-        first = judges["virtual"]
-        plays = f"plays {first['histories']} histories of {first['commits']} commits"
+        looks = {name: judge["looks"] for name, judge in judges.items()}
         return {
-            "virtual": f"{plays}, and goes on until the count of clean jobs decides: up to about"
-            f" {first['most_clean']}",
-            "cpu": f"ends after about {judges['cpu']['most_clean']} clean jobs",
-            "cuda": f"ends after about {judges['cuda']['most_clean']} clean jobs",
+            "virtual": f"{looks['virtual'][0][0]} jobs, and up to {looks['virtual'][-1][0]:,} while",
+            "cpu": f"On `cpu` and `cuda` it ends after {looks['cpu'][0][0]} jobs",
+            "cuda": f"it ends after {looks['cuda'][0][0]} jobs",
         }
     share = {name: each["device_share"] for name, each in settings.items()}
     what = {
