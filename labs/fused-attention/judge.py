@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import format_beside
+
 Array = np.ndarray[Any, Any]
 
 ERROR_FACTOR = 8.0
@@ -494,7 +496,8 @@ def _too_far(case: str, difference: Array, allowed: Array) -> str | None:
     if (error <= allowed).all():
         return None
     worst = np.unravel_index(np.argmax(error - allowed), error.shape)
-    return f"Off by {error[worst]:.2g}, where {allowed[worst[:2]][0]:.2g} is allowed ({case})."
+    figure, limit = format_beside(error[worst], allowed[worst[:2]][0])
+    return f"Off by {figure}, where {limit} is allowed ({case})."
 
 
 def _differs(case: str, inputs: list[Any], got: Array) -> str | None:

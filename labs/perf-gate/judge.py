@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.measure.kinds.benchmark.bench import is_restless, require_quiet
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
 
@@ -214,7 +215,7 @@ def judge(
     late = next((trial for trial in done if trial.late), None)
     used_s = max((trial.job.used_s for trial in done), default=0.0)
     problem = next((trial.problem for trial in done if trial.problem), None)
-    too_long = late and f"{late.name} took {used_s:.0f} s."
+    too_long = late and f"{late.name} took {format_figure(used_s, 's', settings['budget_s'])}."
     judged = {
         "baseline": (problem, len(done), None),
         "caught": _caught(done),

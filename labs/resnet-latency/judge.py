@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from bottleneck_lab.grading.criteria import format_figure
+
 Array = np.ndarray[Any, Any]
 
 FLOOR = 1e-6
@@ -121,7 +123,8 @@ def _too_far(got: Array, want: Array, settings: dict[str, Any]) -> str | None:
     if distance <= allowed:
         return None
     return (
-        f"The probabilities are {distance:.1%} away from the reference's; {allowed:.1%} is allowed."
+        f"The probabilities are {format_figure(distance, 'share', allowed)} away from the"
+        f" reference's; {format_figure(allowed, 'share')} is allowed."
         " Was the picture resized otherwise, or is the precision too low?"
     )
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import format_beside
+
 Array = np.ndarray[Any, Any]
 
 BETA1, BETA2, EPS, WEIGHT_DECAY, EMA = 0.9, 0.99, 1e-8, 0.01, 0.995
@@ -133,10 +135,11 @@ def judge(
         error = np.abs(np.asarray(got, dtype=np.float64)[places] - want) / (1 + np.abs(want))
         finite = np.isfinite(got).all()
         if not finite or error.max() > allowed:
-            how = f"is off by {error.max():.2g}" if finite else "is not finite everywhere"
+            figure, limit = format_beside(error.max(), allowed)
+            how = f"is off by {figure}" if finite else "is not finite everywhere"
             return (
                 f"`{name}` {how} after {len(inputs[5])} steps; float32 arithmetic may be off by"
-                f" {allowed:.2g}. Apply every gradient in order, with its own learning rate and"
+                f" {limit}. Apply every gradient in order, with its own learning rate and"
                 " step number, in single precision."
             )
     return None

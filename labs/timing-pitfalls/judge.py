@@ -275,8 +275,9 @@ def judge(
         "shrinks": _growth(noisy, settings),
     }
     problem = late and (
-        f"{late.name} used the machine for {late.device.used_s:.2f} s, and had"
-        f" {late.device.budget_s:.2f} s."
+        f"{late.name} used the machine for"
+        f" {format_figure(late.device.used_s, 's', late.device.budget_s)}, and had"
+        f" {format_figure(late.device.budget_s, 's')}."
     )
     used = max((trial.share_used for trial in done), default=0.0)
     return {
@@ -330,14 +331,16 @@ def _wrong_costs(
     problem = (
         f"{len(wrong)} of {len(quiet)} estimates are further off. The worst is"
         f" {_microseconds(worst.answer[0])} for a function that costs"
-        f" {_microseconds(worst.cost_s)}: {_times(worst)} too {side}."
+        f" {_microseconds(worst.cost_s)}: {_times(worst, settings['within'])} too {side}."
     )
     return problem, len(quiet), worst.error
 
 
-def _times(trial: Trial) -> str:
+def _times(trial: Trial, within: float) -> str:
     ratio = trial.answer[0] / trial.cost_s
-    return f"{max(ratio, 1 / ratio):.1f}x" if not 0.5 < ratio < 2 else f"{abs(ratio - 1):.0%}"
+    if not 0.5 < ratio < 2:
+        return f"{max(ratio, 1 / ratio):.1f}x"
+    return format_figure(abs(ratio - 1), "share", within)
 
 
 def _microseconds(seconds: float) -> str:

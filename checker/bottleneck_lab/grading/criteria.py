@@ -314,6 +314,15 @@ def format_range(low: float, high: float, unit: str, against: float | None = Non
     return f"{first}–{last}"
 
 
+def format_beside(value: float, limit: float) -> tuple[str, str]:
+    """Return a figure and its limit to two significant digits, or to as many as tell them apart."""
+    for digits in range(2, 17):
+        texts = f"{value:.{digits}g}", f"{limit:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
 def _number(value: float, unit: str, against: float | None) -> str:
     if not math.isfinite(value):
         return str(value)

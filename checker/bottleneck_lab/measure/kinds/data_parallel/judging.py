@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.measure.kinds.data_parallel.figures import (
     GRADIENT_TOLERANCE,
     TOLERANCE,
@@ -31,7 +32,8 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
     if not apart <= TOLERANCE:
         return (
             f"After {steps} steps on {run.world} ranks the parameters differ from the reference's"
-            f" by {apart:.1%} of how far training moved them; {TOLERANCE:.0%} is allowed."
+            f" by {format_figure(apart, 'share', TOLERANCE)} of how far training moved them;"
+            f" {format_figure(TOLERANCE, 'share')} is allowed."
         )
     if any(order != reference.orders[0] for order in run.orders):
         return (
@@ -44,7 +46,8 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
         if not apart <= GRADIENT_TOLERANCE:
             return (
                 f"What was all-reduced in step {step} on {run.world} ranks is not the gradient, at"
-                f" any scale: the spread of its values differs from the reference's by {apart:.0%};"
-                f" {GRADIENT_TOLERANCE:.0%} is allowed."
+                f" any scale: the spread of its values differs from the reference's by"
+                f" {format_figure(apart, 'share', GRADIENT_TOLERANCE)};"
+                f" {format_figure(GRADIENT_TOLERANCE, 'share')} is allowed."
             )
     return None

@@ -12,6 +12,7 @@ import msgspec
 
 from bottleneck_lab.grading.criteria import (
     Conditions,
+    format_figure,
     grade_check,
     grade_decision,
     grade_value,
@@ -133,9 +134,10 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
         share = yours.useful_flops / shipped.useful_flops
         raise LearnerFault(
             "wrong output",
-            f"The parameters follow from {share:.0%} of the arithmetic that this training needs on"
-            f" the device (wanted at least {least_work:.0%}): the rest was skipped, done elsewhere"
-            " or led to nothing.",
+            f"The parameters follow from {format_figure(share, 'share', least_work)} of the"
+            " arithmetic that this training needs on the device (wanted at least"
+            f" {format_figure(least_work, 'share')}): the rest was skipped, done elsewhere or led"
+            " to nothing.",
         )
     # All the arithmetic may be there and yet lie before the first step that is timed.
     timed = figures.timed_flops(yours) / figures.timed_flops(shipped)
@@ -150,8 +152,9 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
     if returned_kib > settings.most_returned_kib:
         raise LearnerFault(
             "wrong output",
-            f"The device sent back {returned_kib:.1f} KiB a step (wanted at most"
-            f" {settings.most_returned_kib:g}): reports need a few numbers, and the rest is to be"
+            "The device sent back"
+            f" {format_figure(returned_kib, 'KiB', settings.most_returned_kib)} a step (wanted at"
+            f" most {settings.most_returned_kib:g}): reports need a few numbers, and the rest is to be"
             " computed on the device.",
         )
 
