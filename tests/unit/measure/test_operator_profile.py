@@ -194,6 +194,7 @@ def test_nothing_answered_fails_everywhere(truth):
             "self time",
         ),
         ({"first_share": 0.70}, "wrong_shares", "`first_share` is off"),
+        ({"third_share": 0.165}, "wrong_shares", "three tenths of itself"),  # 4.5 points of 12
         ({"bounds": "memory-bound, memory-bound, memory-bound"}, "wrong_bounds", "does not fit"),
         ({"bounds": "compute-bound, compute-bound, memory-bound"}, "wrong_bounds", "does not fit"),
         ({"bounds": "compute-bound, slow, memory-bound"}, "wrong_bounds", "one answer for each"),

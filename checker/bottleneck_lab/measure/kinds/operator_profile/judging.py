@@ -20,7 +20,10 @@ from bottleneck_lab.measure.kinds.operator_profile.genuine import TimingComplain
 
 TIE_SHARE = 0.01
 """Shares this close are a tie, whatever the noise: no two profilers' overheads agree better."""
-SHARE_TOLERANCE = 0.05
+SHARE_TOLERANCE, SHARE_PART = 0.05, 0.3
+"""A share may be off by so much, but by no more than this part of itself: five points are more than
+all that a small operator takes.
+"""
 CEILING_TOLERANCE = 0.10
 BALANCE_FACTOR = 2.0
 """Within this factor of the machine's balance an operator may be called either: ceilings are not
@@ -129,8 +132,8 @@ def _top(capture: OperatorCapture, key: Callable[[OperatorRow], Any]) -> list[st
 
 
 def wrong_shares(answers: Answers, truth: Truth) -> str | None:
-    """Say why one of the three shares is off by more than five points of that of the operator named
-    there.
+    """Say why one of the three shares is off by more than five points, or by more than three tenths
+    of itself, of that of the operator named there.
     """
     for rank in PLACES:
         name, answer = full_name(answers.get(rank)), _number(answers.get(f"{rank}_share"))
@@ -141,10 +144,11 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
                 f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
             )
         right = truth.shares[name]
-        if abs(answer - right.share) > SHARE_TOLERANCE + right.half_width:
+        allowed = min(SHARE_TOLERANCE, SHARE_PART * right.share)
+        if abs(answer - right.share) > allowed + right.half_width:
             why = _other_share(name, answer, truth)
             return TimingComplaint(
-                f"`{rank}_share` is off by more than five points."
+                f"`{rank}_share` is off by more than five points or three tenths of itself."
                 f" {why or 'Divide its self time by the sum of all self times.'}"
             )
     return None
