@@ -19,6 +19,7 @@ from bottleneck_lab.grading.criteria import (
     Stopped,
     conclude,
     explain_noise,
+    format_beside,
     format_figure,
     grade_check,
     grade_decision,
@@ -162,6 +163,11 @@ def test_a_target_that_the_author_forgot_is_the_authors_fault():
 )
 def test_figures_read_differently_from_the_target_they_miss(value, unit, against, text):
     assert format_figure(value, unit, against) == text
+
+
+def test_a_figure_just_beyond_its_limit_reads_differently():
+    assert format_beside(0.0013, 0.001) == ("0.0013", "0.001")
+    assert format_beside(0.001001, 0.001) == ("0.001001", "0.001")
 
 
 def test_a_check_says_what_is_wrong_or_how_much_was_right():

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,6 +154,14 @@ def test_a_gate_that_stops_everything_is_judged_too(tmp_path):
         " runner.benchmarks\n"
     )
     assert failed(check("perf-gate", tmp_path)) == {"false-alarms"}
+
+
+def test_an_error_just_beyond_the_limit_reads_so():
+    judge = judge_of("timing-pitfalls")
+    function = SimpleNamespace(cost_s=1e-3)
+    trial = judge.Trial("one", function, None, answer=(1.0502e-3, 1e-3, 1.1e-3))
+    problem, _, _ = judge._wrong_costs([trial], settings_of("timing-pitfalls"))
+    assert "5.02% too high" in problem
 
 
 def test_briefs_promise_what_the_limits_keep():
