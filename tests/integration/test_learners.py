@@ -280,6 +280,8 @@ def test_who_copies_whatever_is_printed_finds_no_answer(learner):
 
 def test_who_guesses_every_choice_ends_with_corrections(learner):
     lab = learner.lab_spec
+    if not any(question.choices for question in lab.spec.questions):
+        pytest.skip("it offers no choices: everything that it asks is read or measured")
     for question in lab.spec.questions:
         if question.type == "choice":
             for choice in sorted(
