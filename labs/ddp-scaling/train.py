@@ -14,12 +14,24 @@ def wrap(model):
     return DistributedDataParallel(model, bucket_cap_mb=1000, find_unused_parameters=True)
 
 
-def log(step, loss, device):
-    """Print the loss of this step, averaged over the ranks."""
-    total = torch.tensor(loss, device=device)
+def mean(value, device):
+    """The mean over the ranks of a number that each of them has."""
+    total = torch.tensor(value, device=device)
     dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+def log(step, loss, model, device):
+    """Print the loss of this step, and which layer has the largest gradient."""
+    loss = mean(loss, device)
+    norms = {
+        name: mean(parameter.grad.norm().item(), device)
+        for name, parameter in model.named_parameters()
+        if parameter.dim() > 1
+    }
     if dist.get_rank() == 0:
-        print(f"step {step}: loss {total.item() / dist.get_world_size():.4f}")
+        largest = max(norms, key=norms.get)
+        print(f"step {step}: loss {loss:.4f}, gradient {norms[largest]:.4f} in {largest}")
 
 
 def train(ddp, optimizer, batches):
@@ -31,7 +43,7 @@ def train(ddp, optimizer, batches):
             loss.backward()
             running += loss.item()
         optimizer.step()
-        log(step, running, images.device)
+        log(step, running, ddp.module, images.device)
 
 
 if __name__ == "__main__":

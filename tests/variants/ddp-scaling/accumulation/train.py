@@ -7,7 +7,7 @@ import recipe
 
 
 def wrap(model):
-    return DistributedDataParallel(model)
+    return DistributedDataParallel(model, bucket_cap_mb=4)
 
 
 def train(ddp, optimizer, batches):

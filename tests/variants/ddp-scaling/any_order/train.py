@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def wrap(model):
     return DistributedDataParallel(
-        model, bucket_cap_mb=6, broadcast_buffers=False, gradient_as_bucket_view=True
+        model, bucket_cap_mb=3, broadcast_buffers=False, gradient_as_bucket_view=True
     )
 
 

@@ -8,7 +8,7 @@ import recipe
 
 
 def wrap(model):
-    ddp = DistributedDataParallel(model)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=5)
     ddp.register_comm_hook(None, bf16_compress_hook)
     return ddp
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-PARCEL = 3_000_000  # gradients in a parcel, at least (in bfloat16: 6 MB)
+PARCEL = 1_000_000  # gradients in a parcel, at least (in bfloat16: 2 MB)
 
 
 def wrap(model):

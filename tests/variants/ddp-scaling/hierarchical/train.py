@@ -25,7 +25,7 @@ def wrap(model):
         future.set_result(gradients.div_(world))
         return future
 
-    ddp = DistributedDataParallel(model, bucket_cap_mb=10)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=5)
     ddp.register_comm_hook(None, reduce)
     return ddp
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 def wrap(model):
     # Buffers stay local: a broadcast before the second forward would overwrite what the first one keeps for backward.
     return DistributedDataParallel(
-        model, bucket_cap_mb=10, broadcast_buffers=False, gradient_as_bucket_view=True
+        model, bucket_cap_mb=5, broadcast_buffers=False, gradient_as_bucket_view=True
     )
 
 

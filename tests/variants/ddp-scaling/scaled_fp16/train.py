@@ -10,7 +10,7 @@ SCALE = 1024  # half precision has no room for small gradients
 
 
 def wrap(model):
-    ddp = DistributedDataParallel(model, bucket_cap_mb=10)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=5)
 
     def reduce(_, bucket):
         half = bucket.buffer().mul(SCALE).div_(dist.get_world_size()).to(torch.float16)

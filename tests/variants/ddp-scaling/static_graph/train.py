@@ -1,13 +1,17 @@
+import recipe
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-import recipe
-
 
 def wrap(model):
-    return DistributedDataParallel(model, static_graph=True, broadcast_buffers=False)
+    ddp = DistributedDataParallel(
+        model, bucket_cap_mb=4, static_graph=True, broadcast_buffers=False
+    )
+    ddp.register_comm_hook(None, bf16_compress_hook)
+    return ddp
 
 
 def train(ddp, optimizer, batches):
@@ -22,7 +26,8 @@ def train(ddp, optimizer, batches):
     losses = torch.stack(history)
     dist.all_reduce(losses)
     if dist.get_rank() == 0:
-        for step, loss in enumerate(losses.view(-1, 2).sum(1).div(dist.get_world_size()).tolist()):
+        steps = losses.view(-1, recipe.MICRO_BATCHES).sum(1).div(dist.get_world_size())
+        for step, loss in enumerate(steps.tolist()):
             print(f"step {step}: loss {loss:.4f}")
 
 

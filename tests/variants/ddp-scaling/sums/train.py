@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def wrap(model):
-    ddp = DistributedDataParallel(model, bucket_cap_mb=10)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=5)
 
     def reduce(_, bucket):
         work = dist.all_reduce(bucket.buffer(), async_op=True)

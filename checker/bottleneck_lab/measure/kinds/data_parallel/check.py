@@ -30,6 +30,8 @@ from bottleneck_lab.measure.settings import Settings
 
 FEW, MANY = 4, 8
 """One node of GPUs, and two."""
+Trial = tuple[int, Secret]
+"""A number of ranks, and what is drawn for their run."""
 
 
 def measure(context: Context[Settings]) -> Measured:
@@ -46,67 +48,80 @@ def measure(context: Context[Settings]) -> Measured:
 def measure_emulated(context: Context[Settings]) -> Measured:
     """Run each script on few and on many emulated ranks, and compare them."""
     rng = np.random.default_rng(context.rng.getrandbits(128))
-    secrets = {world: Secret.draw(rng) for world in (MANY, FEW)}
-    theirs, shipped = run_both(context, secrets)
+    # Many steps of a small model show what goes wrong now and then; few of the whole one are timed.
+    trials = [
+        (MANY, Secret.draw_many(rng)),
+        (MANY, Secret.draw(rng)),
+        (FEW, Secret.draw(rng)),
+    ]
+    theirs, shipped = run_both(context, trials)
     measurement = compare(theirs, shipped)
     specs = context.lab.spec.devices[context.device].criteria
     return Measured(
         results(measurement, specs),
         details=measurement.details()
-        | {f"steps_{world}": secret.steps for world, secret in secrets.items()}
-        | {"curves": msgspec.to_builtins(curves(theirs, RANKS))},
+        | {"steps": [run.clocks[0].step for run in theirs]}
+        | {"curves": msgspec.to_builtins(curves(timed(theirs), RANKS))},
         notes=notes(measurement, load_costs(context.lab.path)),
         speedup=measurement.speedup if measurement.problem is None else None,
     )
 
 
 def run_both(
-    context: Context[Settings], secrets: dict[int, Secret]
-) -> tuple[dict[int, EmulatedRun], dict[int, EmulatedRun]]:
-    """Return the runs of the learner's script and of the shipped one, by rank count."""
+    context: Context[Settings], trials: list[Trial]
+) -> tuple[list[EmulatedRun], list[EmulatedRun]]:
+    """Return the runs of the learner's script and of the shipped one, in the order of `trials`."""
     # A script that is still what was shipped, byte for byte, has the same runs.
     if all(
         (context.submission / name).read_bytes() == (context.lab.path / name).read_bytes()
         for name in context.lab.spec.editable
     ):
-        runs = run_alone(context, secrets)
+        runs = run_alone(context, trials[1:])
         return runs, runs
     # The reference's worker imports torch beside the learner's, and waits.
-    with _crew(context, "reference", list(secrets)) as reference:
-        with _crew(context, "learner", list(secrets)) as learner:
-            theirs = _runs(context, learner, "learner", secrets, 0.0, 0.5)
-        return theirs, _runs(context, reference, "reference", secrets, 0.5, 1.0)
+    with _crew(context, "reference", trials, many_steps=True) as reference:
+        with _crew(context, "learner", trials, many_steps=True) as learner:
+            theirs = _runs(context, learner, "learner", trials, 0.0, 0.5)
+        return theirs, _runs(context, reference, "reference", trials, 0.5, 1.0)
 
 
 def _crew(
-    context: Context[Settings], role: str, worlds: list[int]
+    context: Context[Settings], role: str, trials: list[Trial], *, many_steps: bool
 ) -> contextlib.AbstractContextManager[Crew]:
     folder = context.submission if role == "learner" else context.pristine()
-    costs, scratch = load_costs(context.lab.path), context.janitor.folder / f"{role}-ranks"
-    return crew(folder, context.lab.spec.entry, costs, worlds, scratch, context.janitor)
+    return crew(
+        folder,
+        context.lab.spec.entry,
+        load_costs(context.lab.path),
+        [world for world, _ in trials],
+        context.janitor.folder / f"{role}-ranks",
+        context.janitor,
+        many_steps=many_steps,
+    )
 
 
 def _runs(
     context: Context[Settings],
     ranks: Crew,
     role: str,
-    secrets: dict[int, Secret],
+    trials: list[Trial],
     start: float,
     end: float,
-) -> dict[int, EmulatedRun]:
-    """Run the script on each number of ranks in `secrets`, in their order. Progress goes from
-    `start` to `end`, by ranks and steps.
+) -> list[EmulatedRun]:
+    """Run the script for each of `trials`, in their order. Progress goes from `start` to `end`, by
+    ranks and steps.
     """
     context.isolation.update(ranks.isolation)
-    runs: dict[int, EmulatedRun] = {}
+    runs: list[EmulatedRun] = []
     owner = "your" if role == "learner" else "the shipped"
-    done, each = start, (end - start) / sum(secrets)
-    for world, secret in secrets.items():
+    done, each = start, (end - start) / sum(world for world, _ in trials)
+    for world, secret in trials:
         doing = f"{owner} script on {world} emulated ranks"
         context.progress(doing, done)
         try:
             with context.clock.phase("learner" if role == "learner" else "reference"):
-                runs[world] = ranks.run(secret, partial(_show, context, doing, done, each * world))
+                share = partial(_show, context, doing, done, each * world)
+                runs.append(ranks.run(secret, share))
         except Violation as violation:
             if role == "learner":
                 sentence = f"On {world} emulated ranks: {violation.sentence}"
@@ -118,20 +133,26 @@ def _runs(
     return runs
 
 
-def run_alone(context: Context[Settings], secrets: dict[int, Secret]) -> dict[int, EmulatedRun]:
-    """Run the learner's script alone on each number of ranks in `secrets`."""
-    with _crew(context, "learner", list(secrets)) as ranks:
-        return _runs(context, ranks, "learner", secrets, 0.0, 1.0)
+def run_alone(context: Context[Settings], trials: list[Trial]) -> list[EmulatedRun]:
+    """Run the learner's script alone for each of `trials`, with the whole model."""
+    with _crew(context, "learner", trials, many_steps=False) as ranks:
+        return _runs(context, ranks, "learner", trials, 0.0, 1.0)
+
+
+def timed(runs: list[EmulatedRun]) -> dict[int, EmulatedRun]:
+    """Return the runs of the whole model, by their number of ranks."""
+    return {run.world: run for run in runs if not run.trained_with}
 
 
 def _show(context: Context[Settings], doing: str, start: float, part: float, share: float) -> None:
     context.progress(doing, start + share * part)
 
 
-def compare(theirs: dict[int, EmulatedRun], shipped: dict[int, EmulatedRun]) -> RanksMeasurement:
-    """Return the figures of a check from the runs of both scripts, by rank count."""
+def compare(all_theirs: list[EmulatedRun], all_shipped: list[EmulatedRun]) -> RanksMeasurement:
+    """Return the figures of a check from the runs of both scripts, in the same order."""
+    problems = [same_training(*both) for both in zip(all_theirs, all_shipped, strict=True)]
+    theirs, shipped = timed(all_theirs), timed(all_shipped)
     many = theirs[MANY]
-    problems = [same_training(theirs[world], shipped[world]) for world in (MANY, FEW)]
     return RanksMeasurement(
         few=FEW,
         many=MANY,

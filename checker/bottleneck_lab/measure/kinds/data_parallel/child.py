@@ -42,6 +42,7 @@ from bottleneck_lab.measure.kinds.data_parallel.in_rank.watch import (
 from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
 from bottleneck_lab.measure.worker import explain, load_module
 
+_LR_OF_MANY_STEPS = 0.01
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _END_WITH = """
@@ -60,7 +61,8 @@ ranks run.
 
 class RankJob(msgspec.Struct, frozen=True):
     """The worker's options: sockets by run and rank, memory by rank, the line on which a byte
-    starts each run, and the script's folder.
+    starts each run, and the script's folder. The first run trains the recipe's small model if
+    `many_steps`, and compares the parameters of every step.
 
     `apart`: ranks get namespaces of their own, in which they see the folders of `readable`.
     """
@@ -69,6 +71,7 @@ class RankJob(msgspec.Struct, frozen=True):
     arenas: list[int]
     result: int
     go: int
+    many_steps: bool
     folder: str
     entry: str
     apart: bool
@@ -87,6 +90,7 @@ def train(
         socket.socket(fileno=sockets[rank]),
         Arena.attach(job.arenas[rank]),
         Arena.attach(job.result, writable=False),
+        rank,
         len(sockets),
     )
     watch = HostWatch(client.tell)
@@ -103,17 +107,23 @@ def train(
         # its ranks to the fabric.
         setattr(distributed_c10d, "_store_based_barrier", lambda *_, **__: None)  # noqa: B010 - an assignment is what the type checker forbids
         dist.init_process_group(BACKEND, store=HashStore(), rank=rank, world_size=len(sockets))
+        if job.many_steps and sockets is job.sockets[0]:
+            client.trained_with = torch.zeros(sum(part.numel() for part in model.parameters()))
         watch_modules(model, client)
         if rank == 0:
             client.place(model)
-            client.exchange(EventKind.START, None, [])
+            client.exchange(EventKind.START, [], [])
         script = load_module(Path(job.folder) / job.entry)
         ddp = script.wrap(model)
         if not isinstance(ddp, DistributedDataParallel):
             raise TypeError("wrap must return the model in a DistributedDataParallel")
         optimizer = recipe.make_optimizer(model)
-        watch_passes(ddp, optimizer, watch)
-    watch_host(watch)
+        if client.trained_with is not None:
+            # Over many steps small differences grow, as between a sum and the same in bfloat16.
+            for parameters in optimizer.param_groups:
+                parameters["lr"] *= _LR_OF_MANY_STEPS
+        watch_passes(ddp, optimizer, watch, client)
+    watch_host(watch, client)
     with Interceptor(watch):
         script.train(ddp, optimizer, client.batches())
     client.tell(EventKind.PARAMETERS, 0, 0, 0, client.place(model))
@@ -215,10 +225,12 @@ def main() -> None:
     keep_memory()
     warm_up()
     recipe = load_module(Path(job.folder) / "recipe.py")
-    model = recipe.make_model()
+    models = [recipe.make_model()] * len(job.sockets)
+    if job.many_steps and hasattr(recipe, "make_small_model"):
+        models[0] = recipe.make_small_model()
     gc.freeze()  # forked ranks share these pages as long as nobody touches them
     children: list[int] = []
-    for sockets in job.sockets:
+    for sockets, model in zip(job.sockets, models, strict=True):
         if not os.read(job.go, 1):
             break
         end_ranks(children)

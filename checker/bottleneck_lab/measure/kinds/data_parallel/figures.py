@@ -35,12 +35,21 @@ gradients' values; see `Moments`.
 """
 
 
+STEP_TOLERANCE, MOST_STEP_TOLERANCE = 0.1, 0.6
+"""Largest distance of one step's change of a module's parameters from the reference's change, as a
+share of it: so much beside three times the script's usual one, and at most the second. A step
+without a module's gradient comes to 0.4 with a momentum of 0.9, and more without. Where ranks'
+gradients cancel, bfloat16 comes to 0.4.
+"""
+
+
 @dataclass
 class EmulatedRun:
     """The outcome of a script's run on `world` emulated ranks; every number is the verifier's own.
 
     `gradients`: for each step the moments that the reduced gradients may have; `orders`: for each
-    rank the modules in the order of its forward passes.
+    rank the modules in the order of its forward passes; `trained_with`: the parameters of each
+    step's forward, in a run that compares them.
     """
 
     world: int
@@ -52,6 +61,7 @@ class EmulatedRun:
     start: np.ndarray[Any, Any]
     events: list[RankEvent]
     parameters: list[np.ndarray[Any, Any]]
+    trained_with: list[np.ndarray[Any, Any]]
 
     @cached_property
     def window_us(self) -> tuple[float, float]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.measure.kinds.data_parallel.figures import (
     GRADIENT_TOLERANCE,
+    MOST_STEP_TOLERANCE,
+    STEP_TOLERANCE,
     TOLERANCE,
     EmulatedRun,
 )
+
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
@@ -28,6 +35,8 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
                 f"After {steps} steps rank {rank} of {run.world} has different"
                 " parameters from rank 0."
             )
+    if problem := _first_other_step(run, reference):
+        return problem
     apart = run.difference(reference)
     if not apart <= TOLERANCE:
         return (
@@ -35,6 +44,11 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
             f" by {format_figure(apart, 'share', TOLERANCE)} of how far training moved them;"
             f" {format_figure(TOLERANCE, 'share')} is allowed."
         )
+    return None if run.trained_with else _other_gradients(run, reference)
+
+
+def _other_gradients(run: EmulatedRun, reference: EmulatedRun) -> str | None:
+    """Say why what was reduced is not the model's gradients, or None."""
     if any(order != reference.orders[0] for order in run.orders):
         return (
             f"A rank of {run.world} reported forward and backward in a different order from the"
@@ -45,9 +59,47 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
         apart = min(one.differs_from(right) for one in reduced)
         if not apart <= GRADIENT_TOLERANCE:
             return (
-                f"What was all-reduced in step {step} on {run.world} ranks is not the gradient, at"
+                f"What was reduced in step {step} on {run.world} ranks is not the gradient, at"
                 f" any scale: the spread of its values differs from the reference's by"
                 f" {format_figure(apart, 'share', GRADIENT_TOLERANCE)};"
                 f" {format_figure(GRADIENT_TOLERANCE, 'share')} is allowed."
             )
     return None
+
+
+def _first_other_step(run: EmulatedRun, reference: EmulatedRun) -> str | None:
+    """Say which step was the first to change a module's parameters otherwise than the reference's
+    step did; None if each did the same, or runs do not compare steps.
+    """
+    if not run.trained_with:
+        return None
+    modules = run.costs.modules
+    bounds = np.cumsum([module.elements for module in modules])[:-1]
+    mine = [*run.trained_with, run.parameters[0]]
+    right = [*reference.trained_with, reference.parameters[0]]
+    # A change is the difference of two float32, each rounded once.
+    rounding = 2 * float(np.finfo(np.float32).eps)
+    distances = []
+    for (before, after), (right_before, right_after) in zip(
+        pairwise(mine), pairwise(right), strict=True
+    ):
+        change = right_after - right_before
+        off = _norms((after - before) - change, bounds) - rounding * _norms(right_before, bounds)
+        distances.append(np.maximum(off, 0) / np.maximum(_norms(change, bounds), _TINY))
+    # Gradients sent in less precision are a little off in every step, where ranks' gradients cancel
+    # by more. What is wrong now and then is further off than in most steps.
+    usual = np.median(distances, axis=0)
+    allowed = np.minimum(STEP_TOLERANCE + 3 * usual, MOST_STEP_TOLERANCE)
+    for step, distance in enumerate(distances, start=1):
+        if not (distance <= allowed).all():
+            worst = modules[int(np.argmax(distance - allowed))].name
+            return (
+                f"Step {step} on {run.world} ranks changed the parameters of {worst} otherwise than"
+                " the reference's step did."
+            )
+    return None
+
+
+def _norms(values: np.ndarray[Any, Any], bounds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the norm of each module's values."""
+    return np.array([np.linalg.norm(part) for part in np.split(values, bounds)])

@@ -43,8 +43,8 @@ class EventKind(IntEnum):
     HOST = 6  # amount: nanoseconds of work on the host
     WRITE = 7  # number: lines printed
     DEVICE = 8  # an operation of the script's own; amount: bytes it touches
-    # Collectives, with their payload in the arena, are answered. flag: element type, amount:
-    # elements.
+    # Collectives, with their payload in the arena, are answered. flag: element type, number: 1 if
+    # the script gets a handle to wait for it by, amount: elements that a rank sends.
     ALLREDUCE = 9  # which: reduction
     BROADCAST = 10  # which: source rank
     ALLGATHER = 11
@@ -52,6 +52,10 @@ class EventKind(IntEnum):
     PARAMETERS = 13  # training is over; amount: float32 elements in the arena
     START = 14  # the parameters before training, from rank 0; answered
     WAIT = 15  # the compute stream waits for a collective; number: which of the rank's, from 0
+    REDUCESCATTER = 16  # which: reduction; each rank gets its part of the sum
+    REDUCE = 17  # which: reduction; the rank that wants the sum takes it
+    TRAINED_WITH = 18  # amount: float32 elements in the arena, as this step's forward saw them
+    UNMODELLED = 19  # which: of `UNMODELLED`; nothing follows
 
 
 class RankEvent(NamedTuple):
@@ -75,8 +79,8 @@ def unpack(raw: bytes) -> RankEvent:
     return RankEvent(EventKind(kind), *rest)
 
 
-DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "bool"]
-ITEM_BYTES = [4, 2, 2, 8, 4, 8, 1, 1]
+DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8", "bool", "int8"]
+ITEM_BYTES = [4, 2, 2, 8, 4, 8, 1, 1, 1]
 FLOATING = {0, 1, 2, 3}
 
 
@@ -90,7 +94,19 @@ def members(group: int) -> list[int]:
     return [rank for rank in range(group.bit_length()) if group >> rank & 1]
 
 
-REDUCTIONS = ["sum", "avg", "max", "min"]
+REDUCTIONS = ["sum", "avg", "max", "min", "product"]
+UNMODELLED = [
+    "send",
+    "receive",
+    "gather to one rank",
+    "scatter",
+    "all-to-all",
+    "monitored barrier",
+    "bitwise and premultiplied reductions",
+    "element types beside float16, bfloat16, float32, float64, int8, int32, int64, uint8 and bool",
+    "payloads of more than a copy of the model from each rank",
+]
+"""Right work may need these; the emulation lacks them. A check that meets one is an ERROR."""
 
 
 SECRET_BYTES = 7

@@ -10,7 +10,7 @@ from bottleneck_lab.analysis.ranks.scaling import Sweep
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
-from bottleneck_lab.measure.kinds.data_parallel.check import FEW, MANY, run_alone
+from bottleneck_lab.measure.kinds.data_parallel.check import FEW, MANY, run_alone, timed
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_costs
 from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS
 from bottleneck_lab.measure.kinds.data_parallel.protocol import SECRET_BYTES
@@ -33,7 +33,8 @@ def profile(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
             files = _profile_gpus(context, trace)
         else:
             secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
-            files = write_traces(run_alone(context, {MANY: secret})[MANY], trace)
+            (run,) = run_alone(context, [(MANY, secret)])
+            files = write_traces(run, trace)
     except LearnerFault as fault:
         on_line(f"{fault.detail}\n")
         return 1
@@ -65,10 +66,10 @@ def _profile_gpus(context: Context[Settings], trace: Path) -> list[Path]:
 def scale(context: Context[Settings], ranks: list[int]) -> list[Sweep]:
     """Run the script on few and many emulated ranks. Returns its curves over `ranks`."""
     _collect(context)
-    secrets = {
-        world: Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62)) for world in (MANY, FEW)
-    }
-    return curves(run_alone(context, secrets), ranks)
+    trials = [
+        (world, Secret(WARMUP_STEPS + 1, context.rng.getrandbits(62))) for world in (MANY, FEW)
+    ]
+    return curves(timed(run_alone(context, trials)), ranks)
 
 
 def _collect(context: Context[Settings]) -> None:

@@ -25,7 +25,7 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, l
 from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Violation
 from bottleneck_lab.measure.kinds.data_parallel.fabric.server import FabricServer
 from bottleneck_lab.measure.kinds.data_parallel.fabric.starvation import Starvation
-from bottleneck_lab.measure.kinds.data_parallel.figures import EmulatedRun
+from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS, EmulatedRun
 from bottleneck_lab.measure.kinds.data_parallel.protocol import OK
 from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.janitor import Janitor
@@ -36,6 +36,7 @@ from bottleneck_lab.measure.sandbox.visible import Paths, readable_folders
 _APART = "files, processes, network and shared memory of each rank's own"
 _TOGETHER = "could reach each other through files: they share the machine's"
 _SPARE_BYTES = 1 << 20
+MANY_STEPS, MORE_STEPS = 51, 5
 RUN_S = 300.0
 """A run takes 20 s on two quiet cores, and several times that beside other programs, which is not
 the script's fault: a script that hangs is known by its silence.
@@ -57,8 +58,16 @@ class Secret:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Secret:
-        """Draw three steps or four: a timed one or two after the warm-up."""
-        return cls(int(rng.integers(3, 5)), int(rng.integers(1 << 62)))
+        """Draw the batches of a timed run: one step after the warm-up, which times repeat."""
+        return cls(WARMUP_STEPS + 1, int(rng.integers(1 << 62)))
+
+    @classmethod
+    def draw_many(cls, rng: np.random.Generator) -> Secret:
+        """Draw a run of many steps: at least 51, so that what happens once in fifty happens in it,
+        and then any number, so that no step is known to be the last.
+        """
+        steps = MANY_STEPS + min(int(rng.exponential(MORE_STEPS)), 8 * MORE_STEPS)
+        return cls(steps, int(rng.integers(1 << 62)))
 
     def batch(
         self, costs: CostTable, step: int, rank: int
@@ -96,9 +105,12 @@ class _Shared:
     arenas: list[Arena]
     result: Arena
     go: tuple[socket.socket, socket.socket]
+    many_steps: bool
 
     @classmethod
-    def create(cls, stack: contextlib.ExitStack, worlds: list[int], size: int) -> _Shared:
+    def create(
+        cls, stack: contextlib.ExitStack, worlds: list[int], size: int, *, many_steps: bool
+    ) -> _Shared:
         """Create them, `size` bytes of memory each. Everything is closed with `stack`. Runs come
         one after the other, so they use the same memory.
         """
@@ -115,7 +127,8 @@ class _Shared:
             return made
 
         runs = [[pair() for _ in range(world)] for world in worlds]
-        return cls(runs, [arena() for _ in range(max(worlds))], arena(others_write=False), pair())
+        arenas, result = [arena() for _ in range(max(worlds))], arena(others_write=False)
+        return cls(runs, arenas, result, pair(), many_steps)
 
     def job(self, folder: Path, entry: str) -> dict[str, Any]:
         """Return the worker's `RankJob`: descriptors by their numbers, and where the script
@@ -126,6 +139,7 @@ class _Shared:
             "arenas": [arena.fd for arena in self.arenas],
             "result": self.result.fd,
             "go": self.go[1].fileno(),
+            "many_steps": self.many_steps,
             "folder": str(folder),
             "entry": entry,
             "apart": lets_ranks_part(),
@@ -145,8 +159,10 @@ class Crew:
         self.isolation = {**worker.isolation, "ranks": _APART if lets_ranks_part() else _TOGETHER}
         self._shared = shared
         self._worker = worker
-        self._costs = costs
-        self._runs = iter(shared.runs)
+        tables = [costs] * len(shared.runs)
+        if shared.many_steps:
+            tables[0] = costs.of_small_model()
+        self._runs = zip(shared.runs, tables, strict=True)
 
     def run(
         self, secret: Secret, progress: Callable[[float], None] = lambda _share: None
@@ -157,16 +173,16 @@ class Crew:
         finish because other programs had the cores.
         """
         # Sockets are of one run: what an earlier run's ranks left in theirs cannot be read here.
-        pairs = next(self._runs)
+        pairs, costs = next(self._runs)
         links = [
             (ours, arena) for (ours, _), arena in zip(pairs, self._shared.arenas, strict=False)
         ]
         server = FabricServer(
             links,
             self._shared.result,
-            self._costs,
+            costs,
             load_fabric(),
-            partial(secret.batch, self._costs),
+            partial(secret.batch, costs),
             secret.factor,
         )
         # Ranks that wait for a core look like ranks that hang.
@@ -191,7 +207,7 @@ class Crew:
             raise explained from None
         return EmulatedRun(
             len(links),
-            self._costs,
+            costs,
             [link.clock for link in server.links],
             server.links[0].ledger.reduced_bytes,
             server.gradients,
@@ -199,20 +215,31 @@ class Crew:
             server.start,
             server.recorded,
             server.all_parameters(),
+            server.trained_with,
         )
 
 
 @contextlib.contextmanager
 def crew(
-    folder: Path, entry: str, costs: CostTable, worlds: list[int], scratch: Path, janitor: Janitor
+    folder: Path,
+    entry: str,
+    costs: CostTable,
+    worlds: list[int],
+    scratch: Path,
+    janitor: Janitor,
+    *,
+    many_steps: bool = False,
 ) -> Iterator[Crew]:
-    """Start a crew for the script in `folder`, for one run on each of `worlds` ranks in this order.
-    On leaving, every process is ended and every descriptor closed.
+    """Start a crew for the script in `folder`, for one run on each of `worlds` ranks in this order;
+    the first one with the small model, if it is of `many_steps`. On leaving, every process is ended
+    and every descriptor closed.
     """
     scratch.mkdir(parents=True)
     shutil.copytree(folder, scratch / "code")
     with contextlib.ExitStack() as stack:
-        shared = _Shared.create(stack, worlds, 4 * costs.elements + _SPARE_BYTES)
+        # Only what is used of it takes memory: room for each rank's copy of the model.
+        size = 4 * costs.elements * max(worlds) + _SPARE_BYTES
+        shared = _Shared.create(stack, worlds, size, many_steps=many_steps)
         job = shared.job(scratch / "code", entry)
         worker = Worker(
             python_module(

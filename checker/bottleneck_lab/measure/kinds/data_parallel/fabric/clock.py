@@ -31,8 +31,9 @@ class RankClock:
     """The times at which a rank's work would run on the emulated GPU.
 
     A stream runs one thing at a time, in the order queued; a collective starts when the compute
-    stream has reached the point of its launch on every rank; the compute stream waits for one where
-    the script does, and for all of them before a forward pass or an update.
+    stream has reached the point of its launch on every rank. The compute stream waits for one where
+    the script does: before a forward pass for those that the script has no handle of, before an
+    update for all.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -40,6 +41,11 @@ class RankClock:
         self.host_us = 0.0
         self.compute_us = 0.0
         self.communication_us = 0.0
+        self.implied_us = 0.0
+        """End of the last collective that the script has no handle of."""
+        self._before_pass_us = 0.0
+        """End of the last collective launched between an update and the next forward."""
+        self._updated = True
         self.collective_ends_us: list[float] = []
         self.step_ends_us: list[float] = []
         self.spans: list[Span] = []
@@ -61,6 +67,18 @@ class RankClock:
     def join(self) -> None:
         """Have the compute stream wait for the collectives launched so far."""
         self.compute_us = max(self.compute_us, self.communication_us)
+
+    def begin_forward(self) -> None:
+        """Have the compute stream wait for what every forward needs."""
+        if self._updated:
+            self._updated, self._before_pass_us = False, self.communication_us
+        self.compute_us = max(self.compute_us, self.implied_us)
+
+    def begin_backward(self) -> None:
+        """Have the compute stream wait for all that was launched before the step's forward:
+        whatever that was for, the forward has used it, waited for or not.
+        """
+        self.compute_us = max(self.compute_us, self._before_pass_us)
 
     def wait(self, collective: int) -> None:
         """Have the compute stream wait for one of the collectives launched so far, by its
@@ -110,6 +128,7 @@ class RankClock:
     def finish_step(self, optimizer_us: float) -> None:
         """Run the optimizer's update, with which a step ends."""
         self.join()
+        self._updated = True
         self.launch("optimizer", optimizer_us)
         self.step_ends_us.append(self.compute_us)
 

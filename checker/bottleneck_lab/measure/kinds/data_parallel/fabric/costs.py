@@ -36,6 +36,16 @@ class StandIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
 
 
+class SmallModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The recipe's `make_small_model()`, of the same modules: `elements` of each, and `smallest`
+    and `stand_in` as in the table.
+    """
+
+    elements: list[int]
+    smallest: int
+    stand_in: StandIn
+
+
 class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The emulated GPU's times for each module, in `named_modules` order, and the modelled step:
     `micro_batches` of `samples` samples each.
@@ -58,11 +68,27 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: int = 0
     called: str = "samples"
     smallest: int = 64
+    small: SmallModel | None = None
 
     @property
     def elements(self) -> int:
         """Parameters of the whole model."""
         return sum(module.elements for module in self.modules)
+
+    def of_small_model(self) -> CostTable:
+        """Return the table of the model that many steps are trained with."""
+        if self.small is None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            modules=[
+                msgspec.structs.replace(module, elements=elements)
+                for module, elements in zip(self.modules, self.small.elements, strict=True)
+            ],
+            smallest=self.small.smallest,
+            stand_in=self.small.stand_in,
+            small=None,
+        )
 
     @property
     def compute_us(self) -> float:
@@ -138,8 +164,8 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return transfer_us + 2 * self._around_us(shape)
 
     def spread_us(self, nbytes: int, shape: Shape) -> float:
-        """Return the time of a broadcast or all-gather of `nbytes` in total, µs: once around the
-        ring.
+        """Return the time of a broadcast, reduce, all-gather or reduce-scatter of `nbytes` in
+        total, µs: once around the ring.
         """
         if shape.ranks == 1:
             return 0.0

@@ -109,10 +109,10 @@ class Ledger:
                 f" {self.costs.called}.",
             )
 
-    def reduces_gradients(self, dtype: int, elements: int, group: int = 0) -> bool:
-        """Return True, and book it, if an all-reduce now among the ranks of `group` can be one of
-        the gradients that the update uses. Raises Violation if more was sent than backward has made
-        ready.
+    def reduces_gradients(self, dtype: int, elements: int, group: int = 0, parts: int = 1) -> bool:
+        """Return True, and book it, if a reduction now among the ranks of `group` can be one of
+        the gradients that the update uses; each rank gets one of `parts` of the result. Raises
+        Violation if more was sent than backward has made ready.
         """
         if not any(self._backwards) or dtype not in FLOATING or elements < self.costs.smallest:
             return False
@@ -127,12 +127,12 @@ class Ledger:
                 f"Rank {self.rank} sent {sent} gradients when the last micro-batch's backward had"
                 f" only computed {self._ready}.",
             )
-        self._to_hand_on[dtype, elements] += 1
+        self._to_hand_on[dtype, elements // parts] += 1
         return True
 
     def hands_on_gradients(self, dtype: int, elements: int) -> bool:
-        """Return True if a broadcast now can be of a bucket that this rank has reduced: so a node's
-        leader hands on a sum with those of other nodes.
+        """Return True if a broadcast or all-gather now can be of a bucket, or a part of one, that
+        this rank has reduced: so a node's leader hands on a sum with those of other nodes.
         """
         waiting = self._to_hand_on[dtype, elements]
         self._to_hand_on[dtype, elements] = max(waiting - 1, 0)
@@ -159,7 +159,7 @@ class Ledger:
             raise Violation(
                 "wrong output",
                 f"Step {step} on rank {self.rank} updated the weights when {percent}% of the"
-                " gradients had been all-reduced.",
+                " gradients had been reduced over the ranks.",
             )
         self.reduced_bytes.append(self._bytes)
         self._open_step()

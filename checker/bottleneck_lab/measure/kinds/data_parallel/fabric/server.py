@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import RankClock
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, Fabric
 from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import NOTHING, Moments
@@ -31,10 +32,10 @@ from bottleneck_lab.measure.kinds.data_parallel.protocol import (
     DTYPES,
     EVENT,
     FACTOR,
-    FLOATING,
     ITEM_BYTES,
     OK,
     REDUCTIONS,
+    UNMODELLED,
     EventKind,
     RankEvent,
     group_of,
@@ -45,6 +46,7 @@ from bottleneck_lab.measure.kinds.data_parallel.protocol import (
 from bottleneck_lab.measure.sandbox.limits import WATCH_S, Exceeded
 
 _CHUNK = 1 << 18
+_REDUCING = (EventKind.ALLREDUCE, EventKind.REDUCE, EventKind.REDUCESCATTER)
 MAX_EVENTS = 100_000
 """Most events of a rank in a run: each is remembered, and an honest script sends some hundreds a
 step.
@@ -126,11 +128,33 @@ class FabricServer:
             Link(sock, arena, RankClock(fabric), Ledger(rank, costs))
             for rank, (sock, arena) in enumerate(links)
         ]
-        self.gradients: list[list[Moments]] = []
+        self.trained_with: list[np.ndarray[Any, Any]] = []
+        """The parameters of each step's forward, the same on all ranks, where ranks report them."""
         self.start = np.zeros(0, np.float32)
         self.recorded: list[RankEvent] = []
         self._everyone = group_of(range(len(links)))
-        self._reduced: dict[int, Moments] = {}
+        self._reduced: dict[int, dict[int, Moments]] = {}
+        """Of the gradients that each group reduced, by step."""
+
+    @property
+    def gradients(self) -> list[list[Moments]]:
+        """Return for each step the moments that its reduced gradients may have."""
+        return [self._candidates(self._reduced.get(step, {})) for step in range(self.steps)]
+
+    @property
+    def steps(self) -> int:
+        return self.links[0].clock.step
+
+    def _candidates(self, reduced: dict[int, Moments]) -> list[Moments]:
+        # All that the whole world reduced, alone, with what any one smaller group did, or with what
+        # all groups of a size did: each of them may have had a part of the gradients.
+        whole = reduced.pop(self._everyone, NOTHING)
+        by_size: dict[int, Moments] = {}
+        for group, moments in reduced.items():
+            size = group.bit_count()
+            by_size[size] = by_size.get(size, NOTHING).plus(moments)
+        parts = [*(reduced[group] for group in reduced if group & 1), *by_size.values()]
+        return [whole, *(whole.plus(part) for part in parts)]
 
     @property
     def world(self) -> int:
@@ -235,6 +259,11 @@ class FabricServer:
             self._hand_out(rank, link)
         elif event.kind is EventKind.PARAMETERS:
             self._finish(rank, link, event)
+        elif event.kind is EventKind.TRAINED_WITH:
+            self._compare(rank, link)
+            link.send(OK)
+        elif event.kind is EventKind.UNMODELLED:
+            raise self._lacks(event)
         else:
             self._advance(link, event)
 
@@ -246,19 +275,37 @@ class FabricServer:
             if needs_factor(event.which):
                 link.send(FACTOR.pack(self.factors(link.clock.step, event.flag, event.which)))
         elif event.kind is EventKind.OPTIMIZER:
-            link.ledger.optimizer()
+            if not self.trained_with:  # else parameters say all
+                link.ledger.optimizer()
         elif event.kind is EventKind.WAIT and event.number >= len(link.clock.collective_ends_us):
             raise Violation(
                 "tampered",
                 f"Rank {link.ledger.rank} reported waiting for a collective it has not entered.",
             )
         play(link.clock, event, self.costs)
-        if len(self.gradients) < link.clock.step:
-            # What the gradients of the step that has ended may come to: all that the whole world
-            # reduced, alone or with any one smaller group's.
-            whole = self._reduced.pop(self._everyone, NOTHING)
-            self.gradients.append([whole, *(whole.plus(part) for part in self._reduced.values())])
-            self._reduced = {}
+
+    def _compare(self, rank: int, link: Link) -> None:
+        """Remember the parameters that a rank's step was trained with. Raises Violation if another
+        rank had different ones.
+        """
+        step = link.clock.step
+        if step == len(self.trained_with):
+            self.trained_with.append(self.parameters(rank))
+        elif not np.array_equal(self.trained_with[step], self._placed(rank)):
+            raise Violation(
+                "wrong output",
+                f"Rank {rank} of {self.world} began step {step + 1} with different parameters from"
+                " another rank.",
+            )
+
+    @staticmethod
+    def _lacks(event: RankEvent) -> VerifierFault:
+        what = UNMODELLED[event.which % len(UNMODELLED)]
+        return VerifierFault(
+            f"Your script uses what the emulation does not model: {what}.",
+            "That is no fault of the script. Please report it; until then, do without it, or check"
+            " on GPUs with `--device cuda`.",
+        )
 
     def _hand_out(self, rank: int, link: Link) -> None:
         batch = self.batches(link.ledger.fetched, rank)
@@ -304,12 +351,15 @@ class FabricServer:
                 "crashed", f"Rank {rank} called a collective that the emulated link cannot carry."
             )
         # As far as the rank's ledger can tell, it exchanges gradients in this collective.
-        if event.kind is EventKind.ALLREDUCE:
-            link.gradients = link.ledger.reduces_gradients(event.flag, event.amount, event.group)
-        else:
-            link.gradients = event.kind is EventKind.BROADCAST and link.ledger.hands_on_gradients(
-                event.flag, event.amount
+        if event.kind in _REDUCING:
+            scattered = event.kind is EventKind.REDUCESCATTER
+            parts = event.group.bit_count() if scattered else 1
+            link.gradients = link.ledger.reduces_gradients(
+                event.flag, event.amount, event.group, parts
             )
+        else:
+            hands_on = event.kind in (EventKind.BROADCAST, EventKind.ALLGATHER)
+            link.gradients = hands_on and link.ledger.hands_on_gradients(event.flag, event.amount)
         link.waiting, link.announced = event, link.clock.announce()
         if all(self.links[other].waiting == event for other in members(event.group)):
             self._collective(event)
@@ -320,11 +370,12 @@ class FabricServer:
         """Return True if the link knows the type and the reduction, and has room for the result."""
         if event.flag >= len(DTYPES):
             return False
-        if event.kind is EventKind.ALLREDUCE:
-            operation = REDUCTIONS[event.which] if event.which < len(REDUCTIONS) else ""
-            if not operation or (operation == "avg" and event.flag not in FLOATING):
-                return False
-        parts = event.group.bit_count() if event.kind is EventKind.ALLGATHER else 1
+        if event.kind in _REDUCING and event.which >= len(REDUCTIONS):
+            return False
+        ranks = event.group.bit_count()
+        if event.kind is EventKind.REDUCESCATTER and event.amount % ranks:
+            return False
+        parts = ranks if event.kind is EventKind.ALLGATHER else 1
         return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
 
     def _collective(self, event: RankEvent) -> None:
@@ -411,11 +462,16 @@ class FabricServer:
                 result[: count * size].view(dtype),
                 REDUCTIONS[event.which],
             )
-            if self.links[0] in links and links[0].gradients:
-                self._reduced[event.group] = self._reduced.get(event.group, NOTHING).plus(moments)
+            if links[0].gradients:
+                reduced = self._reduced.setdefault(links[0].clock.step, {})
+                reduced[event.group] = reduced.get(event.group, NOTHING).plus(moments)
         if event.group != self._everyone:
+            nbytes, start = parts * count * size, 0
+            if event.kind is EventKind.REDUCESCATTER:
+                nbytes //= len(arenas)
             for arena in arenas:
-                arena[: parts * count * size].copy_(result[: parts * count * size])
+                arena[:nbytes].copy_(result[start : start + nbytes])
+                start += nbytes if event.kind is EventKind.REDUCESCATTER else 0
 
 
 def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
@@ -432,12 +488,15 @@ def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
         for piece in pieces[1:]:
             if operation in ("sum", "avg"):
                 sum_ += piece.to(wide)
+            elif operation == "product":
+                sum_ *= piece.to(wide)
             elif operation == "max":
                 sum_ = torch.maximum(sum_, piece.to(wide))
             else:
                 sum_ = torch.minimum(sum_, piece.to(wide))
-        if operation == "avg":
-            sum_ /= len(sources)
+        if operation == "avg":  # whole numbers are rounded towards zero, as NCCL does
+            whole = None if wide.is_floating_point else "trunc"
+            sum_ = torch.div(sum_, len(sources), rounding_mode=whole)
         out[at : at + _CHUNK] = sum_
         if out.dtype.is_floating_point:
             squares = sum_ * sum_

@@ -25,8 +25,14 @@ def problems(lab: Lab) -> Iterator[str]:
         return
     if "cuda" in lab.spec.devices and not costs.shape:
         yield f"{file}: `shape`, of a real sample, is needed on cuda."
-    model = runpy.run_path(str(recipe))["make_model"]()
-    yield from (f"{file}: {problem}" for problem in _of_another_model(costs, model))
+    made = runpy.run_path(str(recipe))
+    yield from (f"{file}: {problem}" for problem in _of_another_model(costs, made["make_model"]()))
+    if ("make_small_model" in made) != (costs.small is not None):
+        yield f"{file}: `small` belongs to the recipe's `make_small_model`: have both, or neither."
+    elif costs.small is not None:
+        small = made["make_small_model"]()
+        problems = _of_another_model(costs.of_small_model(), small)
+        yield from (f"{file}: `small`: {problem}" for problem in problems)
 
 
 def _of_another_model(costs: CostTable, model: Any) -> Iterator[str]:

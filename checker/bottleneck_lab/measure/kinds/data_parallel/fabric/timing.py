@@ -21,6 +21,8 @@ from bottleneck_lab.measure.kinds.data_parallel.protocol import (
 COLLECTIVES = {
     EventKind.ALLREDUCE: "all-reduce",
     EventKind.BROADCAST: "broadcast",
+    EventKind.REDUCE: "reduce",
+    EventKind.REDUCESCATTER: "reduce-scatter",
     EventKind.ALLGATHER: "all-gather",
     EventKind.BARRIER: "barrier",
 }
@@ -33,10 +35,11 @@ quarters of the data sheet's.
 def play(clock: RankClock, event: RankEvent, costs: CostTable) -> None:
     """Advance one rank's clock by an event of it alone."""
     if event.kind is EventKind.FORWARD:
-        clock.join()
+        clock.begin_forward()
         module = costs.modules[event.which]
         clock.launch(f"forward {module.name}", costs.samples * module.forward_us)
     elif event.kind is EventKind.BACKWARD:
+        clock.begin_backward()
         module = costs.modules[event.which]
         clock.launch(f"backward {module.name}", costs.samples * module.backward_us)
     elif event.kind is EventKind.OPTIMIZER:
@@ -58,7 +61,7 @@ def collective_us(
 ) -> float:
     """Return the time of a collective once every rank is ready for it, µs."""
     nbytes = event.amount * ITEM_BYTES[event.flag]
-    if event.kind is EventKind.BROADCAST:
+    if event.kind in (EventKind.BROADCAST, EventKind.REDUCE, EventKind.REDUCESCATTER):
         return fabric.spread_us(nbytes, shape)
     if event.kind is EventKind.ALLGATHER:
         return fabric.spread_us(nbytes * shape.ranks, shape)
@@ -76,5 +79,7 @@ def communicate(
     """Advance one rank's clock by a collective that ended at `end_us` on all of them."""
     name, dtype = COLLECTIVES[event.kind], DTYPES[event.flag]
     clock.communicate(name, announced, end_us, event.amount, dtype, gradients=gradients)
+    if not event.number:  # nobody gets a handle to wait for it by
+        clock.implied_us = end_us
     if event.kind is EventKind.BARRIER:
         clock.synchronise("barrier")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 import socket
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from bottleneck_lab.measure.channel.wire import Arena
+from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.kinds.data_parallel.protocol import (
     BATCH,
     DIMENSION,
     DTYPES,
     FACTOR,
     OK,
+    UNMODELLED,
     EventKind,
     RankEvent,
     group_of,
@@ -28,11 +31,18 @@ from bottleneck_lab.measure.kinds.data_parallel.protocol import (
 class Client:
     """One rank's end of the socket and its shared memory."""
 
-    def __init__(self, sock: socket.socket, arena: Arena, result: Arena, world: int) -> None:
+    def __init__(
+        self, sock: socket.socket, arena: Arena, result: Arena, rank: int, world: int
+    ) -> None:
         self.sock = sock
+        self.rank = rank
         self.world = range(world)
         self.collectives = 0
         """Entered so far, in groups of any size."""
+        self.on_their_way: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Collectives that the script holds a handle of."""
+        self.trained_with: torch.Tensor | None = None
+        """The parameters that the step's forward used, if each step's are compared."""
         self.handed_out: list[list[torch.Tensor]] = []
         """The samples of each step's micro-batches so far."""
         self.arena = torch.frombuffer(arena.memory, dtype=torch.uint8)
@@ -75,45 +85,68 @@ class Client:
     def exchange(
         self,
         kind: EventKind,
-        send: torch.Tensor | None,
+        send: list[torch.Tensor],
         receive: list[torch.Tensor],
         index: int = 0,
         ranks: Sequence[int] | None = None,
+        *,
+        by_script: bool = False,
     ) -> None:
-        """Take part in a collective of `ranks`: put `send` into shared memory, wait for them all,
-        then copy the result into `receive`, one tensor after the other. Raises ConnectionError if
-        the fabric is gone.
+        """Take part in a collective of `ranks`: put `send` into shared memory, one tensor after the
+        other, wait for them all, then copy the result into `receive` likewise. `by_script`: the
+        script gets a handle to wait by. Raises ConnectionError if the fabric is gone.
         """
         if ranks is None:
             ranks = self.world
         # The whole world reads one result; of any fewer ranks each gets its own, since others may
         # exchange something meanwhile.
         result = self.result if len(ranks) == len(self.world) else self.arena
-        payload = receive if send is None else [send]
-        dtype = DTYPES.index(str(payload[0].dtype).removeprefix("torch.")) if payload else 0
+        payload = send or receive
+        name = str(payload[0].dtype).removeprefix("torch.") if payload else DTYPES[0]
+        if name not in DTYPES:
+            self.lacks(UNMODELLED[-2])
         elements = sum(tensor.numel() for tensor in payload)
-        if send is not None:
-            _typed(self.arena, send.dtype, send.numel()).copy_(send.reshape(-1))
-        self.tell(kind, dtype, index, 0, elements, group_of(ranks))
+        if max(sum(map(_bytes, send)), sum(map(_bytes, receive))) > self.arena.numel():
+            self.lacks(UNMODELLED[-1])
+        for tensor, memory in _laid_out(send, self.arena):
+            memory.copy_(tensor)
+        self.tell(kind, DTYPES.index(name), index, int(by_script), elements, group_of(ranks))
         if self.read(1) != OK:
             raise ConnectionError("the emulated fabric refused a collective")
-        offset = 0
-        for tensor in receive:
-            flat = _typed(result[offset:], tensor.dtype, tensor.numel())
-            tensor.copy_(flat.view(tensor.shape))
-            offset += tensor.numel() * tensor.element_size()
+        # Of a sum that is scattered, the shared result holds everybody's parts.
+        if kind is EventKind.REDUCESCATTER and result is self.result:
+            result = result[self.rank * sum(map(_bytes, receive)) :]
+        for tensor, memory in _laid_out(receive, result):
+            tensor.copy_(memory)
+
+    def lacks(self, what: str) -> NoReturn:
+        """Report that the emulation does not have `what`. The fabric ends the run."""
+        self.tell(EventKind.UNMODELLED, 0, UNMODELLED.index(what))
+        self.read(1)
+        raise NotModelled(f"the emulation does not model: {what}")
 
     def place(self, model: torch.nn.Module) -> int:
         """Put the model's parameters into shared memory, one after the other. Returns their
         number.
         """
-        offset = elements = 0
-        for parameter in model.parameters():
-            flat = parameter.detach().reshape(-1)
-            _typed(self.arena[offset:], flat.dtype, flat.numel()).copy_(flat)
-            offset += flat.numel() * flat.element_size()
-            elements += flat.numel()
-        return elements
+        parameters = [parameter.detach() for parameter in model.parameters()]
+        for parameter, memory in _laid_out(parameters, self.arena):
+            memory.copy_(parameter)
+        return sum(parameter.numel() for parameter in parameters)
+
+    def keep(self, parameters: Sequence[torch.Tensor], start: int) -> None:
+        """Keep these parameters, which a forward has just used, from number `start` on."""
+        if self.trained_with is not None:
+            flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+            self.trained_with[start : start + flat.numel()] = flat
+
+    def updated(self) -> None:
+        """Report an update, and before it what the step trained with, if that is compared."""
+        if self.trained_with is not None:
+            self.arena.view(torch.float32)[: self.trained_with.numel()].copy_(self.trained_with)
+            self.tell(EventKind.TRAINED_WITH, 0, 0, 0, self.trained_with.numel())
+            self.read(1)
+        self.tell(EventKind.OPTIMIZER)
 
     def batches(self) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Yield steps as the verifier hands them out, until it has no more."""
@@ -133,10 +166,14 @@ class Client:
         return np.frombuffer(bytearray(self.read(size)), dtype).reshape(shape)
 
 
-def _typed(raw: torch.Tensor, dtype: torch.dtype, elements: int) -> torch.Tensor:
-    size = elements * dtype.itemsize
-    if size > raw.numel():
-        raise ValueError(
-            f"a collective of {size} bytes does not fit the emulated link's {raw.numel()}"
-        )
-    return raw[:size].view(dtype)
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _laid_out(
+    tensors: list[torch.Tensor], memory: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield each tensor with its part of the memory, one after the other."""
+    for tensor in tensors:
+        part, memory = memory[: _bytes(tensor)], memory[_bytes(tensor) :]
+        yield tensor, part.view(tensor.dtype).view(tensor.shape)

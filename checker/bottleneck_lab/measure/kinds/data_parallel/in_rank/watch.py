@@ -8,6 +8,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ class HostWatch:
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self.depth = 0
+        self.in_forward = False
         self._awaited = -1
         self._since = time.thread_time()
 
@@ -69,10 +71,10 @@ class HostWatch:
             self._since = time.thread_time()
 
     def wait(self, collective: int) -> None:
-        """Report that all computing from now on needs a collective. Within a pass, only the work
-        after the pass does: hooks hold up no backward.
+        """Report that all computing from now on needs a collective. Within backward, only the work
+        after it does: hooks hold up no backward.
         """
-        if self.depth:
+        if self.depth and not self.in_forward:
             self._awaited = max(self._awaited, collective)
         else:
             self.tell(EventKind.WAIT, 0, 0, collective)
@@ -118,6 +120,8 @@ def _bytes_touched(values: Iterable[Any]) -> int:
 def watch_modules(model: nn.Module, client: Client) -> None:
     """Report every module with parameters of its own: its forward when it returns, its backward
     when the gradient of its output arrives. The fabric answers with a factor for that gradient.
+
+    Where the parameters of every step are compared, keep what each forward used instead.
     """
     # A module's backward is reported before its parameters' gradients exist, so that a collective
     # launched for them comes after it.
@@ -141,6 +145,13 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         for module in model.modules()
         if next(module.parameters(recurse=False), None) is not None
     ]
+    if client.trained_with is not None:
+        start = 0
+        for owner in owners:
+            own = list(owner.parameters(recurse=False))
+            owner.register_forward_hook(partial(_keep, client, own, start))
+            start += sum(parameter.numel() for parameter in own)
+        return
     for module in {model, *owners}:  # a script may call the model's parts one by one
         module.register_forward_pre_hook(begins, with_kwargs=True)
     model.register_forward_hook(ends)
@@ -159,25 +170,36 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         module.register_forward_hook(report)
 
 
+def _keep(client: Client, own: list[nn.Parameter], start: int, *_: Any) -> None:
+    client.keep(own, start)
+
+
 def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
     return None if by == 1.0 else gradient * by
 
 
-def watch_passes(ddp: nn.Module, optimizer: torch.optim.Optimizer, watch: HostWatch) -> None:
+def watch_passes(
+    ddp: nn.Module, optimizer: torch.optim.Optimizer, watch: HostWatch, client: Client
+) -> None:
     """Bracket the wrapped model's forward and the optimizer's step, and report the latter."""
 
     def begins(*_: Any) -> None:
         watch.__enter__()
 
-    def ends(*_: Any) -> None:
-        watch.__exit__()
-
     def stepped(*_: Any) -> None:
         watch.__exit__()
-        watch.tell(EventKind.OPTIMIZER)
+        client.updated()
 
-    ddp.register_forward_pre_hook(begins)
-    ddp.register_forward_hook(ends, always_call=True)
+    def begins_forward(*_: Any) -> None:
+        watch.__enter__()
+        watch.in_forward = True
+
+    def ends_forward(*_: Any) -> None:
+        watch.in_forward = False
+        watch.__exit__()
+
+    ddp.register_forward_pre_hook(begins_forward)
+    ddp.register_forward_hook(ends_forward, always_call=True)
     optimizer.register_step_pre_hook(begins)
     optimizer.register_step_post_hook(stepped)
 
@@ -196,7 +218,7 @@ class _Printed(io.TextIOBase):
         self.stream.flush()
 
 
-def watch_host(watch: HostWatch) -> None:
+def watch_host(watch: HostWatch, client: Client) -> None:
     """Report lines printed, sleeps (which take no time here) and explicit waits for the device."""
     sys.stdout = _Printed(watch.tell, sys.stdout)
 
@@ -204,4 +226,10 @@ def watch_host(watch: HostWatch) -> None:
         watch.tell(EventKind.HOST, 0, 0, 0, max(0, int(seconds * 1e9)))
 
     setattr(time, "sleep", sleep)  # noqa: B010 - an assignment is what the type checker forbids
-    setattr(torch.cuda, "synchronize", lambda *_: watch.tell(EventKind.SYNC))  # noqa: B010 - as above
+
+    def synchronize(*_: Any) -> None:
+        watch.tell(EventKind.SYNC)
+        for collective in list(client.on_their_way):
+            collective.arrive()
+
+    setattr(torch.cuda, "synchronize", synchronize)  # noqa: B010 - as above
