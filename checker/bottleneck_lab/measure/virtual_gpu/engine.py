@@ -337,10 +337,10 @@ class Engine:
         self.clock.step(samples)
         self.memory.step()
         self._step_marks.append(len(self._lineage))
-        copies, before, step = copies or {}, self._copies, len(self._step_marks)
+        before, step = self._copies, len(self._step_marks)
+        self._copies = {int(birth): int(count) for birth, count in (copies or {}).items()}
         for birth, count in before.items():
-            self._lives[birth, step] += count - copies.get(birth, 0)
-        self._copies = copies
+            self._lives[birth, step] += count - self._copies.get(birth, 0)
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
