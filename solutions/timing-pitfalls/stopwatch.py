@@ -18,8 +18,8 @@ def benchmark(function, make_input, machine):
     warm_up(function, inputs, machine)
 
     times, longest_s, left_s = [], 0.0, machine.seconds_left()
-    # More calls make the interval narrower; stop while a slow group would still fit
-    while len(times) < MOST and left_s > 1.5 * longest_s:
+    # More calls make the interval narrower; stop while two slow groups would still fit
+    while len(times) < MOST and left_s > 2 * longest_s + 0.03:
         times += timed_calls(function, inputs, machine)
         before_s, left_s = left_s, machine.seconds_left()
         longest_s = max(longest_s, before_s - left_s)

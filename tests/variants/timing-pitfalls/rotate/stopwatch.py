@@ -4,16 +4,16 @@ import itertools
 
 
 def benchmark(function, make_input, machine):
-    inputs = itertools.cycle([make_input() for _ in range(60)])
+    inputs = itertools.cycle([make_input() for _ in range(40)])
     start = machine.perf_counter()
     for i in itertools.count():
-        if i >= 20 and machine.perf_counter() - start > 0.03:
+        if i >= 14 and machine.perf_counter() - start > 0.03:
             break
         machine.use(function(next(inputs)))
         machine.synchronize()
     lengths, slowest, left = [], 0.0, machine.seconds_left()
     while left > 3 * slowest and len(lengths) < (200 if slowest < 0.02 else 2000):
-        events = [machine.event() for _ in range(18)]
+        events = [machine.event() for _ in range(10)]
         for event in events:
             event.record()
             machine.use(function(next(inputs)))
