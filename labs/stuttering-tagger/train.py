@@ -15,7 +15,7 @@ def train(device, data, log):
     correctly, and the largest norm of any parameter's gradient.
     """
     model = Tagger().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     total_loss, correct, seen, max_grad_norm = 0.0, 0, 0, 0.0
     for step, (tokens, tags, lengths) in enumerate(data.batches(), 1):
         tokens, tags, lengths = tokens.to(device), tags.to(device), lengths.to(device)

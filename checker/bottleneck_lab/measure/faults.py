@@ -32,7 +32,7 @@ class VerifierFault(MachineError):  # noqa: N818 - likewise
 
 class NotModelled(NotImplementedError):  # noqa: N818 - likewise
     """A program does right what an emulated device cannot do: the verdict is ERROR, and it is not
-    the learner's fault. Raised in the learner's process; `reason` is how a worker's report names it.
+    the learner's fault. Raised in the learner's process; a worker's report names it by `reason`.
     """
 
     reason = "not modelled"

@@ -119,8 +119,9 @@ def sized(slug: str) -> dict[str, str]:
         }
     if slug == "perf-gate":
         looks = {name: judge["looks"] for name, judge in judges.items()}
+        (fewest, *_), (most, *_) = looks["virtual"][0], looks["virtual"][-1]
         return {
-            "virtual": f"{looks['virtual'][0][0]} jobs, and up to {looks['virtual'][-1][0]:,} while",
+            "virtual": f"{fewest} jobs, and up to {most:,} while",
             "cpu": f"On `cpu` and `cuda` it ends after {looks['cpu'][0][0]} jobs",
             "cuda": f"it ends after {looks['cuda'][0][0]} jobs",
         }

@@ -134,6 +134,11 @@ def test_what_a_report_cannot_take_is_named(value: object) -> None:
         child._number("loss", value)
 
 
+def test_a_report_of_a_training_that_diverged_is_a_wrong_one() -> None:
+    with pytest.raises(child.WrongReport, match="loss is nan: the training has diverged"):
+        child._number("loss", float("nan"))
+
+
 def test_a_script_s_own_loader_has_the_steps_that_the_recipe_s_would_have() -> None:
     own, other = DataLoader(range(6), 2), DataLoader(range(4), 4)
     noted: list[object] = []

@@ -545,7 +545,8 @@ grown = torch.empty(0, device=device)
 torch.mul(rows, rows, out=grown)
 facts["grown"] = [list((grown + 1).shape) for _ in range(2)]
 
-facts["made"] = [list(torch.arange(3, device=device).shape), list(torch.eye(2, device=device).shape)]
+made = torch.arange(3, device=device), torch.eye(2, device=device)
+facts["made"] = [list(tensor.shape) for tensor in made]
 facts["filled in"] = torch.tensor([1.0, 2.0], device=device).tolist()
 facts["one of many"] = torch.ones(1, device=device).expand(3)[:1].tolist()
 with torch.inference_mode():

@@ -99,7 +99,7 @@ class Clock:
         self._wait_until(self.device_us, line, name)
 
     def record_event(self) -> float:
-        """Return when an event that is recorded now will have happened: after all that is queued."""
+        """Return when an event that is recorded now will have happened: after what is queued."""
         return max(self.host_us, self.device_us)
 
     def wait_event(self, at_us: float, line: str) -> None:

@@ -53,7 +53,7 @@ _CHECKS = {
     "aten.normal.Tensor_Tensor",
     "aten.normal.float_Tensor",
 }
-"""Operators whose kernels on a GPU read a value back to check it, which PyTorch does not declare."""
+"""Operators whose kernels on a GPU read a value back to check it. PyTorch does not declare that."""
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Engine:
     _report_marks: list[int] = field(default_factory=list)
     """The same for each report."""
     _under_way: dict[int, tuple[float, torch.Tensor, str]] = field(default_factory=dict)
-    """Copies to the host that nobody has waited for, with the time when each arrives and the line that
-    launched it.
+    """Copies to the host that nobody has waited for, with the time when each arrives and the line
+    that launched it.
     """
     _reading: dict[int, tuple[float, str]] = field(default_factory=dict)
     """Copies from pinned memory that the host did not wait for: until when the device reads their

@@ -30,7 +30,7 @@ def train(device, data, log):
     """Trains on every batch of `data` in turn and returns the model; reports every LOG_EVERY steps."""
     model = Tagger().to(device)
     parameters = tuple(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
     sums = torch.zeros(2, device=device)  # losses, correct
     max_grad_norm = torch.zeros((), device=device)
     seen = 0

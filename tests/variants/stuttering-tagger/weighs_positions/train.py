@@ -16,7 +16,7 @@ def train(device, data, log):
     """
     model = Tagger().to(device)
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
     total_loss, correct, max_grad_norm = (torch.zeros((), device=device) for _ in range(3))
     seen = 0
     for step, (tokens, tags, lengths) in enumerate(data.batches(pin_memory=True), 1):

@@ -18,7 +18,7 @@ def train(device, data, log):
     """
     model = Tagger().to(device)
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
     record = torch.zeros(LOG_EVERY, 3, device=device)
     seen = 0
     for step, (tokens, tags, lengths) in enumerate(data.batches(pin_memory=True), 1):

@@ -154,8 +154,8 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
             "wrong output",
             "The device sent back"
             f" {format_figure(returned_kib, 'KiB', settings.most_returned_kib)} a step (wanted at"
-            f" most {settings.most_returned_kib:g}): reports need a few numbers, and the rest is to be"
-            " computed on the device.",
+            f" most {settings.most_returned_kib:g}): reports need a few numbers, and the rest is to"
+            " be computed on the device.",
         )
 
 

@@ -14,6 +14,7 @@ import functools
 import gc
 import itertools
 import json
+import math
 import os
 import socket
 import sys
@@ -157,13 +158,16 @@ def _number(name: str, value: Any) -> float:
             " `.item()` or `.tolist()`."
         )
     try:
-        (number,) = np.ravel(value)
-        return float(number)
+        (only,) = np.ravel(value)
+        number = float(only)
     except (TypeError, ValueError):
         shape = f" of the shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
         raise WrongReport(
             f"A report takes one number for each name: {name} is a {type(value).__name__}{shape}."
         ) from None
+    if not math.isfinite(number):
+        raise WrongReport(f"A report's {name} is {number}: the training has diverged.")
+    return number
 
 
 def _note_starts(recipe: ModuleType, driver: Driver) -> None:
