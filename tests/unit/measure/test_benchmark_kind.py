@@ -16,7 +16,7 @@ import pytest
 
 from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.errors import LabError, UsageError
-from bottleneck_lab.measure.channel.messages import Ask, Ready
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Ready
 from bottleneck_lab.measure.channel.wire import Channel, Closed, TimedOut
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import KIND, session
@@ -95,6 +95,19 @@ class Deaf(TrialSession):
         if isinstance(message, Exception):
             raise message
         return message
+
+
+def test_many_questions_may_take_longer_than_one_answer_but_not_for_ever(monkeypatch):
+    clock, waited = iter([0.0, 0.2, 5.0, 9.75]), []
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+
+    class Timed(Deaf):
+        def receive(self, timeout_s, doing):
+            waited.append(timeout_s)
+            return super().receive(timeout_s, doing)
+
+    Timed(*(Ask(["weather", 1]) for _ in range(2)), Answer([10])).run(Echo())
+    assert waited == [1, 1, 0.25]
 
 
 def test_a_question_that_no_harness_asks_is_tampering():

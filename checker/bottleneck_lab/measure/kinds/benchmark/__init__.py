@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 class BenchmarkSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """harness: the lab's own file that connects the learner's code to the machine. call_s: real
-    seconds that one trial may take. own_process: each trial runs in a process of its own, so that
-    nothing in memory outlives it.
+    seconds that the learner's code may take until it asks the machine again or answers.
+    own_process: each trial runs in a process of its own, so that nothing in memory outlives it.
     """
 
     harness: str

@@ -13,6 +13,10 @@ from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.trials import Trial
 
 PROGRAM = "bottleneck_lab.measure.kinds.benchmark.child"
+LONGEST_TRIAL = 10.0
+"""A trial may take this many times as long as code may take between two questions: tens of
+thousands of questions are right, and take long where other programs keep the cores busy.
+"""
 
 
 class TrialSession(Session):
@@ -49,11 +53,12 @@ class TrialSession(Session):
         """Run one trial from start to answer. Raises LearnerFault, except for code that ran out of
         the machine's time.
         """
-        deadline, doing = time.monotonic() + self.worker.limits.call_s, trial.name
+        call_s, doing = self.worker.limits.call_s, trial.name
+        deadline = time.monotonic() + LONGEST_TRIAL * call_s
         self._send(Call(list(trial.arguments)), doing)
         while True:
             try:
-                message = self.receive(max(0.0, deadline - time.monotonic()), doing)
+                message = self.receive(min(call_s, max(0.0, deadline - time.monotonic())), doing)
             except LearnerFault as fault:
                 if fault.reason == "crashed" and trial.late:
                     return
