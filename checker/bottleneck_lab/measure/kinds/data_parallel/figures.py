@@ -29,17 +29,20 @@ TOLERANCE = 0.02
 """Largest distance from the reference's parameters, as a share of how far training moved them:
 sending gradients as bfloat16 comes to 0.004.
 """
+LONG_TOLERANCE = 0.1
+"""The same for a run that compares every step: over fifty steps, bfloat16 comes to 0.024 there."""
 GRADIENT_TOLERANCE = 0.1
 """Largest relative difference from the reference, in any step, of the spread of the reduced
 gradients' values; see `Moments`.
 """
 
 
-STEP_TOLERANCE, MOST_STEP_TOLERANCE = 0.1, 0.6
+STEP_TOLERANCE, MOST_STEP_TOLERANCE = 0.1, 1.0
 """Largest distance of one step's change of a module's parameters from the reference's change, as a
-share of it: so much beside three times the script's usual one, and at most the second. A step
-without a module's gradient comes to 0.4 with a momentum of 0.9, and more without. Where ranks'
-gradients cancel, bfloat16 comes to 0.4.
+share of it or of a usual one: so much beside ten times the script's usual distance, and at most
+the second. A step without a module's gradient comes to 0.4 with a momentum of 0.9, and more
+without. In layers whose gradients nearly cancel between ranks, bfloat16 comes to 0.8, and usually
+to 0.1 and more; elsewhere usually to 0.002.
 """
 
 
