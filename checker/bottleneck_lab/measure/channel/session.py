@@ -207,7 +207,10 @@ class Session:
     def _stuck(self) -> str:
         if "T" in self.worker.states():
             return "It was stopped (SIGSTOP)."
-        return "An endless loop, slow arithmetic of your own, or a wait for something that never happens?"
+        return (
+            "An endless loop, slow arithmetic of your own, or a wait for something that never"
+            " happens?"
+        )
 
 
 class CallSession(Session):
