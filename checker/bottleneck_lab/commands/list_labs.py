@@ -67,7 +67,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             say(f"{start}{row['title']}", hang=hang)
             about = list(row["skills"])
             if row["named"]:
-                about.append("diagnosed on the first try")
+                about.append("cause named on the first try")
             if about:
                 say(f"{'':5}{'; '.join(about)}", style="dim")
     say("\n`lab start LAB` starts one; `lab` on its own shows what to do next.", style="dim")

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
 from bottleneck_lab.measure.kinds.data_parallel.fabric.moments import Moments
 from bottleneck_lab.measure.kinds.data_parallel.fabric.rules import Ledger, Violation
 from bottleneck_lab.measure.kinds.data_parallel.figures import RanksMeasurement, results
+from bottleneck_lab.measure.kinds.data_parallel.judging import _first_other_step
 from bottleneck_lab.measure.kinds.data_parallel.protocol import EVENT, EventKind, RankEvent, unpack
 
 LAB = Path(__file__).parents[3] / "labs" / "ddp-scaling"
@@ -413,3 +415,41 @@ def test_a_script_as_it_was_shipped_runs_once_and_any_other_beside_it(
     theirs, shipped = virtual.run_both(context, [])
     assert made == crews
     assert (theirs, shipped) == ({8: "learner"}, {8: crews[0]})
+
+
+MODULES = [SimpleNamespace(name="wide", elements=1000), SimpleNamespace(name="narrow", elements=10)]
+
+
+def long_run(changes):
+    """A run of one rank whose steps changed its parameters so."""
+    levels = np.cumsum([np.zeros(1010), *changes], axis=0).astype(np.float32)
+    return SimpleNamespace(
+        world=1,
+        costs=SimpleNamespace(modules=MODULES),
+        trained_with=list(levels[:-1]),
+        parameters=[levels[-1]],
+    )
+
+
+def test_what_a_step_changed_is_compared_module_by_module_and_as_a_whole():
+    rng = np.random.default_rng(0)
+    changes = rng.normal(size=(50, 1010))
+    reference = long_run(changes)
+    assert _first_other_step(long_run(changes), reference) is None
+
+    # Half precision: a little off everywhere, by half where little is left of a gradient.
+    coarse = changes + rng.normal(size=changes.shape) * np.repeat([0.02, 0.4], [1000, 10])
+    assert _first_other_step(long_run(coarse), reference) is None
+
+    once = changes.copy()
+    once[20, 1000:] = 0
+    assert "Step 21 on 1 ranks changed the parameters of narrow" in _first_other_step(
+        long_run(once), reference
+    )
+    once[20, :1000] *= 0.8
+    assert "Step 21" in _first_other_step(long_run(once), reference)
+
+    always = changes + 0.3 * rng.normal(size=changes.shape)
+    assert "Step 1 on 1 ranks changed the parameters otherwise" in _first_other_step(
+        long_run(always), reference
+    )

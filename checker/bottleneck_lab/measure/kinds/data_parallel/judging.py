@@ -81,29 +81,39 @@ def _first_other_step(run: EmulatedRun, reference: EmulatedRun) -> str | None:
     right = [*reference.trained_with, reference.parameters[0]]
     # A change is the difference of two float32, each rounded once.
     rounding = 2 * float(np.finfo(np.float32).eps)
-    distances, sizes = [], []
+    steps = []
     for (before, after), (right_before, right_after) in zip(
         pairwise(mine), pairwise(right), strict=True
     ):
         change = right_after - right_before
         off = _norms((after - before) - change, bounds) - rounding * _norms(right_before, bounds)
-        distances.append(np.maximum(off, 0))
-        sizes.append(_norms(change, bounds))
-    # In some steps the gradients of ranks cancel, and hardly anything is left of a change that
-    # rounding could be compared with: a usual one stands for it.
-    distances /= np.maximum(sizes, np.median(sizes, axis=0)).clip(_TINY)
-    # Gradients sent in less precision are a little off in every step. What is wrong now and then is
-    # further off than in most steps.
-    usual = np.median(distances, axis=0)
+        steps.append((np.maximum(off, 0), _norms(change, bounds)))
+    offs, sizes = np.array(steps).swapaxes(0, 1)  # steps x modules
+    # Gradients sent in less precision are a little off in every step, and in some modules, whose
+    # gradients nearly cancel between ranks, by much. All modules together tell them from others.
+    of_module = _shares(offs, sizes)
+    of_all = _shares(np.linalg.norm(offs, axis=1), np.linalg.norm(sizes, axis=1))
+    usual = np.median(of_module, axis=0)
     allowed = np.minimum(STEP_TOLERANCE + 10 * usual, MOST_STEP_TOLERANCE)
-    for step, distance in enumerate(distances, start=1):
-        if not (distance <= allowed).all():
-            worst = modules[int(np.argmax(distance - allowed))].name
-            return (
-                f"Step {step} on {run.world} ranks changed the parameters of {worst} otherwise than"
-                " the reference's step did."
-            )
+    for step, (shares, share) in enumerate(zip(of_module, of_all, strict=True), start=1):
+        what = "the parameters"
+        if not (shares <= allowed).all():
+            what += f" of {modules[int(np.argmax(shares - allowed))].name}"
+        elif share <= STEP_TOLERANCE:
+            continue
+        return (
+            f"Step {step} on {run.world} ranks changed {what} otherwise than the reference's step"
+            " did."
+        )
     return None
+
+
+def _shares(offs: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return how far off each step was (first axis), as a share of how far it should have gone."""
+    # In some steps the gradients of ranks cancel, and hardly anything is left that rounding could
+    # be compared with: a usual step stands for those.
+    shares: np.ndarray[Any, Any] = offs / np.maximum(sizes, np.median(sizes, axis=0)).clip(_TINY)
+    return shares
 
 
 def _norms(values: np.ndarray[Any, Any], bounds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
