@@ -70,18 +70,18 @@ def tell_another_story(model):
         def __getattr__(self, name):
             return getattr(sock, name)
 
-    def exchange(kind, send, receive, index=0, ranks=None):
+    def exchange(kind, send, receive, index=0, ranks=None, **more):
         if (
             kind != EventKind.ALLREDUCE
-            or send.numel() < 64
-            or not send.is_floating_point()
+            or send[0].numel() < 64
+            or not send[0].is_floating_point()
             or state["micro"] < 0
         ):
-            return honest(kind, send, receive, index, ranks)
+            return honest(kind, send, receive, index, ranks, **more)
         if state["micro"] % 2 == 0:
-            send.mul_(state["world"])
+            send[0].mul_(state["world"])
             return None
-        flat, at = send.reshape(-1), 0
+        flat, at = send[0].reshape(-1), 0
         while at < flat.numel():
             while kept and state["ready"] - state["sent"] < min(CHUNK, flat.numel() - at):
                 told()
@@ -90,7 +90,7 @@ def tell_another_story(model):
                 if kept
                 else flat.numel() - at
             )
-            honest(kind, flat[at : at + count], [flat[at : at + count]], index, ranks)
+            honest(kind, [flat[at : at + count]], [flat[at : at + count]], index, ranks, **more)
             at, state["sent"] = at + count, state["sent"] + count
         return None
 

@@ -115,16 +115,6 @@ class TestClock:
         assert clock.query_event(event_us, "")
         assert (clock.waits, clock.awaited_us) == (1, event_us)
 
-    def test_asking_an_event_again_and_again_is_waiting(self) -> None:
-        clock = Clock(PLAIN)
-        clock.kernel("slow", flops=100e6, nbytes=0)
-        event_us = clock.record_event()
-        assert not clock.query_event(event_us, "")
-        clock.kernel("work", flops=0, nbytes=0)
-        assert not clock.query_event(event_us, ""), "it had something to do meanwhile"
-        assert clock.query_event(event_us, "")
-        assert clock.waits == 1
-
     def test_only_a_full_collection_costs_what_one_costs(self) -> None:
         clock = Clock(PLAIN)
         clock.collect(0)

@@ -24,7 +24,7 @@ def test_every_requirement_of_core_labs_and_cohort_has_a_floor_to_prove():
 def test_a_requirement_without_a_floor_is_an_error():
     project = {
         "dependencies": ["rich"],
-        "optional-dependencies": {"labs": [], "cohort": [], "test": []},
+        "optional-dependencies": {"labs": [], "cohort": [], "sign-in": [], "test": []},
     }
     with pytest.raises(ValueError, match="'rich' has no lowest version"):
         floors.requirements(project)
