@@ -252,8 +252,8 @@ def _with_a_row_changed(
     prepared for the call before may look right.
     """
     inputs, row = _copied(inputs), rng.standard_normal(shape.dim, dtype=np.float32)
-    place = (0, rng.integers(shape.heads), rng.integers(1, shape.seq))
-    inputs[which][place] = _coded(row, shape.dtype)
+    head, at = rng.integers(shape.heads), rng.integers(1, shape.seq)
+    inputs[which][0, head, at] = _coded(row, shape.dtype)
     return inputs
 
 

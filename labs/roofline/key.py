@@ -1,4 +1,4 @@
-"""What limits each operator of a tick on this machine: `python key.py` measures them as shipped
+"""The limit of each operator of a tick on this machine: `python key.py` measures them as shipped
 and prints the answers as JSON. Trusted, and never handed out.
 
 Times are CPU times of the one thread that works, so other programs hardly count.

@@ -6,31 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ..tools import NO_BROWSER, browser_path
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from ..chromium import open_chromium
 
 
 @pytest.fixture(scope="module")
 def chromium():
     """The system's Chromium, driven through Playwright; gone before anything else is measured."""
-    if NO_BROWSER:
-        pytest.skip(NO_BROWSER)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
+    with open_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @dataclass

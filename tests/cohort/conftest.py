@@ -24,17 +24,11 @@ from bottleneck_lab.cohort.running.runner import Runner
 from bottleneck_lab.cohort.structs import inspect_structs
 from bottleneck_lab.cohort.submissions.intake import Intake
 
+from ..chromium import open_chromium
 from ..processes import ends_with_us, soon
-from ..tools import NO_BROWSER, NO_POSTGRES, NO_SANDBOX, POSTGRES, browser_path
+from ..tools import NO_POSTGRES, NO_SANDBOX, POSTGRES
 from .fake_job import COMMAND
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-]
 MINI = Path(__file__).parents[1] / "integration" / "mini"
 
 
@@ -267,11 +261,5 @@ def sqlite_room(tmp_path):
 
 @pytest.fixture
 def browser():
-    if NO_BROWSER:
-        pytest.skip(NO_BROWSER)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
-        yield browser
-        browser.close()
+    with open_chromium() as chromium:
+        yield chromium

@@ -1,4 +1,4 @@
-"""What is looked at on every page: widths, colours, and what axe-core finds."""
+"""The looks at every page: widths, colours, and what axe-core finds."""
 
 from __future__ import annotations
 

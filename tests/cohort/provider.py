@@ -100,13 +100,13 @@ class Provider:
 
     def token(self, fields: dict[str, str], authorization: str):
         if fields["grant_type"] == "authorization_code":
-            asked = self.codes.pop(fields["code"])
+            request = self.codes.pop(fields["code"])
             basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
             verifier = hashlib.sha256(fields["code_verifier"].encode()).digest()
             challenge = base64.urlsafe_b64encode(verifier).decode().rstrip("=")
-            if authorization != f"Basic {basic}" or challenge != asked["code_challenge"]:
+            if authorization != f"Basic {basic}" or challenge != request["code_challenge"]:
                 return None
-            signed = self.sign(**{"nonce": asked["nonce"], **self.claims})
+            signed = self.sign(**{"nonce": request["nonce"], **self.claims})
             return {"access_token": "x", "token_type": "Bearer", "id_token": signed}
         keys = KeySet.import_key_set(requests.get(self.tool_keys, timeout=10).json())
         claims = jwt.decode(fields["client_assertion"], keys, algorithms=["RS256"]).claims

@@ -59,7 +59,7 @@ class House:
         return (browser or requests.Session()).get(f"{self.url}/oidc/login", timeout=20)
 
     def announce(self, browser) -> dict[str, str]:
-        """What the platform is told when it announces a launch."""
+        """Announce a launch; return what our server asks of the platform."""
         hints = {"iss": self.accounts.issuer, "login_hint": "u", "client_id": CLIENT}
         reply = browser.post(f"{self.url}/lti/login", hints, allow_redirects=False, timeout=20)
         query = parse_qs(urlsplit(reply.headers["Location"]).query)
@@ -67,9 +67,9 @@ class House:
 
     def launch(self, subject: str, *roles: str, browser=None, state=None, **claims):
         browser = browser or requests.Session()
-        asked = self.announce(browser)
-        token = self.accounts.launch(asked["nonce"], [*roles], sub=subject, **claims)
-        fields = {"state": state or asked["state"], "id_token": token}
+        query = self.announce(browser)
+        token = self.accounts.launch(query["nonce"], [*roles], sub=subject, **claims)
+        fields = {"state": state or query["state"], "id_token": token}
         return browser.post(f"{self.url}/lti/launch", fields, timeout=20)
 
     def people(self) -> dict[str, str]:
@@ -217,11 +217,11 @@ def test_only_a_role_in_the_course_counts(roles, role):
 
 def test_a_launch_that_is_not_genuine_lets_nobody_in(house):
     browser = requests.Session()
-    asked = house.announce(browser)
+    query = house.announce(browser)
     stranger = RSAKey.generate_key(2048, {"use": "sig"})
     stranger.ensure_kid()
-    forged = house.accounts.launch(asked["nonce"], [], stranger, sub="s1")
-    fields = {"state": asked["state"], "id_token": forged}
+    forged = house.accounts.launch(query["nonce"], [], stranger, sub="s1")
+    fields = {"state": query["state"], "id_token": forged}
     assert browser.post(f"{house.url}/lti/launch", fields, timeout=9).status_code == 403
     assert house.launch("s1", state="guessed").status_code == 403
     assert house.launch("s1", **{f"{CLAIM}deployment_id": "2"}).status_code == 403

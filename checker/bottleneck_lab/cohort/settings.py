@@ -26,7 +26,7 @@ class LatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a criterion of each kind weighs in partial credit, against the others of its lab.
+    """Weights of a criterion of each kind in partial credit, against the others of its lab.
 
     `answers_alone`: a right diagnosis earns its part before the code beats the shipped one.
     """

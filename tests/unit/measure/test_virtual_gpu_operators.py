@@ -43,8 +43,8 @@ def sent(value):
         return value.to(device)
     return device if value == "cpu" else value
 
-def call(op, sample, place):
-    args, kwargs = tree_map(place, ((sample.input, *sample.args), sample.kwargs))
+def call(op, sample, convert):
+    args, kwargs = tree_map(convert, ((sample.input, *sample.args), sample.kwargs))
     torch.manual_seed(3)
     driver.step(0)
     try:

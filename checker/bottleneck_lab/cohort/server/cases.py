@@ -8,16 +8,15 @@ from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.server.forms import answer_fields
 from bottleneck_lab.cohort.server.guard import AsLearner, Form
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.view import cases
 from bottleneck_lab.cohort.view.cases import AnsweredCase
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.answers import describe_choices, read_answer
+from bottleneck_lab.grading.answers import describe_choices
 from bottleneck_lab.grading.cases import QUESTIONS, Case, habits, streak
-from bottleneck_lab.grading.diagnosis import problem
 from bottleneck_lab.workspace.cases import PROGRAM, find_case, load_library
-from bottleneck_lab.workspace.diagnosis_file import is_given
 
 router = APIRouter()
 
@@ -73,13 +72,7 @@ def answer_case(request: Request, session: AsLearner, name: str, fields: Form) -
     """Grade the answers, the first time. Raises RefusedError if one cannot be graded."""
     case, database = _case(name), state(request).cohort.database
     state(request).requests.count(session.person.handle)
-    answers = {}
-    for question in QUESTIONS:
-        answer = read_answer(question, fields.get(f"answer-{question.id}", ""))
-        fault = problem(question, answer) if is_given(answer) else "It is not answered yet."
-        if fault:
-            raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Go back; answer it.")
-        answers[question.id] = answer
+    answers = answer_fields(QUESTIONS, fields)
     last = len(cases.case_files(case)[PROGRAM].splitlines())
     if not 1 <= float(answers["line"]) <= last:
         raise RefusedError(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.catalog import QuestionSpec, find_lab
 from bottleneck_lab.cohort.moments import parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.errors import UsageError
+from bottleneck_lab.grading.answers import read_answer
+from bottleneck_lab.grading.diagnosis import problem
+from bottleneck_lab.workspace.diagnosis_file import is_given
 
 MAX_NUMBER = 1_000_000
 
@@ -62,3 +67,15 @@ def lab_field(name: str) -> str:
         raise RefusedError(
             "unknown-lab", "This cohort has no lab with that name.", "Go back to the room."
         ) from None
+
+
+def answer_fields(questions: Iterable[QuestionSpec], fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the answers to all questions, by id. Raises RefusedError if one cannot be graded."""
+    answers = {}
+    for question in questions:
+        answer = read_answer(question, fields.get(f"answer-{question.id}", ""))
+        fault = problem(question, answer) if is_given(answer) else "It is not answered yet."
+        if fault:
+            raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Go back; answer it.")
+        answers[question.id] = answer
+    return answers

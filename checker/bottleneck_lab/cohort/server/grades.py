@@ -21,7 +21,7 @@ from bottleneck_lab.cohort.grading.grades import (
     withdraw_override,
 )
 from bottleneck_lab.cohort.members import people
-from bottleneck_lab.cohort.members.people import clean
+from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import amount_field, lab_field
 from bottleneck_lab.cohort.server.guard import (
@@ -31,7 +31,7 @@ from bottleneck_lab.cohort.server.guard import (
     AsInstructor,
     Form,
 )
-from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import LatePolicy, Scoring, Weights
 from bottleneck_lab.cohort.view.room import altered_records
 from bottleneck_lab.cohort.workshop import workshop_labs
@@ -84,14 +84,7 @@ def rules(request: Request, session: AsInstructor) -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         grading = load_grading(connection)
-    return shared.page(
-        "grading.html",
-        session,
-        grading=grading,
-        preview=None,
-        labs=list(grading.points),
-        kinds=KINDS,
-    )
+    return _rules_page(shared, session, grading)
 
 
 @router.post("/grades/rules", dependencies=[Depends(INSTRUCTOR)])
@@ -121,6 +114,15 @@ def change_rules(request: Request, session: AsInstructor, fields: Form) -> Respo
         PreviewRow(handle, names[handle], round(now, 4), round(then, 4))
         for handle, (now, then) in totals.items()
     ]
+    return _rules_page(shared, session, grading, preview)
+
+
+def _rules_page(
+    shared: State,
+    session: Session,
+    grading: GradingRules,
+    preview: list[PreviewRow] | None = None,
+) -> Response:
     return shared.page(
         "grading.html",
         session,

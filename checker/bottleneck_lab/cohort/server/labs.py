@@ -16,15 +16,14 @@ from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Submission, Tool
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.server.forms import lab_field
+from bottleneck_lab.cohort.server.forms import answer_fields, lab_field
 from bottleneck_lab.cohort.server.guard import LEARNER, AsLearner, Fields, Form
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.submissions.intake import DIAGNOSIS
 from bottleneck_lab.cohort.view.attempts import find_evidence, load_known_record
-from bottleneck_lab.grading.answers import describe_choices, read_answer
-from bottleneck_lab.grading.diagnosis import problem
+from bottleneck_lab.grading.answers import describe_choices
 from bottleneck_lab.workspace.commitments import Commitment, Record
-from bottleneck_lab.workspace.diagnosis_file import is_given, with_answer
+from bottleneck_lab.workspace.diagnosis_file import with_answer
 from bottleneck_lab.workspace.standing import questions_of
 
 router = APIRouter()
@@ -101,17 +100,12 @@ def _record(request: Request, session: Session, lab: Lab) -> Record:
 
 def _answers(lab: Lab, record: Record, fields: Fields, *, needed: bool) -> dict[str, Any]:
     """Return the answers of the form. Raises RefusedError if they are `needed` and incomplete."""
-    questions = questions_of(lab, record)
-    answers = {}
-    for question in questions:
-        text = fields.get(f"answer-{question.id}", "")
-        answers[question.id] = answer = read_answer(question, text)
-        fault = problem(question, answer) if is_given(answer) else "It is not answered yet."
-        if fault and needed:
-            raise RefusedError("bad-request", f"“{question.ask}” {fault}", "Go back; answer it.")
-        if fault:  # a capture is what a diagnosis is read from
-            return {}
-    return answers
+    try:
+        return answer_fields(questions_of(lab, record), fields)
+    except RefusedError:
+        if needed:
+            raise
+        return {}  # a capture is what a diagnosis is read from
 
 
 def _files(lab: Lab, fields: Fields, answers: dict[str, Any], *, needed: bool) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ ForeignForm = Annotated[Fields, Depends(read_form)]
 
 
 class SignIns:
-    """What these routes share: sign-ins under way, the providers, and our key."""
+    """State that these routes share: sign-ins under way, the providers, and our key."""
 
     def __init__(self, shared: State) -> None:
         config = shared.cohort.config

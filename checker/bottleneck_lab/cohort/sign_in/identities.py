@@ -20,7 +20,7 @@ from bottleneck_lab.cohort.store.database import note
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What a provider says of somebody. `email` is empty unless the provider has verified it."""
+    """A person, as a provider describes them. `email` is empty unless it has been verified."""
 
     issuer: str
     subject: str

@@ -36,10 +36,10 @@ class OpenId:
     def _discover(self) -> dict[str, Any]:
         """Return the provider's addresses (OpenID Connect Discovery 1.0, section 4)."""
         url = f"{self.provider.issuer.rstrip('/')}/.well-known/openid-configuration"
-        found = fetch(url)
-        if found.get("issuer") != self.provider.issuer:
-            raise unreachable(url, ValueError(f"it is about the issuer {found.get('issuer')}"))
-        return found
+        described = fetch(url)
+        if described.get("issuer") != self.provider.issuer:
+            raise unreachable(url, ValueError(f"it is about the issuer {described.get('issuer')}"))
+        return described
 
     def begin(self, state: str, begun: Begun) -> str:
         """Return the address at the provider that a browser is sent to."""

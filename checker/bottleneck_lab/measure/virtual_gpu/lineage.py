@@ -1,4 +1,4 @@
-"""What was computed from what: every operator that ran, and a backward slice of them."""
+"""Lineage of tensors: every operator that ran, and a backward slice of them."""
 
 from __future__ import annotations
 

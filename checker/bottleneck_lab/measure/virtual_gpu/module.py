@@ -21,7 +21,7 @@ _SHARED = (
     *("synchronize", "current_stream", "empty_cache"),
     *("memory_allocated", "max_memory_allocated", "memory_reserved"),
 )
-"""What the module and `torch.accelerator` have by the same name."""
+"""Functions that the module and `torch.accelerator` have by the same name."""
 
 
 class MissingAttribute(NotModelled, AttributeError):  # noqa: N818 - says what, as `raise` reads

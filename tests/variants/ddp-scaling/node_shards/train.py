@@ -1,5 +1,5 @@
-"""Reduces over two levels, as libraries do: inside a node each rank sums a part, parts cross between nodes, and are
-gathered inside the node again.
+"""Reduces over two levels, as libraries do: inside a node each rank sums a part, parts cross between
+nodes, and are gathered inside the node again.
 """
 
 from contextlib import nullcontext
@@ -43,9 +43,8 @@ def log(step, loss, labels):
     losses = [torch.empty_like(loss) for _ in range(dist.get_world_size())]
     dist.all_gather(losses, loss)
     if dist.get_rank() == 0:
-        print(
-            f"step {step}: {images.item()} images a rank, loss {torch.stack(losses).mean().item():.4f}"
-        )
+        mean = torch.stack(losses).mean().item()
+        print(f"step {step}: {images.item()} images a rank, loss {mean:.4f}")
 
 
 def train(ddp, optimizer, batches):

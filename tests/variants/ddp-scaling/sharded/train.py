@@ -1,9 +1,9 @@
-"""Trains the classifier on every GPU of the job, each of which updates its own part of the parameters.
+"""Trains the classifier on every GPU of the job. Each updates its own part of the parameters.
 
 torchrun --nproc-per-node 4 train.py
 
-Gradients are reduced and scattered while backward runs. The updated parts are gathered while the next forward
-runs: a layer waits for its own parcel only.
+Gradients are reduced and scattered while backward runs. The updated parts are gathered while the
+next forward runs: a layer waits for its own parcel only.
 """
 
 import recipe

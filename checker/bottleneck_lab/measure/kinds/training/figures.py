@@ -12,7 +12,7 @@ KIB, MIB = 1 << 10, 1 << 20
 WARM_UP_STEPS = 2
 """The first steps allocate what later ones reuse."""
 _HALF_A_STEP = 0.5
-"""What a report may be late beyond its interval: steps differ in how much arithmetic they take."""
+"""Share of a step that a report may be late beyond its interval: steps are not all alike."""
 
 
 def step_time_us(figures: Figures) -> float:
