@@ -148,12 +148,13 @@ class FabricServer:
     def _candidates(self, reduced: dict[int, Moments]) -> list[Moments]:
         # All that the whole world reduced, alone, with what any one smaller group did, or with what
         # all groups of a size did: each of them may have had a part of the gradients.
-        whole = reduced.pop(self._everyone, NOTHING)
+        whole = reduced.get(self._everyone, NOTHING)
+        smaller = {group: reduced[group] for group in reduced if group != self._everyone}
         by_size: dict[int, Moments] = {}
-        for group, moments in reduced.items():
+        for group, moments in smaller.items():
             size = group.bit_count()
             by_size[size] = by_size.get(size, NOTHING).plus(moments)
-        parts = [*(reduced[group] for group in reduced if group & 1), *by_size.values()]
+        parts = [*(smaller[group] for group in smaller if group & 1), *by_size.values()]
         return [whole, *(whole.plus(part) for part in parts)]
 
     @property
@@ -445,7 +446,12 @@ class FabricServer:
             return
         dtype = getattr(torch, DTYPES[event.flag])
         count, size = event.amount, ITEM_BYTES[event.flag]
-        result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
+        everyone = event.group == self._everyone
+        if everyone:
+            result = torch.frombuffer(self.result.memory, dtype=torch.uint8)
+        else:
+            # Others may still be reading what the whole world exchanged last.
+            result = torch.empty(self.result.size, dtype=torch.uint8)
         arenas = [torch.frombuffer(link.arena.memory, dtype=torch.uint8) for link in links]
         sources = [arena[: count * size] for arena in arenas]
         parts = 1
@@ -465,7 +471,7 @@ class FabricServer:
             if links[0].gradients:
                 reduced = self._reduced.setdefault(links[0].clock.step, {})
                 reduced[event.group] = reduced.get(event.group, NOTHING).plus(moments)
-        if event.group != self._everyone:
+        if not everyone:
             nbytes, start = parts * count * size, 0
             if event.kind is EventKind.REDUCESCATTER:
                 nbytes //= len(arenas)
