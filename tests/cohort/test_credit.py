@@ -55,6 +55,17 @@ def test_an_answer_corrected_once_the_figures_were_shown_earns_nothing():
     assert unaided - aided == pytest.approx(1 / 5)
 
 
+def test_a_corrected_answer_costs_its_part_even_with_a_pass():
+    solved = judged("idle-gpu", "virtual", pipeline(True, True), "cause evidence where")
+    solved = replace(solved, outcome=Outcome.PASS, reason=None)
+    criteria = [replace(one, corrected=one.id == "evidence") for one in solved.criteria]
+    corrected = replace(solved, criteria=criteria)
+    assert share(solved) == 1
+    assert share(corrected) == pytest.approx(4 / 5)
+    assert share(corrected, diagnosis=0) == 1
+    assert share(corrected, target=0, mechanism=0, diagnosis=0) == 1, "nothing has a weight"
+
+
 def test_right_answers_alone_earn_where_an_instructor_says_so():
     answered = judged("idle-gpu", "virtual", SHIPPED, "cause evidence where")
     assert share(answered, answers_alone=True) == pytest.approx(3 / 5)

@@ -22,7 +22,7 @@ from bottleneck_lab.course.playing import play as play_through
 from bottleneck_lab.course.proving import prove
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.attest import generate_key
-from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.grading.criteria import format_figure, format_limit
 from bottleneck_lab.grading.margins import Margin, Part, Row, TargetSafety
 from bottleneck_lab.grading.margins import calibrate as judge_targets
 from bottleneck_lab.measure.lab_rules import add_to_course, check_course, check_files, course_names
@@ -156,7 +156,7 @@ def calibrate(
 
 def _show_target(target: TargetSafety) -> None:
     aim = "at least" if target.at_least else "at most"
-    bar = format_figure(target.bar, target.unit)
+    bar = format_limit(target.bar, target.unit)
     about = f"{target.lab} on {target.device}: {target.criterion} {aim} {bar}"
     if target.problems:
         say(f"✗ {about}", style="red")

@@ -264,13 +264,13 @@ def _reminder(spec: CriterionSpec) -> str:
     words = "at least" if spec.direction == "at_least" else "at most"
     margin = ""
     if spec.margin != 1:
-        margin = f", and counts as met from {format_figure(sequential_test(spec).bar, spec.unit)}"
-    return f"; the target is {words} {format_figure(_target(spec), spec.unit)}{margin}"
+        margin = f", and counts as met from {format_limit(sequential_test(spec).bar, spec.unit)}"
+    return f"; the target is {words} {format_limit(_target(spec), spec.unit)}{margin}"
 
 
 def describe_criterion(spec: CriterionSpec) -> str:
     """Return the criterion's own text, with its target, without a full stop."""
-    target = "" if spec.target is None else format_figure(spec.target, spec.unit)
+    target = "" if spec.target is None else format_limit(spec.target, spec.unit)
     return spec.text.replace("{target}", target).rstrip(". ")
 
 
@@ -293,11 +293,23 @@ def format_figure(value: float, unit: str, against: float | None = None) -> str:
     """Return a figure with its unit: a `share` (0–1) as a percentage, `x` as a ratio, others to
     three significant digits.
 
-    Digits are added until it reads differently from `against`: nobody shall fail with 80% where 80%
-    is required.
+    Digits are added until it reads on its own side of the limit `against`, as `format_limit` prints
+    that: nobody shall fail with 80% where 80% is required.
     """
-    number = _number(value, unit, against)
+    return _with_unit(_number(value, unit, against), unit)
+
+
+def format_limit(value: float, unit: str) -> str:
+    """Return a limit with its unit, to six significant digits: a rounded one would misstate what
+    the figures beside it have to meet.
+    """
     if not math.isfinite(value):
+        return str(value)
+    return _with_unit(f"{float(f'{_scaled(value, unit):.6g}'):,.15g}", unit)
+
+
+def _with_unit(number: str, unit: str) -> str:
+    if number in ("inf", "-inf", "nan"):
         return number
     # "1 batch" but "1 ms": a unit of two letters is no plural.
     if number == "1" and unit.isalpha() and unit.endswith("s") and len(unit) > 2:
@@ -326,16 +338,24 @@ def format_beside(value: float, limit: float) -> tuple[str, str]:
 def _number(value: float, unit: str, against: float | None) -> str:
     if not math.isfinite(value):
         return str(value)
-    # More digits until the figure reads differently from the target that it misses by a hair.
+    # More digits until the figure reads on its own side of the target that it misses by a hair.
     for digits in range(8):
         text = _digits(value, unit, digits)
-        if against is None or value == against or text != _digits(against, unit, digits):
+        if against is None or value == against:
+            break
+        shown, limit = float(text.replace(",", "")), _scaled(against, unit)
+        if shown != limit and (shown > limit) == (value > against):
             break
     return text
 
 
+def _scaled(value: float, unit: str) -> float:
+    # 100 * 0.07 is more than 7: without the last digits, a limit equals how it reads.
+    return float(f"{100 * value:.12g}") if unit == "share" else value
+
+
 def _digits(value: float, unit: str, more: int) -> str:
-    scaled = value * 100 if unit == "share" else value
+    scaled = _scaled(value, unit)
     size = math.floor(math.log10(abs(scaled))) if scaled else 0
     places = more if unit == "share" and abs(scaled) >= 10 else max(0, 2 - size) + more
     text = f"{scaled:,.{places}f}"

@@ -142,7 +142,10 @@ def grade_diagnosis(
     return results, _prediction(questions, answers)
 
 
-_CORRECTED = "It was corrected once reports showed the tool's figures, so it isn't your finding."
+_CORRECTED = (
+    "It was corrected once reports showed the tool's figures, so it isn't your finding: where work"
+    " is graded, it earns no points, even with a PASS."
+)
 
 
 def for_check(

@@ -55,7 +55,7 @@ class CriterionResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: str = ""
     samples: int = 0
     corrected: bool | msgspec.UnsetType = msgspec.UNSET
-    """Of an answer that was wrong at first: it holds, and earns no partial credit. Left out of the
+    """Of an answer that was wrong at first: it holds, and earns no points. Left out of the
     JSON where it is not known, so that verdicts signed before it existed still verify.
     """
 

@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.host.startup import StartUp
 from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.steps.generation import GenerationUse
 from bottleneck_lab.analysis.steps.serving import ServingUse
-from bottleneck_lab.grading.criteria import format_figure, format_range
+from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing, Verdict
 from bottleneck_lab.trace.timeline import Timeline
 
@@ -202,7 +202,7 @@ def format_target(criterion: CriterionResult) -> str:
     words = "at most"
     if criterion.direction == "at_least":
         words = "at least"
-    return f"{words} {format_figure(criterion.target, criterion.unit)}"
+    return f"{words} {format_limit(criterion.target, criterion.unit)}"
 
 
 def format_interval(criterion: CriterionResult) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from bottleneck_lab.grading.criteria import (
     explain_noise,
     format_beside,
     format_figure,
+    format_limit,
     grade_check,
     grade_decision,
     grade_value,
@@ -149,6 +151,11 @@ def test_a_target_that_the_author_forgot_is_the_authors_fault():
     [
         (0.7996, "share", 0.8, "79.96%"),
         (0.8, "share", 0.8, "80%"),
+        (0.1001, "share", 0.104, "10%"),
+        (0.1038, "share", 0.104, "10%"),
+        (0.1042, "share", 0.104, "10.42%"),
+        (0.1249, "share", 0.125, "12%"),
+        (0.1251, "share", 0.125, "13%"),
         (0.412, "share", 0.8, "41%"),
         (0.0042, "share", None, "0.42%"),
         (1.4999, "x", 1.5, "1.4999x"),
@@ -163,6 +170,24 @@ def test_a_target_that_the_author_forgot_is_the_authors_fault():
 )
 def test_figures_read_differently_from_the_target_they_miss(value, unit, against, text):
     assert format_figure(value, unit, against) == text
+
+
+@pytest.mark.parametrize("unit", ["share", "x", "ms"])
+def test_no_figure_reads_like_a_limit_that_it_misses(unit):
+    for limit in (0.07, 0.104, 0.125, 0.29, 0.8, 1.125, 12.34):
+        for off in (1e-6, 1e-5, 1e-4, 0.003, 0.02):
+            for value in (limit * (1 - off), limit * (1 + off)):
+                text, bar = format_figure(value, unit, limit), format_limit(limit, unit)
+                number, target = (float(re.sub("[^0-9.]", "", each)) for each in (text, bar))
+                assert (number > target) == (value > limit), (text, bar)
+                assert number != target, (text, bar)
+
+
+def test_a_limit_is_not_rounded():
+    assert format_limit(0.125, "share") == "12.5%"
+    assert format_limit(0.07, "share") == "7%"
+    assert format_limit(1234.5, "ms") == "1,234.5 ms"
+    assert format_limit(1, "times") == "1 time"
 
 
 def test_a_figure_just_beyond_its_limit_reads_differently():

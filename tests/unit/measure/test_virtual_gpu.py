@@ -21,7 +21,7 @@ from bottleneck_lab.measure.channel.messages import Failed
 from bottleneck_lab.measure.channel.session import Session
 from bottleneck_lab.measure.faults import NotModelled, VerifierFault
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End
-from bottleneck_lab.measure.virtual_gpu.clock import Clock
+from bottleneck_lab.measure.virtual_gpu.clock import FREE_QUESTIONS, Clock
 from bottleneck_lab.measure.virtual_gpu.codec import Handle, decode, encode
 from bottleneck_lab.measure.virtual_gpu.engine import Engine, Server
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
@@ -88,6 +88,40 @@ class TestClock:
         clock.kernel("idle", flops=0, nbytes=0)
         assert clock.query_event(first, "")
         assert clock.waits == 1
+
+    def test_asking_for_the_stream_again_and_again_is_a_wait(self) -> None:
+        clock = Clock(PLAIN)
+        clock.step()
+        clock.kernel("slow", flops=1e9, nbytes=0)  # 1 ms
+        for _ in range(FREE_QUESTIONS):
+            assert not clock.query_event(clock.record_event(), "")
+            clock.kernel("quick", flops=0, nbytes=0)  # so that it is another event each time
+        assert clock.waits == 0
+        assert clock.query_event(clock.record_event(), "")
+        assert clock.waits == 1
+
+    def test_asking_for_one_event_after_the_other_is_a_wait_too(self) -> None:
+        clock = Clock(PLAIN)
+        clock.step()
+        clock.kernel("slow", flops=1e9, nbytes=0)
+        events = []
+        for _ in range(20):
+            clock.kernel("quick", flops=0, nbytes=0)
+            events.append(clock.record_event())
+        assert any(clock.query_event(event, "") for event in events)
+        assert clock.waits >= 1
+
+    def test_a_glance_at_each_event_of_earlier_steps_is_no_wait(self) -> None:
+        clock = Clock(PLAIN)
+        clock.kernel("slow", flops=1e9, nbytes=0)
+        events = []
+        for _ in range(10):
+            clock.kernel("quick", flops=0, nbytes=0)
+            events.append(clock.record_event())
+        for _ in range(3):
+            clock.step()
+            assert not any(clock.query_event(event, "") for event in events)
+        assert clock.waits == 0
 
     def test_no_program_turns_the_clock_back(self) -> None:
         clock = Clock(PLAIN)

@@ -19,12 +19,14 @@ GRADED = ("correct but slow", "the mechanism is still there", "wrong diagnosis")
 def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
     """Return the share (0–1) of the points that a verdict earns.
 
-    1 only for a lab that is solved; 0 for the reference's code, and for code that is in nothing
-    better than the shipped one.
+    1 only for a lab that is solved without an answer that was corrected; 0 for the reference's
+    code, and for code that is in nothing better than the shipped one.
     """
-    if judged.passed:
+    corrected = any(one.corrected is True for one in judged.criteria)
+    if judged.passed and not corrected:
         return 1.0
-    if judged.copied or judged.outcome is not Outcome.FAIL or judged.reason not in GRADED:
+    graded = judged.passed or (judged.outcome is Outcome.FAIL and judged.reason in GRADED)
+    if judged.copied or not graded:
         return 0.0
     kinds = list(REASONS)  # gravest first
     fails_by = next((k for k in kinds if REASONS[k] == lab.spec.starter_fails), kinds[0])
@@ -42,7 +44,9 @@ def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
             whole += weight
         elif one.holds is False:
             whole += weight
-    return earned / whole if better and whole else 0.0
+    if not whole:  # no weight is left for anything that this lab asks
+        return float(judged.passed)
+    return earned / whole if better else 0.0
 
 
 def _part(result: CriterionResult, spec: CriterionSpec | None) -> float:

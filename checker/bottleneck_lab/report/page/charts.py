@@ -12,7 +12,7 @@ from bottleneck_lab.analysis.counters.roofline import Roofline
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.analysis.steps.window import Step
-from bottleneck_lab.grading.criteria import format_figure, format_range
+from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
@@ -346,19 +346,19 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
         y = 130 - 110 * main.target / end
         drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
         drawn.append(
-            tag("text", format_figure(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
+            tag("text", format_limit(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
         )
     bounds_drawn = []
     for x, gauge in spans:
         # An undecided figure is drawn by its bounds, without a point estimate.
         low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
-        bounds = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, main.unit)}"
+        bounds = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, main.unit, main.target)}"
         line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
         bounds_drawn.append(tag("g", line, tag("title", bounds)))
     dots = []
     for point in points:
         dot_x, dot_y, value, attempt = point
-        figure = format_figure(value, main.unit)
+        figure = format_figure(value, main.unit, main.target)
         label = tag("text", figure, x=_percent(dot_x), y=dot_y - 10, text_anchor="middle")
         dots.append(
             tag(

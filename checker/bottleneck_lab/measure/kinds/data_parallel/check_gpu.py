@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bottleneck_lab.errors import MachineError
-from bottleneck_lab.grading.criteria import format_figure, grade_check, grade_value
+from bottleneck_lab.grading.criteria import format_figure, format_limit, grade_check, grade_value
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, load_costs
@@ -84,7 +84,7 @@ def differs(run: CudaRun, reference: CudaRun) -> str | None:
     return (
         f"On {run.world} ranks the parameters differ from the reference's by"
         f" {format_figure(apart, 'share', TOLERANCE)} of how far training moved them;"
-        f" {format_figure(TOLERANCE, 'share')} is allowed."
+        f" {format_limit(TOLERANCE, 'share')} is allowed."
     )
 
 

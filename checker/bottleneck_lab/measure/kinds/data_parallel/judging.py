@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.grading.criteria import format_figure, format_limit
 from bottleneck_lab.measure.kinds.data_parallel.figures import (
     GRADIENT_TOLERANCE,
     LONG_TOLERANCE,
@@ -44,7 +44,7 @@ def same_training(run: EmulatedRun, reference: EmulatedRun) -> str | None:
         return (
             f"After {steps} steps on {run.world} ranks the parameters differ from the reference's"
             f" by {format_figure(apart, 'share', allowed)} of how far training moved them;"
-            f" {format_figure(allowed, 'share')} is allowed."
+            f" {format_limit(allowed, 'share')} is allowed."
         )
     return None if run.trained_with else _other_gradients(run, reference)
 
@@ -64,7 +64,7 @@ def _other_gradients(run: EmulatedRun, reference: EmulatedRun) -> str | None:
                 f"What was reduced in step {step} on {run.world} ranks is not the gradient, at"
                 f" any scale: the spread of its values differs from the reference's by"
                 f" {format_figure(apart, 'share', GRADIENT_TOLERANCE)};"
-                f" {format_figure(GRADIENT_TOLERANCE, 'share')} is allowed."
+                f" {format_limit(GRADIENT_TOLERANCE, 'share')} is allowed."
             )
     return None
 

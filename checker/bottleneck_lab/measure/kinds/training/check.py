@@ -13,6 +13,7 @@ import msgspec
 from bottleneck_lab.grading.criteria import (
     Conditions,
     format_figure,
+    format_limit,
     grade_check,
     grade_decision,
     grade_value,
@@ -136,7 +137,7 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
             "wrong output",
             f"The parameters follow from {format_figure(share, 'share', least_work)} of the"
             " arithmetic that this training needs on the device (wanted at least"
-            f" {format_figure(least_work, 'share')}): the rest was skipped, done elsewhere or led"
+            f" {format_limit(least_work, 'share')}): the rest was skipped, done elsewhere or led"
             " to nothing.",
         )
     # All the arithmetic may be there and yet lie before the first step that is timed.
@@ -154,7 +155,7 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
             "wrong output",
             "The device sent back"
             f" {format_figure(returned_kib, 'KiB', settings.most_returned_kib)} a step (wanted at"
-            f" most {settings.most_returned_kib:g}): reports need a few numbers, and the rest is to"
+            f" most {format_limit(settings.most_returned_kib, 'KiB')}): reports need a few numbers, and the rest is to"
             " be computed on the device.",
         )
 
