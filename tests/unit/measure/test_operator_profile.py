@@ -269,7 +269,14 @@ def test_a_first_pass_that_was_not_warmed_up_is_told(truth):
     )
     cold = replace(truth, cold=replace(truth.capture, times={CONV: slow_first}))
     raw = replace(made_up(SHARES), times={CONV: slow_first + 7})
-    assert "without recording first" in genuine(raw, cold)
+    complaint = genuine(raw, cold)
+    assert "without recording first" in complaint
+    assert isinstance(complaint, TimingComplaint), "another program may be why"
+    warmed_up, at_once = (genuine(raw, cold, calls=calls) for calls in (PASSES + 1, PASSES))
+    assert isinstance(warmed_up, TimingComplaint)
+    assert "for the recorded passes alone" in at_once
+    assert not isinstance(at_once, TimingComplaint), "no other program explains that"
+    assert genuine(made_up(SHARES), cold, calls=PASSES) is None, "warmed up in some other way"
     assert genuine(raw, truth) is None, (
         "where a cold pass takes no longer, there is nothing to tell"
     )
@@ -330,8 +337,8 @@ def test_the_distance_to_the_roof_is_the_least_time_that_the_ceilings_allow_over
     )
 
 
-def genuine(capture, truth, passes=PASSES):
-    return not_genuine(capture, truth, passes, 99.0, 102.0)
+def genuine(capture, truth, passes=PASSES, calls=None):
+    return not_genuine(capture, truth, passes, 99.0, 102.0, calls)
 
 
 def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
@@ -357,6 +364,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
         ),
         (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),
         (made_up(SHARES | {"aten::softmax": 0.001}), "more than the passes: aten::softmax."),
+        (made_up(SHARES | {"aten::_to_copy": 0.001}), "without autocast"),
     ],
 )
 def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says):
@@ -622,13 +630,14 @@ class Recorder:
         if len(inputs) == 3 and inputs[0] == "classes":
             return 0.0, [np.array(CLASSES)]
         if self.role == "learner" and not self.writes:
-            return 0.0, [np.zeros(0, np.uint8)]
+            return 0.0, [np.zeros(0, np.uint8), 0]
         passes = inputs[-1] + (self.extra_passes if self.role == "learner" else 0)
         cold = ("aten::addmm",) if len(inputs) == 3 and inputs[0] == "cold" else ()
         marked = self.role == "learner" or inputs[0] == "marked"
-        return self.seconds, [
-            recorded(passes, self.rng, time.time(), self.device, cold, self.marks if marked else ())
-        ]
+        trace = recorded(
+            passes, self.rng, time.time(), self.device, cold, self.marks if marked else ()
+        )
+        return self.seconds, [trace, passes + 3] if self.role == "learner" else [trace]
 
 
 @pytest.fixture

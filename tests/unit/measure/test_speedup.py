@@ -19,6 +19,7 @@ from bottleneck_lab.measure.kinds.speedup import SpeedupSettings, sampling
 from bottleneck_lab.measure.kinds.speedup.figures import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
+    refuse_counted_threads,
     refuse_kernels_left_running,
     refuse_more_threads,
     refuse_overhead,
@@ -428,6 +429,23 @@ def test_a_case_for_one_thread_is_for_one_thread():
     with pytest.raises(LearnerFault, match="use one thread but kept"):
         on(1.8, 1)
     refuse_more_threads([case(2.0, 0.0)])
+
+
+def counted(allowed: int, *computing: int, ready: float = 1.9) -> Case:
+    """A case whose calls computed with so many threads, for half of their time without a core."""
+    made = case(2.0, overhead_s=0.0, pairs=len(computing))
+    made.threads, made.computing = allowed, list(computing)
+    made.cpu_s, made.waited_s = (ready / 2 * sum(made.learner_s) for _ in range(2))
+    return made
+
+
+def test_threads_are_counted_where_they_get_no_cores():
+    for right in (counted(1, 2, 2, 1), counted(1, 2, 2), counted(2, 2, 2, 2)):
+        refuse_counted_threads([right])
+    refuse_counted_threads([counted(1, 2, 2, 2, ready=1.0)])  # one after the other
+    for wrong in ([counted(1, 2, 2, 2)], [counted(1, 2)] * 3, [counted(2, 2), counted(1, 3, 2, 2)]):
+        with pytest.raises(LearnerFault, match="use one thread but computed with 2 in every call"):
+            refuse_counted_threads(wrong)
 
 
 def test_threads_that_other_programs_kept_from_running_are_no_reason_to_pass():

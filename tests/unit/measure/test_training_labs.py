@@ -207,6 +207,21 @@ def test_work_that_the_device_did_not_do_is_refused(
         failed(context_of(LABS[0], tmp_path), trained(**less), monkeypatch)
 
 
+@pytest.mark.parametrize("useful", [0.0, 0.2e9])
+def test_a_right_training_that_returns_another_model_is_told_that(
+    useful, context_of, tmp_path, monkeypatch
+) -> None:
+    other = trained(useful_flops=useful, **BREAKS["right-parameters"])
+    context = context_of(LABS[0], tmp_path)
+    monkeypatch.setattr(check, "_is_shipped", lambda _context: False)
+    monkeypatch.setattr(check, "train_both", lambda *_: ([other], [SHIPPED]))
+    monkeypatch.setattr(Context, "pristine", lambda context: context.workspace)
+    (wrong,) = [each for each in check.measure(context).results if each.holds is False]
+    assert wrong.id == "right-parameters"
+    assert "weight differs" in wrong.sentence
+    assert "return the model that was trained" in wrong.sentence
+
+
 def test_made_up_figures_are_complete() -> None:
     assert set(msgspec.structs.asdict(SHIPPED.figures)) == {
         field.name for field in msgspec.structs.fields(Figures)

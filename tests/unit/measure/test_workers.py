@@ -334,6 +334,12 @@ def test_threads_that_only_wake_wait_in_no_call(waits):
     assert waits(*times).seconds_within(0.017) == pytest.approx(1e-3)
 
 
+def test_threads_that_compute_are_counted(waits):
+    assert waits((15, 1), (0.1, 5), (0.05, 5)).computing() == 1, "the others only wake"
+    assert waits((8, 290), (7, 291)).computing() == 2
+    assert waits((0, 0)).computing() == 0
+
+
 def test_a_thread_waits_in_a_call_for_no_longer_than_it_did_not_run(waits):
     assert waits((15, 7)).seconds_within(0.017) == pytest.approx(2e-3)
 

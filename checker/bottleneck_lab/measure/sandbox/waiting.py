@@ -44,6 +44,11 @@ class Waiting:
                 total += min(waited, max(0.0, call_s - ran))
         return total
 
+    def computing(self) -> int:
+        """Return how many threads have computed so far, each at least SLIGHT_SHARE of the whole."""
+        times = [ran for ran, _ in self._so_far()]
+        return sum(ran > 0 and ran >= SLIGHT_SHARE * sum(times) for ran in times)
+
     def _so_far(self) -> list[tuple[float, float]]:
         """Return for each thread the seconds that it ran, and those that it was ready to run."""
         return [

@@ -175,7 +175,7 @@ def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) ->
     for pixels, passes, classes in takes:
         begin_s, clock_s = time.time(), _wall_clock_s()
         seconds, answer = learner.call([pixels, passes])
-        if len(answer) != 1 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
+        if len(answer) != 2 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:
             return (
                 "`record` wrote no trace: wrap the passes in torch.profiler.profile and export the"
                 " trace to the file it is given."
@@ -186,7 +186,8 @@ def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) ->
             return f"{error.message} {error.remedy}"
         set_by_s = abs(_wall_clock_s() - clock_s)
         earliest_s, latest_s = begin_s - set_by_s, time.time() + set_by_s
-        if problem := not_genuine(capture, truth, passes, earliest_s, latest_s):
+        calls = answer[1] if isinstance(answer[1], int) else None
+        if problem := not_genuine(capture, truth, passes, earliest_s, latest_s, calls):
             return problem
         if problem := not_of_this_run(capture, classes, passes, seconds):
             return problem

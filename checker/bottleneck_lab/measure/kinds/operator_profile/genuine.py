@@ -39,10 +39,15 @@ class TimingComplaint(str):
 
 
 def not_genuine(
-    capture: OperatorCapture, truth: Truth, passes: int, begin_s: float, end_s: float
+    capture: OperatorCapture,
+    truth: Truth,
+    passes: int,
+    begin_s: float,
+    end_s: float,
+    calls: int | None = None,
 ) -> str | None:
     """Say why the learner's capture is not one of `passes` passes of this model, made between two
-    moments (Unix time, s).
+    moments (Unix time, s). `calls`: how often the script called the model, recording or not.
     """
     return (
         _incomplete(capture, truth)
@@ -51,7 +56,7 @@ def not_genuine(
         or _left_out(capture, truth)
         or _beside(capture, truth)
         or _copied_passes(capture, truth, passes)
-        or _not_warm(capture, truth, passes)
+        or _not_warm(capture, truth, passes, calls)
     )
 
 
@@ -132,6 +137,10 @@ def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | No
     return f"The capture holds {recorded:g} passes; `record` was told to record {passes}. {more}"
 
 
+_CONVERSIONS = {"aten::_to_copy", "aten::_autocast_to_reduced_precision"}
+"""Operators by which autocast and `.to(dtype)` show in a capture."""
+
+
 def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
     """Say so if the operator that takes most of the time is missing."""
     # The layers' names may be there without the operators that they call.
@@ -151,6 +160,11 @@ def _beside(capture: OperatorCapture, truth: Truth) -> str | None:
     more = sorted(name for name in capture.operators if "::" in name and name not in truth.allowed)
     if not more:
         return None
+    if _CONVERSIONS & {*more}:
+        return (
+            f"The passes in the capture convert numbers ({', '.join(more[:5])}): record the model"
+            " in the precision in which `record` is given it, without autocast."
+        )
     return (
         f"The capture holds more than the passes: {', '.join(more[:5])}. Do everything else before"
         " or after recording."
@@ -170,17 +184,20 @@ def _copied_passes(capture: OperatorCapture, truth: Truth, passes: int) -> str |
     return None
 
 
-def _not_warm(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:
+def _not_warm(capture: OperatorCapture, truth: Truth, passes: int, calls: int | None) -> str | None:
     """Say so if the first pass stands out half as much as that of the reference's own cold
-    capture.
+    capture. Other programs may be why, but not where nothing ran before the recording.
     """
     cold = _first_pass_ratio(truth.cold, max(truth.cold.count("aten::linear"), 1))
     if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
         return None
-    return TimingComplaint(
+    problem = (
         "The first pass in the capture takes longer than the others: it allocates and prepares. Run"
         " passes without recording first."
     )
+    if calls == passes:
+        return f"{problem} The script called the model for the recorded passes alone."
+    return TimingComplaint(problem)
 
 
 def _first_pass_ratio(capture: OperatorCapture, passes: int) -> float:

@@ -30,6 +30,7 @@ from bottleneck_lab.measure.kinds.speedup.cuda import kernels
 from bottleneck_lab.measure.kinds.speedup.figures import Case
 from bottleneck_lab.measure.kinds.speedup.refusals import (
     Turns,
+    refuse_counted_threads,
     refuse_kernels_left_running,
     refuse_more_threads,
     refuse_overhead,
@@ -131,7 +132,10 @@ def _compare(workers: Workers) -> Measured:
     itself, tests = None, sequential_tests(context, worst)
     context.progress("taking a first look", 0.3)
     # On a GPU every case needs its pairs: they show if kernels are left running.
-    if context.device != "cuda" and first_look(workers, cases, tests):
+    far_off = context.device != "cuda" and first_look(workers, cases, tests)
+    # Before the self-test, which a busy machine fails: how many threads compute is counted there.
+    refuse_counted_threads(cases)
+    if far_off:
         waited_s, other_cores = waiting.seconds(), meter.cores()
         for case in cases:
             case.decide(tests, exhausted=True)

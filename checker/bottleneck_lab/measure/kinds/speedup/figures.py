@@ -48,7 +48,7 @@ class Case:
 
     `cpu_s`: CPU seconds of the learner's calls, added up; `threads`: cores that these may keep
     busy; `waited_s`: seconds in which its threads were ready to run in these calls and had no core,
-    where `threads` limits them.
+    where `threads` limits them; `computing`: how many of them computed in each of these calls.
     `idle`: whether each pair comes with a call of the reference's that moves the same data and
     computes nothing; `moved_s`: seconds of those. `out_of_time`: the learner's calls have used up
     the time of the whole comparison. `far_off`: the first look has shown it to be far too slow.
@@ -62,6 +62,7 @@ class Case:
     cpu_s: float = 0.0
     threads: int | None = None
     waited_s: float = 0.0
+    computing: list[int] = field(default_factory=list)
     idle: bool = False
     moved_s: list[float] = field(default_factory=list)
     out_of_time: bool = False

@@ -27,6 +27,10 @@ MAX_READY_SHARE = 1.25
 """Threads that computed or waited for a core, over those that a case allows. Beyond this other
 programs hide how many cores they would keep busy.
 """
+COUNTED_CALLS = 3
+"""Calls in each of which more threads than allowed computed: so many are no accident. One thread is
+never ready more than once, whatever else runs.
+"""
 
 
 def refuse_overhead(cases: list[Case], tests: dict[str, SequentialTest]) -> None:
@@ -101,6 +105,31 @@ def refuse_kernels_left_running(cases: dict[str, Turns], *, failed: bool) -> Non
         )
 
 
+def refuse_counted_threads(cases: list[Case]) -> None:
+    """Raise LearnerFault if in every call of some cases more threads computed than these allow, and
+    were ready at the same time. That needs no core: a busy machine cannot hide it.
+    """
+    beyond = [
+        case
+        for case in cases
+        if case.threads
+        and min(case.computing, default=0) > case.threads
+        and case.ready > MAX_READY_SHARE * case.threads
+    ]
+    if sum(len(case.computing) for case in beyond) < COUNTED_CALLS:
+        return
+    case = max(beyond, key=lambda one: len(one.computing))
+    raise LearnerFault(
+        "tampered",
+        f"It may use {_allowed(case)} but computed with {min(case.computing)} in every call"
+        f" ({case.name}).",
+    )
+
+
+def _allowed(case: Case) -> str:
+    return "one thread" if case.threads == 1 else f"{case.threads} threads"
+
+
 def refuse_more_threads(cases: list[Case]) -> None:
     """Raise LearnerFault if a case says how many threads it allows (`judge.threads`), and many
     more cores were busy: the reference keeps to it.
@@ -108,19 +137,19 @@ def refuse_more_threads(cases: list[Case]) -> None:
     A few percent more are charged as time (`Case.charged`). Raises BusyMachineError if more threads
     were ready and other programs kept them from running, unless a target is missed all the same.
     """
+    refuse_counted_threads(cases)
     failed = any(case.failed() for case in cases)
     for case in cases:
         if not case.threads or len(case.learner_s) < PAIRS.looks[0]:
             continue
-        allowed = "one thread" if case.threads == 1 else f"{case.threads} threads"
         if case.cores > MAX_CORES_SHARE * case.threads:
             raise LearnerFault(
                 "tampered",
-                f"It may use {allowed} but kept {case.cores:.1f} cores busy ({case.name}).",
+                f"It may use {_allowed(case)} but kept {case.cores:.1f} cores busy ({case.name}).",
             )
         if case.ready > MAX_READY_SHARE * case.threads and not failed:
             raise BusyMachineError(
-                f"It may use {allowed}, and {case.ready:.1f} were ready on average: other programs"
+                f"It may use {_allowed(case)}, and {case.ready:.1f} were ready on average: other programs"
                 f" kept them from the cores ({case.name}; in {sum(case.learner_s):.2f} s they ran"
                 f" for {case.cpu_s:.2f} s and waited {case.waited_s:.2f} s).",
                 "Close other programs (`top` shows them), and use no more threads than the case"

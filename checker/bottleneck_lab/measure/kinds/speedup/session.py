@@ -107,6 +107,7 @@ class Workers:
             case.cpu_s += worker.cpu_s() - cpu_s
             if waiting:
                 case.waited_s += waiting.seconds_within(seconds)
+                case.computing.append(waiting.computing())
         if case.idle:
             case.moved_s.append(self.reference.call(list(self.judge.idle(inputs)))[0])
         self.check(case.name, inputs, answers["learner"], answers["reference"])

@@ -64,7 +64,12 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         yours, shipped = train_both(context, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
         refuse_races(mine.engine_figures())
-        refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings)
+        refuse_batches_left_out(mine.engine_figures(), theirs.engine_figures())
+        # Right reports show that the training was done, and wrong parameters that others came back:
+        # that is what to mend.
+        others_returned = wrong_parameters(mine.parameters, theirs.parameters, settings.tolerance)
+        if wrong_reports(mine.reports, theirs.reports, settings.tolerance) or not others_returned:
+            refuse_work_elsewhere(mine.engine_figures(), theirs.engine_figures(), settings)
 
     device = H200.at_scale(settings.scale)
     first, reference = yours[0].engine_figures(), shipped[0].engine_figures()
@@ -119,17 +124,21 @@ def refuse_races(yours: Figures) -> None:
         )
 
 
-def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSettings) -> None:
-    """Raise LearnerFault if the device did too little of what this training takes, did it before
-    the timed steps, or sent back more than reports need.
-    """
-    least_work = settings.least_work
+def refuse_batches_left_out(yours: Figures, shipped: Figures) -> None:
+    """Raise LearnerFault if another number of batches than the shipped script's was used."""
     if yours.steps != shipped.steps:
         raise LearnerFault(
             "wrong output",
             f"{yours.steps} of the {shipped.steps} batches were used. A step begins when its batch"
             " is taken from `data.batches()`, or from a DataLoader of your own with as many.",
         )
+
+
+def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSettings) -> None:
+    """Raise LearnerFault if the device did too little of what this training takes, did it before
+    the timed steps, or sent back more than reports need.
+    """
+    least_work = settings.least_work
     # What the host computed came to the device as values: no arithmetic lies behind those.
     if yours.useful_flops < least_work * shipped.useful_flops:
         share = yours.useful_flops / shipped.useful_flops
@@ -168,15 +177,34 @@ def _compare_results(
     wrong_report = wrong_parameter = None
     for mine, theirs in zip(yours, shipped, strict=True):
         wrong_report = wrong_report or _wrong_report(mine, theirs, settings)
-        wrong_parameter = wrong_parameter or wrong_parameters(
-            mine.parameters, theirs.parameters, settings.tolerance
-        )
+        wrong_parameter = wrong_parameter or _wrong_parameter(mine, theirs, settings)
     numbers = sum(len(values) for mine in yours for _, values in mine.reports)
     arrays = sum(len(theirs.parameters) for theirs in shipped)
     return [
         grade_check(context.required("right-reports"), wrong_report, numbers, "numbers"),
         grade_check(context.required("right-parameters"), wrong_parameter, arrays, "arrays"),
     ]
+
+
+def _wrong_parameter(mine: Training, theirs: Training, settings: TrainingSettings) -> str | None:
+    """Say what is wrong with the parameters, and if most of the training did not lead to them."""
+    wrong = wrong_parameters(mine.parameters, theirs.parameters, settings.tolerance)
+    share = _useful_share(mine, theirs)
+    if wrong and share < settings.least_work:
+        wrong += (
+            f" What was returned follows from {format_figure(share, 'share', settings.least_work)}"
+            " of the training's arithmetic: return the model that was trained."
+        )
+    return wrong
+
+
+def _useful_share(mine: Training, theirs: Training) -> float:
+    """Return how much arithmetic leads to the parameters, as a share (0–1) of the shipped
+    script's; 1 on a real device, where none is counted.
+    """
+    if not mine.figures or not theirs.figures:
+        return 1.0
+    return mine.figures.useful_flops / theirs.figures.useful_flops
 
 
 def _wrong_report(mine: Training, theirs: Training, settings: TrainingSettings) -> str | None:
@@ -187,7 +215,10 @@ def _wrong_report(mine: Training, theirs: Training, settings: TrainingSettings) 
     if wrong and mine.figures and mine.figures.unawaited:
         line = mine.figures.unawaited[0]
         wrong += f" At a report nobody had waited for the copy to the host of {line}."
-    return wrong or _late_report(mine, theirs, settings.interval)
+    # Where little of the training led to the parameters, no share of it says how late a report is.
+    if wrong or _useful_share(mine, theirs) < settings.least_work:
+        return wrong
+    return _late_report(mine, theirs, settings.interval)
 
 
 def _late_report(yours: Training, shipped: Training, interval: int) -> str | None:
