@@ -1,10 +1,12 @@
 """How long `lab check` takes on a GPU, by what can be known without one: `python
 benchmarks/gpu_budget.py [LAB …]`.
 
-Drawing and judging a call are measured here. What the GPU takes for it is calculated: from the
-rates that an H200 showed (docs/measured/h200.json), and from the two assumptions below. Whole
-checks are then simulated: cases, looks, tests and answers that nobody times are those of a check,
-and only the calls are left out, which move a clock.
+Of labs that answer calls, drawing and judging a call are measured here. What the GPU takes for it
+is calculated: from the rates that an H200 showed (docs/measured/h200.json), and from the
+assumptions below. Whole checks are then simulated: cases, looks, tests and answers that nobody
+times are those of a check, and only the calls are left out, which move a clock. Of the other labs
+the parts of a PASS are added up: starts, the windows that the check waits for, and trainings at the
+times that were measured, or that the virtual GPU models for that size.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 import random
+import runpy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +25,20 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import emulation_fidelity
 import numpy as np
 
-from bottleneck_lab.catalog import Lab, find_lab
-from bottleneck_lab.grading.sequential import SELF_TEST_PAIRS, State
+from bottleneck_lab.catalog import Lab, find_lab, load_labs
+from bottleneck_lab.grading.sequential import PAIRS, SELF_TEST_PAIRS, State
+from bottleneck_lab.measure.kinds.http_server.check import OPEN_WINDOWS, ROUGH_S, STEP_S, STEPS
+from bottleneck_lab.measure.kinds.http_server.figures import WINDOW_S
+from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S
+from bottleneck_lab.measure.kinds.input_pipeline.check import MAX_EPOCHS
+from bottleneck_lab.measure.kinds.input_pipeline.device_process import (
+    CALIBRATION_SAMPLES,
+    CALIBRATIONS,
+)
+from bottleneck_lab.measure.kinds.input_pipeline.records import WARM_UP_BATCHES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import sampling
 from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, Case
@@ -34,10 +48,16 @@ LINK = 4e9
 """Assumed: bytes a second from one process to another and on to the GPU, and back. These are two
 copies, of which the one over PCIe is the faster.
 """
-START_S = 20.0
-"""Assumed: seconds until both sides are loaded. PyTorch is imported and starts CUDA twice, 8 s
-each; nvcc takes 3 s.
+IMPORT_S, CUDA_S, NVCC_S = 5.0, 3.0, 3.0
+"""Assumed: seconds to import PyTorch, to start CUDA (8 s together were read on the H100), and for
+nvcc. Both sides import at once; the learner's starts CUDA when the reference was timed alone.
 """
+LOADER_S = 0.010
+"""Assumed: seconds that one core of a GPU's host needs for a photograph."""
+WITHIN_S = 60.0
+"""In which a verdict should be there."""
+UNTIMED = 48
+"""Calls that nobody times, of which the cost is measured where a judge has others for them."""
 MEMORY = 4.0e12
 """Bytes a second of additions in place: five sixths of an H200's 4.8 TB/s."""
 NOISE = 0.02
@@ -112,6 +132,8 @@ class Budget:
         self.settings = kind_of(self.lab).settings(self.lab, "cuda")
         self.calls: dict[str, Call] = {}
         self.costs: dict[str, Cost] = {}
+        self.untimed: list[tuple[Call, Cost]] = []
+        self.start_s = IMPORT_S + 2 * CUDA_S + (NVCC_S if "nvcc" in self.settings.tools else 0.0)
         rng = np.random.default_rng(seed)
         for case in self.judge.cases(rng, self.settings.judge):
             drawn: list[float] = []
@@ -120,16 +142,27 @@ class Budget:
                 inputs = self.judge.make_inputs(rng, case, Path(), self.settings.judge)
                 drawn.append(slower * (time.process_time() - begin))
             self.calls[case] = CALLS[name](inputs)
-            answer = _answer(self.judge, case, inputs)
-            begin = time.process_time()
-            self.judge.judge(case, inputs, answer, answer, self.settings.judge)
-            judged_s = slower * (time.process_time() - begin)
+            judged_s = slower * self._judging_s(case, inputs)
             self.costs[case] = Cost(drawn[0], min(drawn[1:]), judged_s)
+        make_untimed = getattr(self.judge, "untimed_inputs", None)
+        for _ in range(UNTIMED if make_untimed else 0):
+            begin = time.process_time()
+            inputs = make_untimed(rng, case, Path(), self.settings.judge)
+            draw_s = slower * (time.process_time() - begin)
+            judged_s = slower * self._judging_s(case, inputs)
+            self.untimed.append((CALLS[name](inputs), Cost(draw_s, draw_s, judged_s)))
+
+    def _judging_s(self, case: str, inputs: list[Any]) -> float:
+        """Return the CPU seconds to judge an answer."""
+        answer = _answer(self.judge, case, inputs)
+        begin = time.process_time()
+        self.judge.judge(case, inputs, answer, answer, self.settings.judge)
+        return time.process_time() - begin
 
     def simulate(self, *, speed: float = 1.05, seed: int = 0) -> Check:
         """Simulate the check of code that computes `speed` times as fast as the reference."""
         rng, settings = random.Random(seed), self.settings
-        clock = START_S + sum(cost.first_s for cost in self.costs.values())
+        clock = self.start_s + sum(cost.first_s for cost in self.costs.values())
         for case, call in self.calls.items():
             # Calls of the reference alone, before and after, then both sides' warm-up.
             calls = 2 * (settings.warmup_calls + FAR_PAIRS) + 2 * settings.warmup_calls
@@ -157,11 +190,16 @@ class Budget:
         context: Any = SimpleNamespace(
             settings=settings, rng=rng, progress=lambda *_: None, criterion=criteria.get
         )
-        workers: Any = SimpleNamespace(
-            context=context,
-            time_pair=time_pair,
-            untimed=lambda: time_pair(Case(rng.choice(list(self.calls)))),
-        )
+
+        def untimed() -> None:
+            nonlocal clock
+            if not self.untimed:
+                return time_pair(Case(rng.choice(list(self.calls))))
+            (moves_s, computes_s), cost = rng.choice(self.untimed)
+            clock += 2 * moves_s + computes_s * (1 + 1 / speed) + cost.draw_s + cost.judge_s
+            return None
+
+        workers: Any = SimpleNamespace(context=context, time_pair=time_pair, untimed=untimed)
         with patch.object(time, "monotonic", lambda: clock):
             cases = sampling.sample(
                 workers,
@@ -192,27 +230,125 @@ def load_judge(lab: Lab) -> ModuleType:
     return module
 
 
+def training_parts(lab: Lab) -> dict[str, float]:
+    """Return the seconds of a training lab's PASS on `cuda`: two trainings a pair."""
+    settings = kind_of(lab).settings(lab, "cuda")
+    with patch.dict(os.environ, LAB_DEVICE="cuda"):
+        recipe = runpy.run_path(str(lab.path / "recipe.py"))
+    size = {name: recipe[name] for name in ("WIDTH", "BATCH", "LONGEST") if name in recipe}
+    measured = [
+        row
+        for row in json.loads(RECORD.read_text())["trainings"]
+        if row["lab"] == lab.slug and "starter_ms" in row
+    ]
+    row = next((row for row in measured if size.items() <= row["size"].items()), None)
+    if row is None:
+        modelled = emulation_fidelity.model({"lab": lab.slug, "size": {}})
+        row = {"starter_ms": modelled.starter_ms, "solution_ms": modelled.solution_ms}
+    pair_s = recipe["STEPS"] * (row["starter_ms"] + row["solution_ms"]) / 1000
+    return {
+        "both start at once": IMPORT_S + CUDA_S,
+        "pairs to warm up": settings.warm_up_rounds * pair_s,
+        "pairs to the first look": PAIRS.looks[0] * pair_s,
+        "waits counted": 2 * recipe["STEPS"] * row["solution_ms"] / 1000,
+    }
+
+
+def pipeline_parts(lab: Lab) -> dict[str, float]:
+    """Return the seconds of an input pipeline's PASS: a fed device, epoch by epoch."""
+    settings = kind_of(lab).settings(lab, "cuda")
+    step_s = settings.device_share * LOADER_S * settings.batch
+    batches = WARM_UP_BATCHES + MAX_EPOCHS * settings.epoch_batches
+    return {
+        "calibration": IMPORT_S + CALIBRATIONS * CALIBRATION_SAMPLES * LOADER_S,
+        "device and script start": 2 * IMPORT_S + CUDA_S,
+        "epochs": batches * step_s / lab_target(lab, "useful-utilisation"),
+        "the step measured again": 1.0,
+    }
+
+
+def server_parts(_lab: Lab) -> dict[str, float]:
+    """Return the seconds of an inference server's PASS; the windows are the check's own."""
+    return {
+        "calibration": IMPORT_S + 1.0,
+        "the device is probed": IMPORT_S + CUDA_S,
+        "both servers and their devices start": 2 * (IMPORT_S + CUDA_S),
+        "closed loops": 3 * CLOSED_S,
+        "bad requests": ROUGH_S,
+        "open loop": OPEN_WINDOWS[0] * WINDOW_S,
+        "the rate is raised": STEPS * STEP_S,
+    }
+
+
+def benchmark_parts(lab: Lab) -> dict[str, float]:
+    """Return the seconds of a measuring lab's PASS, whose code uses all the time it may."""
+    judge = kind_of(lab).settings(lab, "cuda").judge
+    if "looks" in judge:
+        trials = {"jobs": judge["looks"][0][0] * judge["second_s"] * judge["budget_s"]}
+    else:
+        functions = judge["quiet"] + judge["noisy"]
+        trials = {"functions": functions * sum(judge["budget_s"]) / 2}
+    return {"device starts": IMPORT_S + CUDA_S, **trials}
+
+
+def lab_target(lab: Lab, criterion: str) -> float:
+    """Return the target of a criterion on `cuda`."""
+    specs = lab.spec.devices["cuda"].criteria
+    return float(next(spec.target for spec in specs if spec.id == criterion and spec.target))
+
+
+PARTS: dict[str, Callable[[Lab], dict[str, float]]] = {
+    "training": training_parts,
+    "input_pipeline": pipeline_parts,
+    "inference_server": server_parts,
+    "benchmark": benchmark_parts,
+}
+
+
+def show_parts(lab: Lab) -> float:
+    """Print the parts of a PASS, and return their sum."""
+    parts = PARTS[lab.spec.measure](lab)
+    total_s = sum(parts.values())
+    print(f"{lab.slug}: {total_s:.0f} s{' (too long)' if total_s > WITHIN_S else ''}")
+    for part, seconds in parts.items():
+        print(f"  {seconds:5.1f} s  {part}")
+    return total_s
+
+
+def show_checks(name: str) -> None:
+    """Print what drawing and judging cost, and simulated checks at a few speeds."""
+    budget = Budget(name)
+    print(name)
+    for case, call in budget.calls.items():
+        cost = budget.costs[case]
+        print(
+            f"  {case}: moves {1000 * call.moves_s:.0f} ms, computes"
+            f" {1000 * call.computes_s:.0f}, drawn in {1000 * cost.draw_s:.0f}, judged in"
+            f" {1000 * cost.judge_s:.0f}"
+        )
+    for speed in (0.5, 0.85, 0.95, 1.0, 1.05, 1.2):
+        checks = [budget.simulate(speed=speed, seed=seed) for seed in range(20)]
+        print(
+            f"  {speed:.2f}x: {sum(check.passed for check in checks)} of 20 pass, at most"
+            f" {max(check.seconds for check in checks):.0f} s and"
+            f" {max(check.pairs for check in checks)} pairs"
+        )
+
+
 def main() -> None:
-    """Print what was measured, and simulated checks at a few speeds."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the budgets of the labs that one GPU can check."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("labs", nargs="*", metavar="LAB")
-    for name in parser.parse_args().labs or CALLS:
-        budget = Budget(name)
-        print(name)
-        for case, call in budget.calls.items():
-            cost = budget.costs[case]
-            print(
-                f"  {case}: moves {1000 * call.moves_s:.0f} ms, computes"
-                f" {1000 * call.computes_s:.0f}, drawn in {1000 * cost.draw_s:.0f}, judged in"
-                f" {1000 * cost.judge_s:.0f}"
-            )
-        for speed in (0.5, 0.85, 0.95, 1.0, 1.05, 1.2):
-            checks = [budget.simulate(speed=speed, seed=seed) for seed in range(20)]
-            print(
-                f"  {speed:.2f}x: {sum(check.passed for check in checks)} of 20 pass, at most"
-                f" {max(check.seconds for check in checks):.0f} s and"
-                f" {max(check.pairs for check in checks)} pairs"
-            )
+    for name in parser.parse_args().labs or sorted(load_labs()):
+        lab = find_lab(name)
+        if name in CALLS:
+            show_checks(name)
+        elif lab.spec.measure in PARTS:
+            show_parts(lab)
+        else:
+            print(f"{name}: not calculated")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def run_tests(python: Path) -> list[str]:
     # Old packages warn of what newer ones below them have planned: no fault of this project's.
     unstrict = ["-o", "filterwarnings=default", "--disable-warnings"]
     pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *unstrict]
-    chosen = ["-n", "2", "-m", "not slow and not gpu and not nsys and not timed and not long"]
+    chosen = ["-n", "2", "-m", "not (slow or gpu or nsys or timed or long or browser)"]
     problems = []
     for arguments in ([*chosen, *TESTS], [WALK]):
         try:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.messages import Answer, Call, Failed, Ready, Value
+from bottleneck_lab.measure.channel.messages import Answer, Begin, Call, Failed, Ready, Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel, Closed
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.sandbox import native_code
@@ -110,6 +110,19 @@ def serve_calls(
     answer_calls(channel, function, loading_s=time.monotonic() - began)
 
 
+def hold(channel: Channel, device: str) -> None:
+    """Wait for the verifier's word before any code of the learner's is loaded. PyTorch, which takes
+    seconds and which every lab on a GPU uses, is imported meanwhile.
+    """
+    if device == "cuda":
+        # CUDA itself stays untouched: the code may set it up, or fork. Some labs hide PyTorch.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch")
+    message = channel.receive(None)
+    if not isinstance(message, Begin):
+        raise TypeError(f"{type(message).__name__} came before Begin")
+
+
 def answer_calls(channel: Channel, function: Callable[..., Any], *, loading_s: float = 0.0) -> None:
     """Say that it is ready, then answers every call with what the function returns."""
     channel.send(Ready(loading_s))
@@ -145,21 +158,24 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads-only", action="store_true")
     parser.add_argument("--native", action="store_true")
+    parser.add_argument("--held", action="store_true")
     options = parser.parse_args()
     channel = Channel(
         socket.socket(fileno=options.socket), Arena.attach(options.arena), reads_half=0
     )
-    serve(
-        channel,
-        options.entry.parent,
-        lambda: serve_calls(
+
+    def work() -> None:
+        if options.held:
+            hold(channel, options.device)
+        serve_calls(
             channel,
             options.entry,
             options.device,
             threads_only=options.threads_only,
             native=options.native,
-        ),
-    )
+        )
+
+    serve(channel, options.entry.parent, work)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck_lab.catalog import find_lab
+
 from ...modules import load_file
 
 LONGEST_S = 90
@@ -13,9 +15,29 @@ LONGEST_S = 90
 
 
 @pytest.fixture(scope="module")
-def budget():
-    module = load_file(Path(__file__).parents[3] / "benchmarks" / "gpu_budget.py", "gpu_budget")
-    return module.Budget("fused-attention")
+def gpu_budget():
+    benchmarks = Path(__file__).parents[3] / "benchmarks"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(benchmarks))  # one benchmark uses another
+        yield load_file(benchmarks / "gpu_budget.py", "gpu_budget")
+
+
+@pytest.fixture(scope="module")
+def budget(gpu_budget):
+    return gpu_budget.Budget("fused-attention")
+
+
+@pytest.mark.parametrize("name", ["stuttering-tagger", "idle-gpu"])
+def test_labs_whose_pairs_and_epochs_fit_a_minute_keep_to_it(gpu_budget, name):
+    assert gpu_budget.show_parts(find_lab(name)) <= gpu_budget.WITHIN_S
+
+
+def test_calls_that_nobody_times_cost_what_their_own_inputs_cost(gpu_budget, monkeypatch):
+    monkeypatch.setattr(gpu_budget, "UNTIMED", 3)
+    roofline = gpu_budget.Budget("roofline")
+    as_drawn = roofline.simulate().seconds
+    roofline.untimed.clear()
+    assert as_drawn < roofline.simulate().seconds, "most of them are far shorter than timed ones"
 
 
 @pytest.mark.parametrize(("speed", "passed"), [(1.05, True), (0.85, False)])

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bottleneck_lab.measure.channel.session import CallSession
+from bottleneck_lab.measure.channel.session import HELD, CallSession
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.sandbox import limits, process, visible, waiting
 from bottleneck_lab.measure.sandbox.freezer import of_threads
@@ -38,10 +38,14 @@ LIMITS = Limits(
 )
 
 
-def start(context, code: str, role="learner", limits=LIMITS, *, wait=True) -> CallSession:
+def start(
+    context, code: str, role="learner", limits=LIMITS, *, wait=True, options=()
+) -> CallSession:
     context.submission.mkdir(exist_ok=True)
     (context.submission / "entry.py").write_text(textwrap.dedent(code), encoding="utf-8")
-    return CallSession.start(context, role, context.submission, "entry.py", limits, wait=wait)
+    return CallSession.start(
+        context, role, context.submission, "entry.py", limits, wait=wait, options=options
+    )
 
 
 def fault(context, code: str, *inputs) -> LearnerFault:
@@ -86,6 +90,33 @@ def test_a_worker_that_nobody_waited_for_is_blamed_when_it_is_needed(context):
         pytest.raises(LearnerFault, match="ZeroDivisionError"),
     ):
         session.wait_ready()
+
+
+def test_a_held_worker_starts_and_loads_no_code_before_it_may(context):
+    code = """
+        import pathlib, sys
+
+        pathlib.Path(__file__).with_name("loaded").touch()
+
+        def load(device):
+            return lambda: "torch" in sys.modules
+        """
+    loaded = context.submission / "loaded"
+    with start(context, code, wait=False, options=[HELD]) as session:
+        time.sleep(1)
+        assert not loaded.exists()
+        assert session.worker.process.poll() is None
+        session.begin()
+        assert loaded.exists()
+        assert session.call([])[1] == [0], "only a lab on a GPU surely needs PyTorch"
+
+
+def test_a_held_worker_that_is_gone_is_blamed_when_its_code_is_to_load(context):
+    with start(context, "", wait=False, options=[HELD]) as session:
+        session.worker.process.kill()
+        session.worker.process.wait()
+        with pytest.raises(LearnerFault, match="starting up"):
+            session.begin()
 
 
 def test_an_answer_comes_back_as_it_was_sent(context):

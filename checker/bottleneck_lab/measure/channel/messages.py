@@ -243,6 +243,11 @@ class Scored(Message, number=26):
     scores: Array
 
 
+@dataclass(frozen=True, eq=False)
+class Begin(Message, number=27):
+    """Verifier to a worker that was held: load the learner's code now."""
+
+
 def message_of(number: int, values: list[Value]) -> Message:
     """Return the message with that number. Raises ValueError if there is none, or where its fields
     differ.

@@ -12,6 +12,7 @@ import numpy as np
 from bottleneck_lab.errors import SITE
 from bottleneck_lab.measure.channel.messages import (
     Answer,
+    Begin,
     Call,
     Echo,
     Failed,
@@ -32,6 +33,8 @@ from bottleneck_lab.measure.settings import WorkerSettings
 Role = Literal["reference", "learner"]
 PROGRAM = "bottleneck_lab.measure.worker"
 """The module that answers calls."""
+HELD = "--held"
+"""A worker's option: start, and load no code yet."""
 MAX_TEXT = 4000
 """Characters of a worker's own words that a verdict repeats: an honest worker sends no more, a
 hostile one megabytes.
@@ -235,7 +238,8 @@ class CallSession(Session):
         """Start a worker on `folder/entry` and wait until its code is loaded. A kind's own
         `program` gets its `options` and descriptors, too.
 
-        Without `wait` another can start meanwhile, and `wait_ready` comes before the first call.
+        Without `wait` another can start meanwhile, and `wait_ready` comes before the first call. A
+        worker with the option `HELD` loads no code before `begin`.
         """
         arena = Arena.create(context.settings.arena_mb << 20)
         ours, theirs = Channel.pair()
@@ -269,6 +273,14 @@ class CallSession(Session):
                 session.close()
                 raise
         return session
+
+    def begin(self) -> None:
+        """Let a worker that was started with `HELD` load its code, and wait until it has."""
+        try:
+            self.channel.send(Begin())
+        except Closed:
+            raise self.closed("starting up") from None
+        self.wait_ready()
 
     def wait_ready(self) -> None:
         """Wait until its code is loaded, then freeze it."""

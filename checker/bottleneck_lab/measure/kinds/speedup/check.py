@@ -23,7 +23,7 @@ import numpy as np
 from bottleneck_lab.analysis.statistics import noise_share
 from bottleneck_lab.grading.criteria import Conditions
 from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, Side
-from bottleneck_lab.measure.channel.session import CallSession, limits_of
+from bottleneck_lab.measure.channel.session import HELD, CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
 from bottleneck_lab.measure.kinds.speedup.cuda import kernels
@@ -63,20 +63,30 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     with (
         _standards(context, limits) as standards,
         CallSession.start(
-            context, "reference", context.pristine(), reference_entry, limits
+            context, "reference", context.pristine(), reference_entry, limits, wait=False
         ) as reference,
     ):
-        if standards is not None:
-            standards.wait_ready()
-        workers, on_gpu = Workers(context, reference, judge, standards), context.device == "cuda"
-        before_s = workers.reference_alone_s() if on_gpu else {}
-        context.progress("loading your code", 0.15)
+        # Its process starts meanwhile and imports PyTorch; none of the learner's code is loaded
+        # before the reference has been timed alone.
         with CallSession.start(
-            context, "learner", context.submission, context.lab.spec.entry, limits
+            context,
+            "learner",
+            context.submission,
+            context.lab.spec.entry,
+            limits,
+            options=[HELD],
+            wait=False,
         ) as learner:
+            reference.wait_ready()
+            if standards is not None:
+                standards.wait_ready()
+            workers = Workers(context, reference, judge, standards)
+            before_s = workers.reference_alone_s() if context.device == "cuda" else {}
+            context.progress("loading your code", 0.15)
+            learner.begin()
             workers.learner = learner
             measured = _compare(workers)
-        if on_gpu:
+        if context.device == "cuda":
             after_s = workers.reference_alone_s()
             _refuse_slowed(measured, before_s, after_s)
     notes = kernels.refuse_stray_accesses(context)

@@ -246,9 +246,11 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
     """
     context.progress("starting both scripts", 0.1)
     with (
-        training_session(context, "reference", context.pristine()) as reference,
-        training_session(context, "learner", context.submission) as learner,
+        training_session(context, "reference", context.pristine(), wait=False) as reference,
+        training_session(context, "learner", context.submission, wait=False) as learner,
     ):
+        reference.wait_ready()
+        learner.wait_ready()
         meter = LoadMeter(lambda: own_cpu_s() + reference.worker.cpu_s() + learner.worker.cpu_s())
         # Measured on the trusted side: a learner's own word would let work hide in the start.
         start = train_on_device(reference, context.rng.getrandbits(31), START_LOADER)
