@@ -32,7 +32,7 @@ def graded(case: Case, **answers: object) -> dict[str, bool | None]:
 
 
 def test_right_answers_all_hold():
-    right = graded(CASE, cause="input-bound", evidence=0.54, line=33, gain=1.8)
+    right = graded(CASE, cause="input-bound", evidence=0.52, line=33, gain=1.8)
     assert right == {"cause": True, "evidence": True, "line": True, "gain": True}
 
 
@@ -58,6 +58,23 @@ def test_memory_that_grows_is_graded_by_shares_and_ratios_of_the_peak():
     results = {each.id: each for each in grade_case(case, answers, {"memory_growth_share": 0.45})}
     assert [id_ for id_, each in results.items() if not each.holds] == ["gain"]
     assert "needed 2.00x less memory at its peak" in results["gain"].sentence
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown", "right", "wrong"),
+    [
+        ("input-bound", 0.5, 0.525, 0.53),
+        ("communication-bound", 0.18, 0.19, 0.195),
+        ("launch-bound", 0.2, 0.24, 0.245),
+        ("launch-bound", 0.9, 0.945, 0.95),
+    ],
+)
+def test_evidence_is_as_near_as_the_report_can_be_read(cause, shown, right, wrong):
+    figures = {FIGURES[cause][0]: shown}
+    for share, holds in ((right, True), (2 * shown - right, True), (wrong, False)):
+        answers = {"cause": cause, "evidence": share, "line": 1, "gain": 1}
+        results = {each.id: each.holds for each in grade_case(CASE, answers, figures)}
+        assert results["evidence"] is holds, share
 
 
 @pytest.mark.parametrize("cause", CAUSES)

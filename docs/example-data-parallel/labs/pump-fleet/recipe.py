@@ -1,5 +1,7 @@
 """What is trained, and how. The same for everyone: a check uses its own copy."""
 
+from itertools import pairwise
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -7,10 +9,16 @@ from torch import nn
 MICRO_BATCHES, WINDOWS, READINGS, KINDS = 2, 8, 640, 64
 
 
-def make_model():
+def make_model(width=READINGS):
     torch.manual_seed(0)
-    layers = [part for _ in range(6) for part in (nn.Linear(READINGS, READINGS), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Linear(READINGS, KINDS))
+    widths = [READINGS, *[width] * 6]
+    layers = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(width, KINDS))
+
+
+def make_small_model():
+    """The same layers, a tenth as wide: a check also trains many steps of this one."""
+    return make_model(width=64)
 
 
 def make_optimizer(model):
