@@ -42,6 +42,7 @@ from bottleneck_lab.measure.kinds.input_pipeline.records import WARM_UP_BATCHES
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.speedup import sampling
 from bottleneck_lab.measure.kinds.speedup.figures import FAR_PAIRS, Case
+from bottleneck_lab.measure.kinds.speedup.second_level import RIVAL_PAIRS
 
 RECORD = Path(__file__).parents[1] / "docs" / "measured" / "h200.json"
 LINK = 4e9
@@ -207,6 +208,11 @@ class Budget:
                 sampling.sequential_tests(context, 0.0),
             )
         passed = all(state is State.PASS for case in cases for state in case.states().values())
+        if passed and settings.second_level:
+            # Of each case the reference once, each rival twice, and pairs with the fastest.
+            rivals = len(self.judge.RIVALS)
+            clock += (1 + 2 * rivals + 2 * RIVAL_PAIRS) * sum(map(sum, self.calls.values()))
+            clock += rivals * sum(cost.judge_s for cost in self.costs.values())
         return Check(clock, sum(len(case.learner_s) for case in cases), passed)
 
 

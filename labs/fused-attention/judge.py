@@ -170,6 +170,19 @@ def idle(inputs: list[Any]) -> list[Any]:
     return [*arrays, causal, weights[:0], bf16]
 
 
+RIVALS = {
+    "FlashAttention-2": "FLASH_ATTENTION",
+    "cuDNN": "CUDNN_ATTENTION",
+    "memory-efficient": "EFFICIENT_ATTENTION",
+}
+"""PyTorch's fused backends on a GPU, by the name of `SDPBackend`."""
+
+
+def rivals(inputs: list[Any]) -> dict[str, list[Any]]:
+    """Return the same call on a GPU for each of PyTorch's backends, by its name."""
+    return {name: [*inputs, backend] for name, backend in RIVALS.items()}
+
+
 def _coded(array: Array, dtype: str) -> Array:
     """Return an array of float32 as it travels: so, as float16, or as the bits of bfloat16, which
     NumPy does not know, rounded to nearest even.

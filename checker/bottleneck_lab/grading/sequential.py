@@ -212,7 +212,7 @@ class SequentialTest(msgspec.Struct, frozen=True):
             if look > len(samples):
                 return _undecided(interval, seen, wanted=0 if exhausted else look - len(samples))
             interval, seen = bounds_at(samples[:look], rank), look
-            state = self._judge(interval)
+            state = self.judge(interval)
             if state is not State.CONTINUE:
                 return Decision(state, interval, seen, 0)
         return _undecided(interval, seen, wanted=0)
@@ -235,7 +235,10 @@ class SequentialTest(msgspec.Struct, frozen=True):
             return None
         return Decision(State.FAIL, bounds_at(samples[:first], rank), first, 0)
 
-    def _judge(self, interval: Interval) -> State:
+    def judge(self, interval: Interval) -> State:
+        """Return PASS or FAIL if the whole interval lies on that side of the bar, and CONTINUE
+        otherwise.
+        """
         # With a doubt the bar is a band, and both a PASS and a FAIL must be clear of all of it.
         above, below = self.bar * (1 + self.doubt), self.bar / (1 + self.doubt)
         reached, missed = interval.low >= above, interval.high < below

@@ -488,3 +488,19 @@ def test_the_gpu_cases_fit_the_shared_memory(judge):
         for shape in map(judge.parse, judge.cases(np.random.default_rng(seed), settings["judge"])):
             inputs = 3 * shape.batch * shape.heads * shape.seq * shape.dim * 2
             assert inputs < 0.9 * settings["arena_mb"] * 2**20 / 2
+
+
+def test_a_backend_that_pytorch_lacks_answers_with_nothing(judge, monkeypatch):
+    """On the host, where there is no cuDNN: the reference lives on, and so does its own backend."""
+    reference = load_file(LAB / "reference.py", "attention_reference")
+    torch = reference.torch
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    shape = judge.Shape(1, 2, 65, 64, True, 1, "fp16", 3)
+    inputs = judge.make_inputs(np.random.default_rng(0), str(shape), LAB, SETTINGS)
+    calls = judge.rivals(inputs)
+    assert list(calls) == ["FlashAttention-2", "cuDNN", "memory-efficient"]
+    answers = (inputs, calls["FlashAttention-2"], calls["cuDNN"])
+    own, pinned, nothing = (reference.load("cuda")(*call) for call in answers)
+    assert nothing.size == 0
+    assert "must be float32 of shape" in judge.judge(str(shape), inputs, [nothing], [own], SETTINGS)
+    assert np.array_equal(own, pinned)

@@ -58,6 +58,8 @@ def gpu_lab(lab, tmp_path) -> Lab:
     shutil.copytree(lab.path, path)
     (path / "bare.py").write_text("")
     (path / "kernel.cubin").write_bytes(b"")
+    with (path / "judge.py").open("a") as judge:
+        judge.write("\n\ndef rivals(inputs):\n    return {'another way': list(inputs)}\n")
     device = lab.spec.devices["cpu"]
     criteria = [
         device.criteria[0],
@@ -66,7 +68,12 @@ def gpu_lab(lab, tmp_path) -> Lab:
             "load-bytes", "mechanism", "loads of at least {target}", target=8, unit="bytes"
         ),
     ]
-    settings = {**device.settings, "sanitize": "bare.py", "self_test_margin": 20}
+    settings = {
+        **device.settings,
+        "sanitize": "bare.py",
+        "self_test_margin": 20,
+        "second_level": msgspec.to_builtins(criteria[1]),
+    }
     spec = msgspec.structs.replace(
         lab.spec,
         files=[*lab.spec.files, "bare.py", "kernel.cubin"],
@@ -106,6 +113,9 @@ def test_a_kernel_in_order_passes_and_is_explained(verdict):
     assert "compute-sanitizer (memcheck) found nothing." in result.notes
     assert "compute-sanitizer (racecheck) found nothing." in result.notes
     assert any(note.startswith("Machine code of multiply: ") for note in result.notes)
+    (second,) = (note for note in result.notes if note.startswith("Second level"))
+    assert "not needed for a PASS" in second
+    assert result.measurement["second_level"]["id"] == "speedup"
     assert result.measurement["machine_code"][0]["tensor_core"]["HMMA"] > 0
 
 

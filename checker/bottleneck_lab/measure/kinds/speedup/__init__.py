@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bottleneck_lab.catalog import Device, Lab
+from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.grading.sequential import SELF_TEST_MARGIN
 from bottleneck_lab.measure.kinds.base import Criteria, JudgeFunctions, Kind
 from bottleneck_lab.measure.settings import HostCall, WorkerSettings
@@ -17,8 +17,8 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     however fast the code is. self_test_margin: how far apart the reference may be from itself.
     standards: a trusted file whose answers show what is allowed; the judge is given them with
     `compared` of the untimed answers. triton_sources, sanitize:
-    see kernels.py. launches: what `lab check --static` calls to see how kernels are launched
-    (launches.py).
+    see kernels.py. second_level: what is reported besides, and never decides (second_level.py).
+    launches: what `lab check --static` calls to see how kernels are launched (launches.py).
     """
 
     call_s: float = 30.0
@@ -32,6 +32,7 @@ class SpeedupSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_
     triton_sources: tuple[str, ...] = ()
     sanitize: str | None = None
     launches: tuple[HostCall, ...] = ()
+    second_level: CriterionSpec | None = None
 
 
 class SpeedupKind(Kind[SpeedupSettings]):

@@ -49,6 +49,7 @@ from bottleneck_lab.measure.kinds.speedup.sampling import (
     sample,
     sequential_tests,
 )
+from bottleneck_lab.measure.kinds.speedup.second_level import with_second_level
 from bottleneck_lab.measure.kinds.speedup.session import Workers
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.sandbox.limits import Limits
@@ -89,6 +90,7 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
         if context.device == "cuda":
             after_s = workers.reference_alone_s()
             _refuse_slowed(measured, before_s, after_s)
+        measured = with_second_level(workers, measured)
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
         measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
