@@ -81,6 +81,7 @@ NOT_REHEARSED = {
 """What a submission says that cannot run on a device that is not there, and why not."""
 BELOW_HOPPER = "GPUs below compute capability 9.0"
 """What the entry file of a submission says that is right on a Hopper, but too slow there."""
+HOPPER_ALONE = "for Hopper alone (compute capability"
 ON_TRITON = 'SERVER = "triton"'
 """What the entry file of a submission says whose models are served by a Triton Inference Server."""
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
@@ -306,6 +307,8 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
         return "needs a Triton Inference Server (lab data tritonserver)"
     if any(BELOW_HOPPER in source for source in sources) and compute_capability() >= (9, 0):
         return "is written for GPUs below compute capability 9.0"
+    if any(HOPPER_ALONE in source for source in sources) and compute_capability() != (9, 0):
+        return "is written for Hopper alone"
     without_dali = any("nvidia.dali" in source for source in sources) and not installed(
         "nvidia-dali-cuda130"
     )

@@ -4,8 +4,8 @@
 // of `decode`, which reads the PTX text and does what the PTX manual says: register fragments, matrix descriptors, swizzles and all.
 //
 // A collective (ldmatrix, mma, shuffle, __syncthreads) waits until all its fibers have come. Shared memory starts as NaN. What is asynchronous (cp.async,
-// wgmma) happens either when it is issued or as late as its wait allows, and the fibers run in either order, so a missing wait or barrier changes the
-// result in one of these ways. wgmma sees shared memory as it was when the threads that wrote it last fenced the async proxy. What no program may do is
+// bulk tensor copies, wgmma) happens either when it is issued or as late as its wait allows, and the fibers run in either order, so a missing wait or barrier
+// changes the result in one of these ways. wgmma sees shared memory as it was when the threads that wrote it last fenced the async proxy. What no program may do is
 // kept as the first fault.
 #include <ucontext.h>
 
@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,12 +41,21 @@ struct Fiber {
     static constexpr int kStackBytes = 256 << 10;
 };
 struct Gate { int arrived = 0; long generation = 0; };
+struct BoxCopy { uint64_t to; const char* map; int column, row, head; };
+struct Barrier {  // of the kind `mbarrier`
+    int expected, pending, owner;  // owner: the thread that initialised it
+    bool visible = false;          // to the copy engine: its owner has fenced the async proxy
+    long bytes = 0, phase = 0;     // bytes that are still to come
+    std::vector<BoxCopy> copies;   // that have not happened yet
+};
 
 std::vector<std::unique_ptr<Fiber>> fibers;
 int threads = 0, current = 0, major = 9, block_index = 0;
 ucontext_t scheduler;
 Gate block_gate;
-std::vector<Gate> warp_gates;
+std::vector<Gate> warp_gates, named_gates;
+std::map<uint64_t, Barrier> barriers;  // by their address in shared memory
+long events = 0;                       // whatever may let some thread go on
 std::vector<std::vector<char>> slots;  // [warp][generation parity][lane][64 bytes]
 std::function<void()> body;
 bool eager_copies = false, eager_products = false, backwards = false;
@@ -61,12 +71,16 @@ Index thread() { return {static_cast<unsigned>(current)}; }
 Index block() { return {static_cast<unsigned>(block_index)}; }
 void yield() { swapcontext(&self().context, &scheduler); }
 
+void arrive(Gate& gate, int members) {
+    ++events;
+    if (++gate.arrived < members) return;
+    gate.arrived = 0;
+    ++gate.generation;
+}
+
 void meet(Gate& gate, int members) {
     const long generation = gate.generation;
-    if (++gate.arrived == members) {
-        gate.arrived = 0;
-        ++gate.generation;
-    }
+    arrive(gate, members);
     while (gate.generation == generation) yield();
 }
 
@@ -111,6 +125,7 @@ void run_copy(const Copy& copy) {
 void publish() {
     for (char* const p : self().written) std::memcpy(published.data() + (p - shared_memory.data()), p, 16);
     self().written.clear();
+    for (auto& [address, barrier] : barriers) barrier.visible |= barrier.owner == current;
 }
 
 // ---- Formats ----
@@ -306,6 +321,75 @@ void copy_async(const Text& text, Operand* r) {
     else self().copies.back().push_back(copy);
 }
 
+// ---- Barriers in shared memory, and the copy engine ----
+
+struct TensorMap { const char* array; uint64_t sizes[3], strides[2]; uint32_t box[3]; };
+static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
+
+Barrier& barrier_at(uint64_t address) {
+    at(address, 8, shared_memory);
+    const auto [found, fresh] = barriers.try_emplace(address, Barrier{});
+    if (fresh) fault("a barrier is used before it is initialised");
+    return found->second;
+}
+
+void complete(Barrier& barrier) {
+    ++events;
+    if (barrier.pending < 0) fault("more threads arrive at a barrier than it expects");
+    if (barrier.pending || barrier.bytes) return;
+    ++barrier.phase;
+    barrier.pending = barrier.expected;
+}
+
+void arrive_at(uint64_t address, long bytes) {
+    Barrier& barrier = barrier_at(address);
+    barrier.bytes += bytes;
+    --barrier.pending;
+    complete(barrier);
+}
+
+// A box of a tensor map in the 128-byte swizzle, as the PTX manual has it: rows of 128 bytes, in which bits 4-6 of an address are exclusive-ored with
+// bits 7-9. What lies outside of the array becomes zero, and counts as bytes all the same.
+void run_box(const BoxCopy& copy, Barrier& barrier) {
+    TensorMap map;
+    std::memcpy(&map, copy.map, sizeof map);
+    for (uint32_t row = 0; row < map.box[1]; ++row) {
+        for (uint32_t chunk = 0; chunk < map.box[0] / 8; ++chunk) {
+            const uint64_t column = copy.column + 8 * chunk, down = copy.row + row, address = copy.to + row * 128 + chunk * 16;
+            const char* const from = map.array + column * 2 + down * map.strides[0] + copy.head * map.strides[1];
+            const bool inside = column < map.sizes[0] && down < map.sizes[1] && static_cast<uint64_t>(copy.head) < map.sizes[2];
+            if (inside && !may_read(from)) fault("global memory is read outside of q, k and v");
+            for (auto* const memory : {&shared_memory, &published}) {
+                char* const to = at(address ^ (address >> 7 & 7) << 4, 16, *memory);
+                if (inside) std::memcpy(to, from, 16);
+                else std::memset(to, 0, 16);
+            }
+        }
+    }
+    barrier.bytes -= map.box[0] * map.box[1] * 2;
+    complete(barrier);
+}
+
+void copy_box(const Text& text, Operand* r) {
+    Barrier& barrier = barrier_at(text.value(3, r));
+    if (!barrier.visible) fault("the copy engine cannot see the barrier yet");
+    const auto& where = text.arguments.at(2);
+    const auto number = [&](int i) { return static_cast<int>(where.at(i).value(r)); };
+    const BoxCopy copy{text.value(0, r), reinterpret_cast<const char*>(text.value(1, r)), number(0), number(1), number(2)};
+    if (eager_copies) run_box(copy, barrier);
+    else barrier.copies.push_back(copy);
+}
+
+// Operands: whether the phase of this parity is over, the barrier, the parity.
+void try_wait(Operand* r) {
+    Barrier& barrier = barrier_at(r[1].bits);
+    if (!barrier.pending)
+        for (const BoxCopy& copy : std::exchange(barrier.copies, {})) run_box(copy, barrier);
+    const uint32_t over = (barrier.phase & 1) != static_cast<long>(r[2].bits);
+    std::memcpy(r[0].at, &over, sizeof over);
+    if (!over) yield();
+}
+
 void queue_product(const Text& text, Operand* r) {
     if (!self().ordered) fault("wgmma.mma_async without wgmma.fence before it");
     if (eager_products) product(text, r)();
@@ -318,6 +402,17 @@ Instruction decode(const char* source) {
     if (text.is("cp.async.cg.shared.global")) return [text](Operand* r) { copy_async(text, r); };
     if (text.is("cp.async.commit_group")) return [](Operand*) { self().copies.emplace_back(); };
     if (text.is("cp.async.wait_group")) return [text](Operand* r) { wait_for(self().copies, text.value(0, r), run_copy); };
+    if (std::strstr(source, "mbarrier.try_wait.parity")) return try_wait;
+    if (text.is("mbarrier.init")) return [text](Operand* r) {
+        const int arrivals = text.value(1, r);
+        barriers[text.value(0, r)] = Barrier{arrivals, arrivals, current};
+    };
+    if (text.is("mbarrier.arrive.expect_tx")) return [text](Operand* r) { arrive_at(text.value(0, r), text.value(1, r)); };
+    if (text.is("mbarrier.arrive.shared")) return [text](Operand* r) { arrive_at(text.value(0, r), 0); };
+    if (text.is("cp.async.bulk.tensor.3d.shared::cluster.global")) return [text](Operand* r) { copy_box(text, r); };
+    if (text.is("bar.sync")) return [text](Operand* r) { meet(named_gates.at(text.value(0, r)), text.value(1, r)); };
+    if (text.is("bar.arrive")) return [text](Operand* r) { arrive(named_gates.at(text.value(0, r)), text.value(1, r)); };
+    if (text.is("setmaxnreg")) return [](Operand*) {};
     if (text.is("ldmatrix.sync.aligned.m8n8.x4")) return [text](Operand* r) { load_matrices(text, r); };
     if (text.is("mma.sync.aligned.m16n8k16.row.col")) return [text](Operand* r) { multiply_add(text, r); };
     if (text.is("ex2.approx.ftz.f32")) return [](Operand* r) { *static_cast<float*>(r[0].at) = std::exp2(*static_cast<float*>(r[1].at)); };
@@ -339,6 +434,7 @@ void start() {
     for (const auto& group : self().products)
         if (!group.empty()) fault("a kernel ends before its wgmma");
     self().done = true;
+    ++events;
     swapcontext(&self().context, &scheduler);
 }
 
@@ -361,15 +457,22 @@ void launch(std::function<void()> kernel, int grid, int block, int bytes, cudaSt
         clear_shared(bytes);
         block_gate = {};
         warp_gates.assign(threads / 32, {});
+        named_gates.assign(16, {});
+        barriers.clear();
         slots.assign(threads / 32, std::vector<char>(2 * 32 * 64));
         for (int i = 0; i < threads; ++i) prepare_fiber(*fibers[i]);
         for (bool alive = true; alive;) {
             alive = false;
+            const long before = events;
             for (int i = 0; i < threads; ++i) {
                 current = backwards ? threads - 1 - i : i;
                 if (self().done) continue;
                 alive = true;
                 swapcontext(&scheduler, &self().context);
+            }
+            if (alive && events == before) {
+                fault("every thread waits for another one");
+                break;
             }
         }
     }
@@ -386,6 +489,17 @@ __half2 __floats2half2_rn(float low, float high) { return {emulator::to_half(low
 __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return {emulator::to_bfloat(low), emulator::to_bfloat(high)}; }
 void cudaGetDevice(int* device) { *device = 0; }
 void cudaDeviceGetAttribute(int* value, int, int) { *value = emulator::major; }
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int, uint32_t rank, void* array, const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
+                                const uint32_t* steps, int, int swizzle, int, int) {
+    if (rank != 3 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * 2 > 128 || box[2] != 1 || steps[0] != 1 || steps[1] != 1 || steps[2] != 1) return 1;
+    const emulator::TensorMap made{static_cast<const char*>(array), {sizes[0], sizes[1], sizes[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]}};
+    std::memcpy(map, &made, sizeof made);
+    return 0;
+}
+int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long, int*) {
+    *function = std::strcmp(name, "cuTensorMapEncodeTiled") ? nullptr : reinterpret_cast<void*>(cuTensorMapEncodeTiled);
+    return 0;
+}
 
 // `eager`: 1 copies, 2 products happen when they are issued.
 extern "C" void emulator_set(int major, int eager, int backwards, const char* const* starts, const long* sizes, int count) {

@@ -11,6 +11,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define blockIdx emulator::block()
 #define threadIdx emulator::thread()
 using std::max;
@@ -23,6 +24,19 @@ int cudaFuncSetAttribute(F, int, int) { return 0; }
 inline int cudaGetLastError() { return 0; }
 void cudaGetDevice(int* device);
 void cudaDeviceGetAttribute(int* value, int attribute, int device);
+
+// Of the driver: tensor maps, which describe an array to the copy engine.
+using CUresult = int;
+using cuuint32_t = uint32_t;
+using cuuint64_t = uint64_t;
+using cudaDriverEntryPointQueryResult = int;
+struct alignas(64) CUtensorMap { uint64_t opaque[16]; };
+constexpr int CUDA_ERROR_NOT_FOUND = 500, cudaEnableDefault = 0;
+constexpr int CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9, CU_TENSOR_MAP_INTERLEAVE_NONE = 0;
+constexpr int CU_TENSOR_MAP_SWIZZLE_128B = 3, CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0;
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int type, uint32_t rank, void* array, const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
+                                const uint32_t* steps, int interleave, int swizzle, int promotion, int fill);
+int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags, int* answer);
 
 struct uint4 { uint32_t x, y, z, w; };
 struct Index { unsigned x; };

@@ -21,19 +21,19 @@ from ...modules import load_file
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention" / "attention.cu"
+VARIANTS = ROOT / "tests" / "variants" / "fused-attention"
 KERNELS = {
     "shipped": (LAB / "attention.cu", 8),
     "solution with mma.sync": (SOLUTION, 8),
     "solution with wgmma": (SOLUTION, 9),
-    "variant with mma.sync": (
-        ROOT / "tests" / "variants" / "fused-attention" / "mma-sync" / "attention.cu",
-        9,
-    ),
+    "variant with mma.sync": (VARIANTS / "mma-sync" / "attention.cu", 9),
+    "variant with bulk copies": (VARIANTS / "bulk-copies" / "attention.cu", 9),
 }
 """Each kernel's source, and the major compute capability of the GPU that it runs on here."""
 EMULATOR = Path(__file__).with_name("attention_gpu_on_cpu.cpp")
 COMPILER = ["g++", "-O1", "-std=c++17", "-fno-strict-aliasing", "-w", "-fPIC"]
 
+BULK = "bulk copies"
 MISTAKES = {
     "patterns of 8 rows half as far apart": (9, "next_rows >> 4", "next_rows >> 5"),
     "panels as near as patterns": (9, "next_panel >> 4", "next_rows >> 4"),
@@ -56,9 +56,39 @@ MISTAKES = {
     "keys and values that nobody waited for": (8, "copy_wait<0>();", ""),
     "no barrier before the scores": (8, "__syncthreads();  // this tile's", "// this tile's"),
     "no barrier before the sums": (8, "__syncthreads();  // the same for", "// the same for"),
+    "keys fetched over those in use": (BULK, "barrier_wait(w.keys_free(tile), before);", "{}"),
+    "values fetched over those in use": (BULK, "barrier_wait(w.values_free(tile), before);", "{}"),
+    "keys used before they are there": (
+        BULK,
+        "barrier_wait(w.keys_full(tile), tile / kStages);",
+        "",
+    ),
+    "values used before they are there": (
+        BULK,
+        "barrier_wait(w.values_full(tile - 1), (tile - 1) / kStages);",
+        "",
+    ),
+    "queries used before they are there": (BULK, "barrier_wait(w.queries_full(), 0);", ""),
+    "half of the rows fetched": (BULK, "row += kBoxRows", "row += 2 * kBoxRows"),
+    "the same columns in every panel": (BULK, "map, panel * 64,", "map, 0,"),
+    "the first warpgroup's queries for all": (BULK, "+ group * kGroupQueries", "+ 0"),
+    "barriers that the copy engine cannot see": (BULK, "        publish();\n", ""),
+    "tiles left by half of the warps": (BULK, "4 * B::groups", "2 * B::groups"),
+    "keys left while they are read": (
+        BULK,
+        "products_wait<1>();\n        settle(strip.s);\n        if (speaks)",
+        "if (speaks)",
+    ),
+    "sums that are still added up": (BULK, "        products_wait<0>();\n", ""),
+    "the phase before": (
+        BULK,
+        "barrier_wait(w.keys_full(tile), tile / kStages)",
+        "barrier_wait(w.keys_full(tile), tile / kStages - 1)",
+    ),
+    "a turn that is never given": (BULK, "turn_give((group + 1) % groups);", "{}"),
 }
-"""What may be wrong with the solution on a GPU of a major compute capability: text of its source,
-and what stands there then.
+"""What may be wrong with the solution on a GPU of a major compute capability, or with the variant
+that fetches by bulk copies: text of the source, and what stands there then.
 """
 
 pytestmark = [
@@ -101,7 +131,7 @@ def emulated(source: str) -> str:
         source = source[:begin] + call + source[end:]
     for constraint, name in (("[+][fr]", "both"), ("=[fr]", "out"), ("[frln]", "in")):
         source = re.sub(rf'"{constraint}"\(', f"emulator::{name}(", source)
-    source = re.sub(r"#include <cuda_\w+\.h>\n", "", source)
+    source = re.sub(r"#include <cuda\w*\.h>\n", "", source)
     source = re.sub(
         r"extern __shared__ __align__\(128\) (\w+) shared\[\];",
         r"\1* const shared = emulator::shared<\1>();",
@@ -236,7 +266,7 @@ def test_no_barrier_and_no_wait_is_missing(kernel):
     name, library = kernel
     seq, modes = (
         (257, ((0, 0), (0, 1), (3, 0), (1, 1), (2, 1)))
-        if name == "solution with wgmma"
+        if name in ("solution with wgmma", "variant with bulk copies")
         else (161, ((0, 0), (0, 1), (1, 0), (1, 1)))
     )
     rng = np.random.default_rng(7)
@@ -258,63 +288,68 @@ def test_shared_memory_conflicts_are_gone_in_the_solution(kernel):
 
 @pytest.fixture(scope="module")
 def mistaken(emulator, tmp_path_factory):
-    """The solution for float16 and 128 columns, on a GPU of each kind: once with each mistake, and
-    last as it is, in one library.
+    """Each kernel for float16 and 128 columns: once with each mistake, and last as it is, in one
+    library.
     """
-    return {
-        major: _mistaken(major, emulator, tmp_path_factory.mktemp("mistaken")) for major in (8, 9)
-    }
+    return {of: _mistaken(of, emulator, tmp_path_factory.mktemp("mistaken")) for of in (8, 9, BULK)}
 
 
-def _mistaken(major: int, emulator: Path, folder: Path) -> ctypes.CDLL:
-    source = SOLUTION.read_text()
-    way = "true" if major == 9 else "false"
+def _mistaken(of: int | str, emulator: Path, folder: Path) -> ctypes.CDLL:
+    file, begin, way = {
+        8: (SOLUTION, "    int device = 0", ", false"),
+        9: (SOLUTION, "    int device = 0", ", true"),
+        BULK: (VARIANTS / "bulk-copies" / "attention.cu", "    const auto run =", ""),
+    }[of]
+    source = file.read_text()
     only = (
-        f"    return launch<__half, 128, {way}>(q, k, v, out, heads, seq, causal,"
+        f"    return launch<__half, 128{way}>(q, k, v, out, heads, seq, causal,"
         " static_cast<cudaStream_t>(stream));\n}\n"
     )
-    source = source[: source.index("    int device = 0")] + only
+    source = source[: source.rindex(begin)] + only
     copies = []
-    for number, right, wrong in [*_mistakes(major), (len(MISTAKES), "", "")]:
+    for number, right, wrong in [*_mistakes(of), (len(MISTAKES), "", "")]:
         assert right in source
         copy = source.replace(right, wrong) if right else source
         copies.append(
             f"namespace n{number}"
             f" {{\n{copy.replace('attention_forward', f'attention_forward_{number}')}}}\n"
         )
-    return compiled("".join(copies), major, emulator, folder, "-O0")
+    return compiled("".join(copies), 8 if of == 8 else 9, emulator, folder, "-O0")
 
 
-def _mistakes(major: int) -> list[tuple[int, str, str]]:
-    """(number, right text, wrong text) of the mistakes for such a GPU."""
+def _mistakes(kernel: int | str) -> list[tuple[int, str, str]]:
+    """(number, right text, wrong text) of the mistakes in a kernel."""
     return [
         (number, right, wrong)
         for number, (of, right, wrong) in enumerate(MISTAKES.values())
-        if of == major
+        if of == kernel
     ]
 
 
 @pytest.mark.parametrize(
-    ("major", "number"),
+    ("of", "number"),
     [
-        *((major, number) for number, (major, *_) in enumerate(MISTAKES.values())),
+        *((of, number) for number, (of, *_) in enumerate(MISTAKES.values())),
         (8, len(MISTAKES)),
         (9, len(MISTAKES)),
+        (BULK, len(MISTAKES)),
     ],
-    ids=[*MISTAKES, "none with mma.sync", "none with wgmma"],
+    ids=[*MISTAKES, "none with mma.sync", "none with wgmma", "none with bulk copies"],
 )
-def test_a_mistake_in_the_solution_is_noticed(mistaken, major, number):
+def test_a_mistake_in_a_kernel_is_noticed(mistaken, of, number):
     """It shows as a wrong answer, or as something that no kernel may do, in some order of threads
     and at some moment of what is asynchronous.
     """
     rng = np.random.default_rng(3)
-    q, k, v = (bits(rng.standard_normal((1, 200, 128), dtype=np.float32), False) for _ in range(3))
+    # Bulk copies fill a stage again for the third tile of 128 keys.
+    shape = (1, 300 if of == BULK else 200, 128)
+    q, k, v = (bits(rng.standard_normal(shape, dtype=np.float32), False) for _ in range(3))
     truth = JUDGE.exact(*(values(x, False) for x in (q, k, v)), True)
 
     def wrong(eager: int, backwards: int) -> bool:
         entry = f"attention_forward_{number}"
         answer, fault = launch(
-            mistaken[major],
+            mistaken[of],
             q,
             k,
             v,

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "labs" / "fused-attention"
 SOLUTION = ROOT / "solutions" / "fused-attention"
 MMA_SYNC = ROOT / "tests" / "variants" / "fused-attention" / "mma-sync"
+BULK_COPIES = MMA_SYNC.with_name("bulk-copies")
 
 needs_nvcc = pytest.mark.skipif(
     find_program("nvcc") is None, reason="needs nvcc: pip install 'bottleneck-lab[nvcc]'"
@@ -288,9 +289,10 @@ def test_host_code_that_crashes_is_no_fault_of_the_program(tmp_path):
 
 @needs_nvcc
 @needs_disassembler
-def test_the_solution_weighs_scores_while_wgmma_adds(tmp_path):
+@pytest.mark.parametrize("folder", [SOLUTION, BULK_COPIES], ids=["solution", "bulk copies"])
+def test_scores_are_weighed_while_wgmma_adds(folder, tmp_path):
     binding = load_file(LAB / "attention.py", "attention_binding")
-    source, built = SOLUTION / "attention.cu", tmp_path / "kernel.o"
+    source, built = folder / "attention.cu", tmp_path / "kernel.o"
     command = [
         find_program("nvcc"),
         *binding.CUDA_COMPILER,
@@ -317,11 +319,33 @@ def test_the_solution_weighs_scores_while_wgmma_adds(tmp_path):
         assert hidden.count("MUFU.EX2") == 64 + 2
 
 
+@pytest.mark.long
 @needs_nvcc
-def test_hopper_without_its_own_instructions_is_refused(tmp_path):
+@needs_disassembler
+def test_bulk_copies_cost_the_warps_that_compute_neither_loads_nor_registers(cubins):
+    source = BULK_COPIES / "attention.cu"
+    for report in check_source(source, "90a", cubins):
+        wide = "Li128E" in report.name
+        threads, registers = (384, 168) if wide else (512, 128)
+        # Of the queries and of a tile of keys and of values: 64 rows and 64 columns each.
+        assert report.bulk_copies == (4 + 4 + 4 if wide else 3 + 2 + 2)
+        assert not report.global_load_bytes
+        assert not report.async_copies
+        assert report.widest_load_bytes == 16
+        assert report.tensor_core == {"HGMMA": 8 + 16 + 8 if wide else 4 + 12 + 8}
+        assert report.local_loads + report.local_stores == 0
+        assert (report.max_threads, report.registers) == (threads, registers)
+    seen = [one.launch for one in read_launches(source, _launches(), cubins)]
+    assert [launch.threads for launch in seen] == [384, 384, 512, 512]
+    assert all(launch.dynamic_shared_bytes <= 227 << 10 for launch in seen)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("folder", [SOLUTION, BULK_COPIES], ids=["solution", "bulk copies"])
+def test_hopper_without_its_own_instructions_is_refused(folder, tmp_path):
     """The host would launch wgmma's blocks, and the code for sm_90 would be that of mma.sync."""
     with pytest.raises(UsageError, match="compile with -gencode arch=compute_90a,code=sm_90a"):
-        compile_cubin(SOLUTION / "attention.cu", "90", tmp_path)
+        compile_cubin(folder / "attention.cu", "90", tmp_path)
 
 
 @needs_nvcc
