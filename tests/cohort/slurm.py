@@ -74,6 +74,16 @@ class Cluster:
         self.processes[name].send_signal(signal.SIGKILL)
         self.processes[name].wait()
 
+    def resume_drained(self) -> None:
+        """Do an administrator's part: Slurm drains a node on which it finds one job twice."""
+        for name in self.processes:
+            if name.startswith("node"):
+                ask = ["sinfo", "-hN", "-n", name, "-o", "%T"]
+                state = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+                if state.startswith("drain"):
+                    resume = ["scontrol", "update", f"nodename={name}", "state=resume"]
+                    subprocess.run(resume, check=False)
+
     def said(self) -> str:
         return (self.folder / "out.log").read_text()[-2000:]
 

@@ -103,7 +103,7 @@ def test_what_breaks_first_is_named():
     sentences = what_breaks([BLOCK], Outcomes(checks, {}, 5000.0), {}, Machines())
     assert "At 0:01, waits for slow pass 5 minutes" in sentences[0]
     assert "needs 67 minutes of checks, and its 60 minutes have room for 60" in sentences[1]
-    assert "No runner of this machine has recorded how long slow takes" in sentences[2]
+    assert "has recorded how long checks of slow take" in sentences[2]
 
 
 def test_what_would_help_is_tried_out():
@@ -111,6 +111,12 @@ def test_what_would_help_is_tried_out():
     assert result.longest_s > 600
     assert result.options[0].what == "one more machine"
     assert result.options[0].longest_s < result.longest_s < result.slower.longest_s
+
+
+def test_slower_checks_wait_longer_where_nothing_was_recorded():
+    busy = Block("slow", "cpu", 0.0, 300.0)
+    result = rehearse([busy], 6, 1.2, Machines(), {}, options=False)
+    assert 0 < result.longest_s < result.slower.longest_s
 
 
 def test_the_command_plays_with_recorded_durations(monkeypatch):

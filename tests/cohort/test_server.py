@@ -215,6 +215,21 @@ def test_instructors_log_in_by_password_and_guessing_is_stopped(served):
     assert answers == [403] * 10 + [429] * 2
 
 
+def test_a_room_with_a_roster_asks_for_student_ids(served):
+    with served.room.cohort.database.writing() as connection:
+        code = people.join_codes(connection)[0]
+        change_settings(connection, roster_only=True)
+    try:
+        command = f"lab join http://127.0.0.1:{served.port} {code} --id STUDENT_ID"
+        assert command in served.visitor("instructor").get("/room").text
+        assert command in Visitor(served.port).get(f"/join/{code}").text
+        refused = Visitor(served.port).post(f"/join/{code}", name="Ada").text
+        assert "Only those on this cohort&#39;s roster can join." in refused
+    finally:
+        with served.room.cohort.database.writing() as connection:
+            change_settings(connection, roster_only=False)
+
+
 def test_a_revoked_code_lets_nobody_in(served):
     with served.room.cohort.database.writing() as connection:
         code = people.new_join_code(connection, time.time())

@@ -208,8 +208,10 @@ def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]
     if row is None:
         raise RefusedError(
             "not-on-roster",
-            "That student id is not on this cohort's roster.",
-            "Name yours with `--id`, or ask your instructor to add you.",
+            "That student id is not on this cohort's roster."
+            if student_id
+            else "Only those on this cohort's roster can join.",
+            "Name your student id with `--id`, or ask your instructor to add you.",
         )
     if row.joined is not None:
         raise RefusedError(

@@ -10,7 +10,7 @@ import msgspec
 
 from bottleneck_lab.cohort.rehearsal.learners import Block, make_scripts
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
-from bottleneck_lab.cohort.running.durations import Durations
+from bottleneck_lab.cohort.running.durations import Durations, typical_s
 from bottleneck_lab.cohort.running.forecast import needs_quiet
 
 TOO_LONG_S = 300.0
@@ -145,8 +145,8 @@ def what_breaks(
     unknown = [block.lab for block in blocks if (block.lab, block.device) not in durations]
     if unknown:
         sentences.append(
-            f"No runner of this machine has recorded how long {', '.join(unknown)} takes: typical"
-            " seconds of other checks stand in for it. `--measure` measures it first."
+            f"No runner of this machine has recorded how long checks of {', '.join(unknown)} take:"
+            " typical seconds stand in for them. `--measure` measures them first."
         )
     missing = sum(check.began is None for check in outcomes.checks)
     if missing:
@@ -168,6 +168,13 @@ def rehearse(
 ) -> Rehearsal:
     """Play a workshop, and where waits are too long, play it again with what might help."""
 
+    # A lab without a record is assumed to be typical, and that too grows with `slower`.
+    assumed = {
+        (block.lab, block.device): [typical_s(durations, block.lab, block.device)]
+        for block in blocks
+    }
+    known = {**assumed, **durations}
+
     def once(
         activity: str,
         machines: Machines,
@@ -176,7 +183,7 @@ def rehearse(
         halves: bool = False,
         slower: float = 1.0,
     ) -> Outcomes:
-        taken = {pair: [slower * one for one in seconds] for pair, seconds in durations.items()}
+        taken = {pair: [slower * one for one in seconds] for pair, seconds in known.items()}
         return play(
             make_scripts(blocks, learners, tries, seed, halves=halves),
             machines,

@@ -130,8 +130,9 @@ def _print_result(result: Rehearsal) -> None:
         say(f"{count} submissions are refused: {code}.")
     for option in (result.slower, *result.options):
         say(
-            f"With {option.what}: 9 of 10 wait at most {_minutes(option.p90_s)}, the longest"
-            f" {_minutes(option.longest_s)} (now {_minutes(result.longest_s)})."
+            f"With {option.what}: 9 of 10 wait at most {_minutes(option.p90_s)} instead of"
+            f" {_minutes(result.p90_s)}, the longest {_minutes(option.longest_s)} instead of"
+            f" {_minutes(result.longest_s)}."
         )
 
 

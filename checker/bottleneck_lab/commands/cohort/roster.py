@@ -45,3 +45,5 @@ def command(
         if only:
             change_settings(connection, roster_only=True)
     say(f"Roster: {added} added, {corrected} corrected.", style="green")
+    if only:
+        say("From now on only they can join: `lab join URL CODE --id STUDENT_ID`.")

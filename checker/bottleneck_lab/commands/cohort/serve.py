@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.members.qr import qr_terminal
 from bottleneck_lab.cohort.running.preflight import Preflight
 from bottleneck_lab.cohort.server.serve import Keeper
 from bottleneck_lab.cohort.server.serve import serve as serve_forever
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.commands.cohort.options import (
     SHARED_USER,
     Folder,
@@ -135,11 +136,12 @@ def _network_address(host: str) -> str:
 def _print_how_to_join(cohort: Cohort, url: str) -> None:
     with cohort.database.writing() as connection:
         codes = people.join_codes(connection)
+        student = " --id STUDENT_ID" if load_settings(connection).roster_only else ""
         now = cohort.database.clock()
         login = people.new_link(connection, people.the_instructor(connection, now), now)
     say(f"{cohort.config.name}", style="bold")
     if codes:
-        say(f"\nLearners type:  lab join {url} {codes[0]}", style="bold")
+        say(f"\nLearners type:  lab join {url} {codes[0]}{student}", style="bold")
         say(f"or open         {url}/join/{codes[0]}\n")
         if sys.stdout.isatty():
             typer.echo(qr_terminal(f"{url}/join/{codes[0]}"))

@@ -35,7 +35,6 @@ _RUNNING = {
     "COMPLETING",
     "SUSPENDED",
     "REQUEUED",
-    "REQUEUE_HOLD",
     "RESIZING",
     "SIGNALING",
     "STAGE_OUT",
@@ -124,7 +123,7 @@ class SlurmExecutor(Executor):
                     "squeue",
                     "--noheader",
                     "--states=all",
-                    "--format=%i %T",
+                    "--format=%i %T %r",
                     f"--jobs={','.join(handles)}",
                 ]
             )
@@ -133,8 +132,14 @@ class SlurmExecutor(Executor):
             return
         # Of several, it leaves out what it does not know.
         if done.returncode == 0 or (len(handles) == 1 and _UNKNOWN_JOB in done.stderr):
-            rows = [line.split() for line in done.stdout.splitlines()]
-            under_way = {row[0] for row in rows if len(row) == 2 and row[1] in _RUNNING}
+            under_way = set()
+            for line in done.stdout.splitlines():
+                number, state, reason = [*line.split(maxsplit=2), "", ""][:3]
+                # One whose node died while it started: it waits for an administrator, for ever.
+                if state == "REQUEUE_HOLD" or ("requeued" in reason and "held" in reason):
+                    self.cancel(number)
+                elif state in _RUNNING:
+                    under_way.add(number)
             self._ended = set(handles) - under_way
 
     def cancel(self, handle: str) -> None:
