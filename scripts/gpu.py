@@ -24,6 +24,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -34,6 +35,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ FORMS = {
     r"capture:.*:torch": 8.0,
     r"benchmark": 60.0,
     r"tests": 60.0,
+    r"case:.*": 15.0,
     r"grade:.*:variant .*": 40.0,
     r"capture:.*:ncu": 50.0,
     r"capture:.*": 15.0,
@@ -57,6 +60,22 @@ FORMS = {
 }
 """The forms of steps, in the order in which they are worth their time, each with the seconds that
 one is expected to take as long as no record says how long it took.
+"""
+CHECKS_S = {
+    "busy-ensemble": (35.0, 23.0),
+    "forecaster-out-of-memory": (20.0, 19.0),
+    "fused-attention": (48.0, 57.0),
+    "idle-gpu": (25.0, 27.0),
+    "past-the-plateau": (60.0, 86.0),
+    "perf-gate": (73.0, 73.0),
+    "resnet-latency": (45.0, 45.0),
+    "resnet-top-ops": (43.0, 43.0),
+    "roofline": (63.0, 59.0),
+    "stuttering-tagger": (62.0, 54.0),
+    "timing-pitfalls": (80.0, 80.0),
+}
+"""Seconds that a check of starter and solution is expected to take as long as no record says it, by
+benchmarks/gpu_budget.py; those of `resnet-latency` and `resnet-top-ops` were read on an H200.
 """
 GRACE_S, ORPHANS_S = 20.0, 5.0
 """For a step that has to end before its time, to stop its program and remove its temporary files;
@@ -70,6 +89,7 @@ MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
 RECORDED_BY = "scripts/gpu.py"
+sys.path.append(str(ROOT))  # scripts.cases
 DEVICE: Any = "cuda"
 COUNTERS_REFUSED = "ERR_NVGPUCTRPERM"
 """The driver's word for counters that are kept for administrators."""
@@ -87,6 +107,7 @@ ON_TRITON = 'SERVER = "triton"'
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
 """Labs whose scripts, run alone as NVIDIA's tools see them, have no smaller size for a rehearsal.
 """
+CASES = ROOT / "datasets" / "cases"
 PYTESTS = {"tests": "tests/gpu", "exploits": "tests/exploits"}
 """Where the tests marked `gpu` are: other tests need packages that nothing here does."""
 OK, WRONG, LEFT, NO_GPU = 0, 1, 3, 4
@@ -104,6 +125,40 @@ class Ran:
 
 
 Runner = Callable[[list[str], float], Ran]
+WARM = multiprocessing.get_context("forkserver")
+WARM.set_forkserver_preload(
+    ["__main__", "torch", "torchvision", "bottleneck_lab.course.proving", "bottleneck_lab.capture"]
+)
+"""Where this script's own steps are forked: a process that has imported what takes seconds, and
+never touches CUDA, which a fork would not survive.
+"""
+
+
+class Forked:
+    """A step of this script in a process forked from the warm one, used as a Popen is."""
+
+    def __init__(self, arguments: list[str], out: str, err: str) -> None:
+        self._process = WARM.Process(target=forked, args=(arguments, out, err))
+        self._process.start()
+        self.terminate, self.kill = self._process.terminate, self._process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for its end. Raises TimeoutExpired if that does not come in time."""
+        self._process.join(timeout_s)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("step", timeout_s or 0.0)
+
+
+def forked(arguments: list[str], out: str, err: str) -> None:
+    """Run this script with its output in files."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for path, descriptor in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
+    sys.exit(main(arguments))
 
 
 def say(text: str) -> None:
@@ -153,12 +208,19 @@ def run(command: list[str], limit_s: float) -> Ran:
     from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
     adopt_orphans(True)
+    own = command[:2] == [sys.executable, str(Path(__file__).resolve())]
+    if own:
+        forkserver.ensure_running()
     bystanders = children()
     with (
-        tempfile.TemporaryFile("w+", errors="replace") as out,
-        tempfile.TemporaryFile("w+", errors="replace") as err,
+        tempfile.NamedTemporaryFile("w+", errors="replace") as out,
+        tempfile.NamedTemporaryFile("w+", errors="replace") as err,
     ):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
+        process: Forked | subprocess.Popen[bytes]
+        if own:
+            process = Forked(command[2:], out.name, err.name)
+        else:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -180,7 +242,7 @@ def children() -> set[Any]:
     return set(psutil.Process().children())
 
 
-def end(process: subprocess.Popen[bytes], bystanders: set[Any]) -> None:
+def end(process: Forked | subprocess.Popen[bytes], bystanders: set[Any]) -> None:
     """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it
     would go on using the GPU.
 
@@ -242,8 +304,48 @@ def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str,
         for lab in labs
         for what in captured(lab, tool)
     }
-    steps = {"data": "", **graded, **captures, "benchmark": real, "tests": real, "exploits": real}
+    steps = {"data": "", **graded, **captures, **cases(), "benchmark": real}
+    steps |= {"tests": real, "exploits": real}
     return dict(sorted(steps.items(), key=lambda item: form_of(item[0])))
+
+
+def cases() -> dict[str, str]:
+    """Return the steps that record programs of the case library, with what each lacks here."""
+    from scripts.cases import on_gpu
+    from scripts.cases.record import load_spec
+
+    folders = sorted(path.parent for path in CASES.glob("*/case.toml"))
+    return {
+        f"case:{folder.name}": on_gpu.why_not(load_spec(folder))
+        or ("too much work for a host" if pretending() else "")
+        for folder in folders
+    }
+
+
+def record_case(name: str, into: Path) -> dict[str, Any]:
+    """Record a program of the case library on `cuda`, as it is and without its top cause, beside
+    what was modelled.
+    """
+    from scripts.cases import on_gpu
+    from scripts.cases.record import PROGRAM, load_spec
+
+    from bottleneck_lab.workspace.cases import find_case
+
+    folder, modelled = CASES / name, find_case(name)
+    spec, program = load_spec(folder), (folder / PROGRAM).read_text(encoding="utf-8")
+    named = {switch.name: switch for switch in spec.switch}
+    top = named[modelled.switches[0].name] if modelled.switches else None
+    with (
+        tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch,
+        contextlib.chdir(scratch),
+    ):
+        Path("checkpoints").mkdir()
+        measured = on_gpu.measure(program, spec, top, Path("trace.json"))
+        into.mkdir(parents=True, exist_ok=True)
+        packed = Path("trace.json.gz")
+        packed.write_bytes(gzip.compress(Path("trace.json").read_bytes()))
+        kept = keep(packed, into / f"case-{name}")
+    return {**kept, "measured": measured, "modelled": {"ms": modelled.ms, "gain": modelled.gain}}
 
 
 def form_of(step: str) -> int:
@@ -253,13 +355,16 @@ def form_of(step: str) -> int:
 
 def expected_s(step: str, records: Iterable[dict[str, Any]]) -> float:
     """Return the seconds that a step took when it was last recorded, on any GPU; where it never
-    was, those of its form.
+    was, those that were calculated for it, or those of its form.
     """
     dated = sorted(records, key=lambda record: record["date"], reverse=True)
     for record in dated:
         row = record["steps"].get(step, {})
         if "seconds" in row and is_good(row):
             return float(row["seconds"])
+    kind, lab, what = [*step.split(":"), "", ""][:3]
+    if kind == "grade" and lab in CHECKS_S and not what.startswith("variant "):
+        return CHECKS_S[lab][what == "solution"]
     return [*FORMS.values()][form_of(step)]
 
 
@@ -767,6 +872,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def do(step: str, into: Path) -> dict[str, Any]:
     """A step, in its own process."""
+    if step.startswith("case:"):
+        return record_case(step.removeprefix("case:"), into)
     kind, slug, what, *tool = step.split(":")
     return grade(slug, what) if kind == "grade" else capture(slug, what, tool[0], into)
 

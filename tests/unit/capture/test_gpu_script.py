@@ -363,6 +363,33 @@ def test_the_plan_says_when_each_step_would_be_done_and_what_fits_the_budget(gpu
     ]
 
 
+def test_programs_of_the_case_library_are_planned_where_one_gpu_shows_their_cause(gpu):
+    steps = gpu.plan(gpu.gpu_labs(), [], gpu_count=1)
+    assert steps["case:bird-calls"] == ""
+    assert steps["case:wind-farms"] == "needs what only the modelled machine has"
+
+
+def test_a_recorded_case_stands_beside_what_was_modelled(gpu, tmp_path, monkeypatch):
+    def measure(_program, _spec, top, trace):
+        assert top.name == "checkpoints"
+        trace.write_text('{"traceEvents": []}')
+        return {"as_it_is": 12.0, "without": 10.0, "gain": 1.2}
+
+    monkeypatch.setattr("scripts.cases.on_gpu.measure", measure)
+    monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
+    row = gpu.do("case:bird-calls", tmp_path / "kept")
+    assert row["file"] == "case-bird-calls.json.gz"
+    assert row["measured"]["gain"] == 1.2
+    assert row["modelled"]["gain"] > 1.15
+
+
+def test_where_no_record_says_how_long_a_check_takes_the_plan_has_what_was_calculated(gpu):
+    assert gpu.expected_s("grade:past-the-plateau:solution", []) == 86
+    assert gpu.expected_s("grade:past-the-plateau:variant threads", []) == 40
+    on_one_gpu = {lab.slug for lab in gpu.gpu_labs()} - {"ddp-scaling"}
+    assert gpu.CHECKS_S.keys() == on_one_gpu
+
+
 def test_steps_come_in_the_order_of_their_worth(gpu):
     steps = [*gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], 1)]
     assert steps[0] == "data"
