@@ -226,8 +226,8 @@ def recorded(lab: Lab) -> str:
 
 
 def wrong_choice(lab: Lab) -> tuple[str, str]:
-    """A choice question and an answer to it that is not the right one; for a lab that judges names
-    by itself, a name.
+    """A choice question and an answer to it that is not the right one; in a lab without choices, a
+    question for a name.
     """
     solved = load_answers(lab.solution)
     for question in lab.spec.questions:
@@ -235,7 +235,7 @@ def wrong_choice(lab: Lab) -> tuple[str, str]:
             return question.id, next(
                 choice for choice in question.choices if choice != solved[question.id]
             )
-    return lab.spec.questions[0].id, "nonsense"
+    return next(each.id for each in lab.spec.questions if each.type == "text"), "nonsense"
 
 
 @pytest.fixture(params=LABS, ids=lambda lab: lab.slug)

@@ -93,10 +93,10 @@ def _grade_first(
         names = {criterion.id for criterion in criteria if criterion.names_cause}
         wrong = {result.id for result in graded if not result.holds}
         return not wrong & names, not wrong - names
-    # A cause is named by choices, which need no capture. Evidence that was misread is told apart.
-    choices = [question for question in lab.spec.questions if question.type == "choice"]
-    others = [question for question in lab.spec.questions if question.type != "choice"]
-    named = all(one.holds for one in grade_diagnosis(choices, first.answers, solution, None)[0])
+    # A cause is named in words, which need no capture. Evidence that was misread is told apart.
+    words = [question for question in lab.spec.questions if question.type in ("choice", "text")]
+    others = [question for question in lab.spec.questions if question not in words]
+    named = all(one.holds for one in grade_diagnosis(words, first.answers, solution, None)[0])
     capture = read_capture(first.capture) if needs_capture(others) else None
     if capture is None and needs_capture(others):
         return named, UNSET
