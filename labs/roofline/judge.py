@@ -23,9 +23,11 @@ PLACES, ENDS = 8_000, 4_096
 place of a thousand escapes 8,000 of them in one answer out of 3,000, and over a hundred are judged.
 """
 LIKE_TIMED, SHORTEST = 0.1, 1_000
-"""Of the untimed calls, the share that is as long as the timed ones, and the least numbers of the
-others.
+"""Of the untimed calls, the share whose arrays are as long as those of the timed ones, and the
+least numbers of the others.
 """
+SLACK = 1 << 16
+"""Numbers that the drawn ones are more than a call takes: each of its arrays begins elsewhere."""
 ROUNDING = 2.0**-21
 """The error allowed per step, for values near 1: a few roundings of float32. It adds up like a
 random walk.
@@ -45,40 +47,68 @@ def threads(case: str) -> int | None:
 def make_inputs(
     rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
 ) -> list[Any]:
-    """Fresh state and gradients. Their number, their length and the number of the first step are
-    drawn in secret.
+    """Return state and gradients that no call had before. How many gradients, how long the arrays
+    are, the rates and the number of the first step are drawn in secret.
     """
-    size = int(rng.integers(*settings["parameters"]))
-    pushed = int(rng.integers(*settings["pushed"]))
-    return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
+    return _windows(rng, int(rng.integers(*settings["parameters"])), settings, settings["rounds"])
 
 
 def untimed_inputs(
     rng: np.random.Generator, case: str, data: Path, settings: dict[str, Any]
 ) -> list[Any]:
-    """Inputs of a call that nobody times: of any length up to the longest timed one, most of them
-    far shorter, and now and then a call like the timed ones.
+    """Return the inputs of a call that nobody times: arrays of any length up to the longest timed
+    one, most of them far shorter, and a step or two for each gradient.
+
+    A step is judged as strictly in a short call as in a long one, and takes as long.
     """
+    low, longest = settings["parameters"]
     if rng.random() < LIKE_TIMED:
-        return make_inputs(rng, case, data, settings)
-    longest = settings["parameters"][1]
-    size = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(longest))))
-    pushed = int(rng.integers(*settings["pushed"]))
-    return _call(rng, size, pushed, int(settings["rounds"]) * pushed)
+        size = int(rng.integers(low, longest))
+    else:
+        size = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(longest))))
+    return _windows(rng, size, settings, int(rng.integers(1, 3)))
+
+
+_drawn: dict[int, list[Array]] = {}
+
+
+def _windows(
+    rng: np.random.Generator, size: int, settings: dict[str, Any], rounds: int
+) -> list[Any]:
+    """Return a call whose arrays are windows into numbers that are drawn once, each from a secret
+    place on: drawing them anew takes longer than a call. Since every array begins elsewhere, no
+    number of an answer occurs in another.
+    """
+    pushed, most = int(rng.integers(*settings["pushed"])), settings["parameters"][1] + SLACK
+    if most not in _drawn:
+        p, m, ema = (_centred(rng, most) for _ in range(3))
+        gradients = _centred(rng, settings["pushed"][1], most)
+        _drawn[most] = [p, m, _positive(rng, most), ema, gradients]
+    begins = rng.integers(SLACK + 1, size=len(_drawn[most])).tolist()
+    p, m, v, ema, gradients = (
+        numbers[..., begin : begin + size]
+        for numbers, begin in zip(_drawn[most], begins, strict=True)
+    )
+    return [p, m, v, ema, gradients[:pushed], *_schedule(rng, int(rounds) * pushed)]
 
 
 def _call(rng: np.random.Generator, size: int, pushed: int, steps: int) -> list[Any]:
     p, m, ema = (_centred(rng, size) for _ in range(3))
-    v = rng.random(size, dtype=np.float32) + np.float32(0.01)
     gradients = _centred(rng, pushed, size)
-    rates = rng.uniform(1e-4, 3e-2, steps)
-    return [p, m, v, ema, gradients, rates, int(rng.integers(1, 2000))]
+    return [p, m, _positive(rng, size), ema, gradients, *_schedule(rng, steps)]
+
+
+def _schedule(rng: np.random.Generator, steps: int) -> tuple[Array, int]:
+    """Draw the learning rate of each step, and the number of the first."""
+    return rng.uniform(1e-4, 3e-2, steps), int(rng.integers(1, 2000))
+
+
+def _positive(rng: np.random.Generator, size: int) -> Array:
+    return rng.random(size, dtype=np.float32) + np.float32(0.01)
 
 
 def _centred(rng: np.random.Generator, *shape: int) -> Array:
-    """Uniform numbers between -2 and 2, which take a third of the time of normal ones: a call has a
-    quarter of a gigabyte of them.
-    """
+    """Draw uniform numbers between -2 and 2, which take a third of the time of normal ones."""
     numbers = rng.random(shape, dtype=np.float32)
     numbers -= np.float32(0.5)
     numbers *= np.float32(4)

@@ -90,6 +90,22 @@ def test_every_right_kernel_is_accepted(folder, flags, judge, reference, tmp_pat
         )
 
 
+def test_untimed_calls_have_fewer_heads_and_are_judged_as_strictly(judge, reference):
+    rng = np.random.default_rng(5)
+    case = str(judge.Shape(2, 6, 97, 64, True, 1))
+    heads = []
+    for _ in range(20):
+        inputs = judge.untimed_inputs(rng, case, LAB, SETTINGS)
+        answer = np.array(reference(*inputs))
+        heads.append(answer.shape[0] * answer.shape[1])
+        assert judge.judge(case, inputs, [answer], [answer.copy()], SETTINGS) is None
+        wrong = answer.copy()
+        wrong[0, -1, -1] *= 1.05
+        assert judge.judge(case, inputs, [wrong], [answer], SETTINGS)
+    assert min(heads) <= 3
+    assert sum(heads) < 20 * 9
+
+
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path):
     binding = load_file(LAB / "attention.py", "attention_without_compiler")
     source = tmp_path / "kernel.cpp"

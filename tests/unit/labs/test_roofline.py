@@ -90,6 +90,15 @@ def test_wrong_answers_are_told_by_name(judge, spoil, said):
     assert said in judge.judge("update", inputs, wrong, [], SETTINGS)
 
 
+def test_no_two_calls_share_a_number_in_the_same_place(judge):
+    rng = np.random.default_rng(4)
+    first, second = (judge.make_inputs(rng, "update", None, SETTINGS) for _ in range(2))
+    for ours, theirs in zip(first[:5], second[:5], strict=True):
+        least = min(ours.shape[-1], theirs.shape[-1])
+        assert (ours[..., :least][:3] != theirs[..., :least][:3]).mean() > 0.99
+    assert first[4].base is second[4].base  # drawn once
+
+
 def test_untimed_calls_are_of_any_length_and_some_like_the_timed_ones(judge):
     rng = np.random.default_rng(4)
     settings = SETTINGS | {"parameters": [30_000, 40_000]}

@@ -103,12 +103,11 @@ def sized(slug: str) -> dict[str, str]:
             f" of up to {small[1]} tokens",
         }
     if slug == "roofline":
-        low, high = judges["cpu"]["parameters"]
-        least, most = judges["cpu"]["pushed"]
         return {
-            "cpu": f"{low:,} to {high:,} parameters, {least} to {most} gradients a call,"
-            f" {judges['cpu']['rounds']} times over",
-            "cuda": f"the same parameters and gradients, {judges['cuda']['rounds']} times over",
+            name: "{:,} to {:,} parameters, {} to {} gradients a call, {} times over".format(
+                *judge["parameters"], *judge["pushed"], judge["rounds"]
+            )
+            for name, judge in judges.items()
         }
     if slug == "timing-pitfalls":
         return {
