@@ -18,7 +18,7 @@ using std::max;
 using std::min;
 using cudaError_t = int;
 using cudaStream_t = void*;
-constexpr int cudaSuccess = 0, cudaFuncAttributeMaxDynamicSharedMemorySize = 0, cudaDevAttrComputeCapabilityMajor = 0;
+constexpr int cudaSuccess = 0, cudaFuncAttributeMaxDynamicSharedMemorySize = 0, cudaDevAttrComputeCapabilityMajor = 0, cudaErrorNoKernelImageForDevice = 209;
 template <typename F>
 int cudaFuncSetAttribute(F, int, int) { return 0; }
 inline int cudaGetLastError() { return 0; }

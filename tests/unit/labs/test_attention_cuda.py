@@ -298,7 +298,7 @@ def _mistaken(of: int | str, emulator: Path, folder: Path) -> ctypes.CDLL:
     file, begin, way = {
         8: (SOLUTION, "    int device = 0", ", false"),
         9: (SOLUTION, "    int device = 0", ", true"),
-        BULK: (VARIANTS / "bulk-copies" / "attention.cu", "    const auto run =", ""),
+        BULK: (VARIANTS / "bulk-copies" / "attention.cu", "    int device = 0", ""),
     }[of]
     source = file.read_text()
     only = (
