@@ -302,9 +302,14 @@ DEFAULTS: dict[str, float] = {
 
 
 def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
-    """Return a table from the columns given; what is not given is filled with its default. Rows are
-    put in order.
+    """Return a table from the columns given, with its rows in order; what is not given is filled
+    with its default.
     """
+    return sort_table(fill_table(kind, length, **columns))
+
+
+def fill_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
+    """Return a table as `make_table` does, with its rows as they were given."""
     values = {}
     for column in fields(kind):
         dtype = DTYPES[column.name]
@@ -315,7 +320,7 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
         values[column.name] = np.asarray(given, dtype=dtype)
     if columns:
         raise TypeError(f"{kind.__name__} has no column {', '.join(columns)}")
-    return sort_table(kind(**values))
+    return kind(**values)
 
 
 # Where no more than one row in so many is out of place, only those are sorted: tools write their
@@ -323,9 +328,9 @@ def make_table(kind: type[Table], length: int = 0, /, **columns: Any) -> Table:
 FEW_SHARE = 4
 
 
-def sort_table(table: Table) -> Table:
+def sort_table(table: Table, *, in_place: bool = False) -> Table:
     """Return the rows by start, then longer first: a parent stands before the children that start
-    with it.
+    with it. With `in_place` they are moved in the table's own arrays, so that none is held twice.
     """
     start = table.start
     end = getattr(table, "end", None)
@@ -342,15 +347,21 @@ def sort_table(table: Table) -> Table:
     stay[:-1] &= start[:-1] < np.minimum.accumulate(start[:0:-1])[::-1]
     rows = np.flatnonzero(~stay)
     if FEW_SHARE * len(rows) > len(start):
-        return take(
-            table, np.argsort(start, kind="stable") if end is None else order_of(start, end)
-        )
+        del stay, rows
+        order = np.argsort(start, kind="stable") if end is None else order_of(start, end)
+        if not in_place:
+            return take(table, order)
+        for column in fields(table):
+            values = getattr(table, column.name)
+            if values.strides != (0,):
+                values[:] = values[order]
+        return table
     moved = rows[
         np.argsort(start[rows], kind="stable") if end is None else order_of(start[rows], end[rows])
     ]
     return type(table)(
         **{
-            column.name: _exchanged(getattr(table, column.name), rows, moved)
+            column.name: _exchanged(getattr(table, column.name), rows, moved, in_place=in_place)
             for column in fields(table)
         }
     )
@@ -363,7 +374,7 @@ def _alone(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _exchanged(
-    values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp]
+    values: NDArray[Any], rows: NDArray[np.intp], moved: NDArray[np.intp], *, in_place: bool
 ) -> NDArray[Any]:
     """Return `values` with those of the rows `moved` at `rows`.
 
@@ -372,7 +383,8 @@ def _exchanged(
     new = values[moved]
     if values.strides == (0,) or (values[rows] == new).all():
         return _alone(values)
-    values = values.copy()
+    if not in_place:
+        values = values.copy()
     values[rows] = new
     return values
 

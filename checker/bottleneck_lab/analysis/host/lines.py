@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.host.nesting import innermost_at, nest
+from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF
@@ -108,10 +108,10 @@ def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str
         for name, whole in zip(timeline.names(functions), along, strict=True)
     ]
     operators = timeline.operators
-    outermost = take(operators, nest(operators.start, operators.end, operators.thread).depth == 0)
+    enclosing = take(operators, outermost(operators))
     for table, names in (
         (functions, function_names),
-        (outermost, timeline.names(outermost)),
+        (enclosing, timeline.names(enclosing)),
     ):
         rest = np.array([i for i, text in enumerate(texts) if not text], dtype=np.int64)
         if not len(rest) or not len(table):
@@ -162,8 +162,8 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
     ran = _time_in(operators, stretches)
     # What encloses an operator that ran meanwhile ran meanwhile too.
     operators, ran = take(operators, ran > 0), ran[ran > 0]
-    outermost = nest(operators.start, operators.end, operators.thread).depth == 0
-    operators, ran = take(operators, outermost), ran[outermost]
+    enclosing = outermost(operators)
+    operators, ran = take(operators, enclosing), ran[enclosing]
     sums = np.bincount(operators.name, weights=ran, minlength=1)
     most = int(sums.argmax())
     if sums[most] < NAMED_SHARE * stretches.total or not sums[most]:

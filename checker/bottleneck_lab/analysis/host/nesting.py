@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts
 
+# What a search returns takes eight bytes a row: not for all rows at once.
+BLOCK_ROWS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Row i of a table in order is called by row `parent[i]` (-1: by none), at `depth[i]`."""
+    """Rows of tables, all in one order: row i is called by row `parent[i]` (-1: by none), at
+    `depth[i]`.
+    """
 
+    position: SmallInts
+    """Where the rows of the tables, one table after the other, stand in the tree: rising within
+    each table.
+    """
     parent: SmallInts
     depth: NDArray[Any]
 
@@ -28,32 +38,85 @@ class Tree:
         return total
 
 
-def nest(start: Ints, end: Ints, thread: NDArray[Any]) -> Tree:
-    """Return the call tree of rows that are in order. Every thread has its own number, whatever its
+def nest(*tables: HostTable) -> Tree:
+    """Return the call tree of the rows of all tables. Every thread has its own number, whatever its
     rank, and is nested by itself.
 
     The depth of a row is the number of rows of its thread that began before it and have not ended;
     its parent is the latest row one level up.
     """
-    depth, parent = np.zeros(len(start), dtype=np.int32), np.full(len(start), -1, dtype=np.int32)
-    block = 1 << 16  # what a search returns takes eight bytes a row: not for all rows at once
-    for number in np.flatnonzero(np.bincount(thread)).tolist():
-        rows = np.flatnonzero(thread == number).astype(np.int32)
-        stop = end[rows]
-        own = np.arange(len(rows), dtype=np.int32)
-        for at in range(0, len(rows), block):
-            begin = start[rows[at : at + block]]
+    position = _merged(tables)
+    firsts = np.cumsum([0, *map(len, tables)])
+    depth = np.zeros(len(position), dtype=np.int32)
+    parent = np.full(len(position), -1, dtype=np.int32)
+    threads = [narrow(table.thread) for table in tables]
+    numbers = np.concatenate([np.flatnonzero(np.bincount(thread)) for thread in threads])
+    for number in np.unique(numbers).tolist():
+        chosen = [np.flatnonzero(thread == number) for thread in threads]
+        # Sorted on their own, starts and ends need no copy of the tables in the tree's order.
+        stop = np.concatenate(
             # A row of no length still ends after it began.
-            stop[at : at + block] = np.maximum(stop[at : at + block], begin + 1)
+            [
+                np.maximum(table.end[mine], table.start[mine] + 1)
+                for table, mine in zip(tables, chosen, strict=True)
+            ]
+        )
         stop.sort()
-        for at in range(0, len(rows), block):
-            begin = start[rows[at : at + block]]
-            own[at : at + block] -= np.searchsorted(stop, begin, side="right").astype(np.int32)
-        del stop
+        begin = np.concatenate(
+            [table.start[mine] for table, mine in zip(tables, chosen, strict=True)]
+        )
+        begin.sort()
+        own = np.arange(len(begin), dtype=np.int32)
+        for at in range(0, len(begin), BLOCK_ROWS):
+            ended = np.searchsorted(stop, begin[at : at + BLOCK_ROWS], side="right")
+            own[at : at + BLOCK_ROWS] -= ended.astype(np.int32)
+        del stop, begin
+        rows = np.concatenate(
+            [position[first + mine] for first, mine in zip(firsts[:-1], chosen, strict=True)]
+        )
+        del chosen
+        rows.sort()
         depth[rows] = own
         above = _parents(own)
-        parent[rows] = np.where(above >= 0, rows[above], -1)
-    return Tree(parent, narrow(depth))
+        parent[rows] = np.where(above >= 0, rows[above], np.int32(-1))
+    return Tree(position, parent, narrow(depth))
+
+
+def _merged(tables: Sequence[HostTable]) -> SmallInts:
+    """Return where each row of the tables stands when the rows of all are in order."""
+    count = sum(map(len, tables))
+    position = np.arange(count, dtype=np.int32)
+    if len(tables) == 1:
+        return position
+    start = np.empty(count, dtype=np.int64)
+    first = 0
+    for number, table in enumerate(tables):
+        # Every table is in order, so counting the rows of the others before each row takes the
+        # place of sorting, and of the memory for that.
+        for at in range(0, len(table), BLOCK_ROWS):
+            begin = table.start[at : at + BLOCK_ROWS]
+            own = np.arange(at, at + len(begin))
+            for other, beside in enumerate(tables):
+                if other != number:
+                    side: Literal["left", "right"] = "right" if other < number else "left"
+                    own += np.searchsorted(beside.start, begin, side=side)
+            position[first + at : first + at + len(own)] = own
+            start[own] = begin
+        first += len(table)
+    # Of rows that start together the longer stands first: the parent. They are few.
+    together = start[1:] == start[:-1]
+    tied = np.concatenate((together, [False])) | np.concatenate(([False], together))
+    rows = np.flatnonzero(tied)
+    origin = np.flatnonzero(tied[position])
+    bounds = np.searchsorted(origin, np.cumsum([0, *map(len, tables)]))
+    end, first = np.empty(len(rows), dtype=np.int64), 0
+    for table, (low, high) in zip(tables, itertools.pairwise(bounds.tolist()), strict=True):
+        end[low:high] = table.end[origin[low:high] - first]
+        first += len(table)
+    order = np.argsort(position[origin])
+    moved = np.lexsort((-end[order], start[rows]))
+    position[origin[order[moved]]] = rows
+    return position
 
 
 def narrow(numbers: SmallInts) -> NDArray[Any]:
@@ -75,6 +138,19 @@ def _parents(depth: SmallInts) -> SmallInts:
     return parent
 
 
+def outermost(table: HostTable) -> NDArray[np.bool_]:
+    """Return a mask of the rows that no other of their thread encloses: those of depth 0 in `nest`,
+    without making the tree.
+    """
+    mask = np.ones(len(table), dtype=bool)
+    for number in np.flatnonzero(np.bincount(table.thread)).tolist():
+        rows = np.flatnonzero(table.thread == number)
+        ended = np.maximum(table.end[rows], table.start[rows] + 1)
+        np.maximum.accumulate(ended, out=ended)
+        mask[rows[1:]] = ended[:-1] <= table.start[rows[1:]]
+    return mask
+
+
 def innermost_at(table: HostTable, moments: Ints, threads: SmallInts) -> SmallInts:
     """Return the row that is open at each moment (ns) on its thread and began last, -1 where none
     is open.
@@ -84,7 +160,7 @@ def innermost_at(table: HostTable, moments: Ints, threads: SmallInts) -> SmallIn
         rows, mine = np.flatnonzero(table.thread == thread), np.flatnonzero(threads == thread)
         at = np.searchsorted(table.start[rows], moments[mine], side="right") - 1
         innermost[mine[at >= 0]] = rows[at[at >= 0]]
-    parent = nest(table.start, table.end, table.thread).parent
+    parent = nest(table).parent
     begun = np.flatnonzero(innermost >= 0)
     while len(begun):  # where a row has ended, the one that encloses it may be open
         begun = begun[table.end[innermost[begun]] <= moments[begun]]

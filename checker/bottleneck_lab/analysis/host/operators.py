@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.analysis.host.nesting import Tree, narrow, nest
+from bottleneck_lab.analysis.host.nesting import Tree, nest
 from bottleneck_lab.trace.join import join_rows
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
@@ -16,7 +16,6 @@ from bottleneck_lab.trace.timeline import (
     Ints,
     SmallInts,
     Timeline,
-    order_of,
 )
 
 
@@ -44,10 +43,6 @@ class CallTree:
     says which a row is.
     """
 
-    position: SmallInts
-    """Where the rows of the operators, then of the calls, then of the frames stand in the tree:
-    rising within each table.
-    """
     layer: NDArray[np.int8]
     tree: Tree
     device_ns: Ints
@@ -57,7 +52,7 @@ class CallTree:
         """Return the rows of one layer, in the order of their own table."""
         lengths = np.bincount(self.layer, minlength=layer + 1)
         first = int(lengths[:layer].sum())
-        return self.position[first : first + int(lengths[layer])]
+        return self.tree.position[first : first + int(lengths[layer])]
 
 
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
@@ -65,21 +60,10 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     on its operator where no call was recorded.
     """
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
-    start, end = (
-        np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end")
-    )
-    # A parent stands before its children: by start, then longer first.
-    order = order_of(start, end).astype(np.int32)
-    start = start[order]
-    end = end[order]
-    thread = narrow(np.concatenate([part.thread for part in parts]))[order]
-    layer = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part) for part in parts])[order]
-    position = np.empty(len(order), dtype=np.int32)
-    position[order] = np.arange(len(order), dtype=np.int32)
-    del order  # a large trace's columns are held no longer than they are needed
-    tree = nest(start, end, thread)
-    del start, end, thread
-    return CallTree(position, layer, tree, _launched(timeline, position))
+    tree = nest(*parts)
+    layer = np.empty(len(tree.position), dtype=np.int8)
+    layer[tree.position] = np.repeat(np.arange(len(parts), dtype=np.int8), list(map(len, parts)))
+    return CallTree(layer, tree, _launched(timeline, tree.position))
 
 
 def _launched(timeline: Timeline, position: SmallInts) -> Ints:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bottleneck_lab.analysis.host.nesting import nest
+from bottleneck_lab.analysis.host.nesting import outermost
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import (
     HostTable,
@@ -163,9 +163,8 @@ def _shared_clock(
 def _outermost(timeline: Timeline, thread: int) -> HostTable:
     """Return a thread's operators that no other encloses, and its ranges."""
     operators = take(timeline.operators, timeline.operators.thread == thread)
-    depth = nest(operators.start, operators.end, operators.thread).depth
     ranges = take(timeline.ranges, timeline.ranges.thread == thread)
-    return concatenate([take(operators, depth == 0), ranges])
+    return concatenate([take(operators, outermost(operators)), ranges])
 
 
 def _numbered(names: SmallInts) -> Ints:

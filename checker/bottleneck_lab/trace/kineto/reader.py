@@ -24,7 +24,9 @@ from bottleneck_lab.trace.timeline import (
     Thread,
     Timeline,
     WorkTable,
+    fill_table,
     make_table,
+    sort_table,
 )
 
 # A capture whose events lie later than this on its clock did not begin at zero.
@@ -161,7 +163,8 @@ def _everywhere(rank: int, rows: _Rows) -> NDArray[np.int32]:
 
 
 def _host_table(rows: _Rows, rank: int) -> HostTable:
-    return make_table(HostTable, **_with_end(rows), rank=_everywhere(rank, rows))
+    table = fill_table(HostTable, **_with_end(rows), rank=_everywhere(rank, rows))
+    return sort_table(table, in_place=True)
 
 
 def _with_end(rows: _Rows) -> _Rows:
@@ -181,13 +184,14 @@ def _device_table(rows: _Rows, strings: tuple[str, ...], rank: int) -> DeviceTab
             ActivityKind.COMMUNICATION
         )
     is_copy = kind == ActivityKind.COPY
-    return make_table(
+    table = fill_table(
         DeviceTable,
         **_with_end(rows),
         rank=_everywhere(rank, rows),
         direction=np.where(is_copy, copies[rows["name"], 0] if len(strings) else 0, 0),
         host_memory=np.where(is_copy, copies[rows["name"], 1] if len(strings) else 0, 0),
     )
+    return sort_table(table, in_place=True)
 
 
 def _devices(metadata: dict[str, Any], table: DeviceTable, rank: int) -> tuple[DeviceInfo, ...]:
