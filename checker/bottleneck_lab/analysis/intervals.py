@@ -23,6 +23,9 @@ class Intervals(NamedTuple):
         return int((self.end - self.start).sum())
 
 
+# Rows that are worked on at once.
+BLOCK = 1 << 15
+
 NONE = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
@@ -31,13 +34,19 @@ def union(start: Ints, end: Ints) -> Intervals:
     joined.
     """
     keep = end > start
-    start, end = start[keep], end[keep]
+    return _united(start[keep], end[keep])
+
+
+def _united(start: Ints, end: Ints) -> Intervals:
+    """Return the time covered by rows of which none is empty; the arrays may be changed."""
     if not len(start):
         return NONE
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    np.maximum.accumulate(end, out=end)  # a copy already
+        start = start[order]
+        end = end[order]
+        del order
+    np.maximum.accumulate(end, out=end)
     first = np.flatnonzero(np.concatenate(([True], start[1:] > end[:-1])))
     last = np.concatenate((first[1:] - 1, [len(start) - 1]))
     return Intervals(start[first], end[last])
@@ -90,7 +99,11 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def join(*parts: Intervals) -> Intervals:
     """Return the time in any of the parts."""
-    return union(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
+    start, end = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    keep = end > start
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    return _united(start, end)
 
 
 def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
@@ -111,10 +124,13 @@ def covered_before(intervals: Intervals, times: Ints) -> Ints:
     if not len(intervals.start):
         return np.zeros(len(times), dtype=np.int64)
     lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
-    index = np.searchsorted(intervals.start, times, side="right")
-    inside = (
-        np.minimum(times, intervals.end[np.maximum(index - 1, 0)])
-        - intervals.start[np.maximum(index - 1, 0)]
-    )
-    result: Ints = np.where(index > 0, lengths[np.maximum(index - 1, 0)] + inside, 0)
+    result = np.empty(len(times), dtype=np.int64)
+    # In blocks that stay in a core's cache: of millions of times, each step would take as much
+    # memory as the result.
+    for at in range(0, len(times), BLOCK):
+        block = times[at : at + BLOCK]
+        index = np.searchsorted(intervals.start, block, side="right")
+        last = np.maximum(index - 1, 0)
+        inside = np.minimum(block, intervals.end[last]) - intervals.start[last]
+        result[at : at + BLOCK] = np.where(index > 0, lengths[last] + inside, 0)
     return result

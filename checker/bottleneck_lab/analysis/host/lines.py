@@ -151,7 +151,9 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
 
 def _time_in(table: HostTable, stretches: iv.Intervals) -> Ints:
     """Return how long each row ran within the stretches, ns."""
-    return iv.covered_before(stretches, table.end) - iv.covered_before(stretches, table.start)
+    ran = iv.covered_before(stretches, table.end)
+    ran -= iv.covered_before(stretches, table.start)
+    return ran
 
 
 def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:

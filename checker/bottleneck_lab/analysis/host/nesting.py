@@ -47,7 +47,7 @@ def nest(*tables: HostTable) -> Tree:
     """
     position = _merged(tables)
     firsts = np.cumsum([0, *map(len, tables)])
-    depth = np.zeros(len(position), dtype=np.int32)
+    depth: NDArray[Any] = np.zeros(len(position), dtype=np.uint8)
     parent = np.full(len(position), -1, dtype=np.int32)
     threads = [narrow(table.thread) for table in tables]
     numbers = np.concatenate([np.flatnonzero(np.bincount(thread)) for thread in threads])
@@ -76,6 +76,8 @@ def nest(*tables: HostTable) -> Tree:
         )
         del chosen
         rows.sort()
+        if int(own.max()) > np.iinfo(depth.dtype).max:
+            depth = depth.astype(np.int32)
         depth[rows] = own
         above = _parents(own)
         parent[rows] = np.where(above >= 0, rows[above], np.int32(-1))

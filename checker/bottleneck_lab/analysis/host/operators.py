@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import msgspec
@@ -44,15 +45,17 @@ class CallTree:
     """
 
     layer: NDArray[np.int8]
+    firsts: tuple[int, ...]
+    """Where each layer's rows begin in `tree.position`, and where the last one's end."""
     tree: Tree
     device_ns: Ints
     """Per row, the duration of the device work that this very row launched."""
 
     def rows(self, layer: int) -> SmallInts:
         """Return the rows of one layer, in the order of their own table."""
-        lengths = np.bincount(self.layer, minlength=layer + 1)
-        first = int(lengths[:layer].sum())
-        return self.tree.position[first : first + int(lengths[layer])]
+        if layer + 1 >= len(self.firsts):
+            return self.tree.position[:0]
+        return self.tree.position[self.firsts[layer] : self.firsts[layer + 1]]
 
 
 def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
@@ -62,8 +65,10 @@ def build_calls(timeline: Timeline, *, python: bool) -> CallTree:
     parts = [timeline.operators, timeline.runtime, *([timeline.python] if python else [])]
     tree = nest(*parts)
     layer = np.empty(len(tree.position), dtype=np.int8)
-    layer[tree.position] = np.repeat(np.arange(len(parts), dtype=np.int8), list(map(len, parts)))
-    return CallTree(layer, tree, _launched(timeline, tree.position))
+    firsts = (0, *itertools.accumulate(map(len, parts)))
+    for number, (first, end) in enumerate(itertools.pairwise(firsts)):
+        layer[tree.position[first:end]] = number
+    return CallTree(layer, firsts, tree, _launched(timeline, tree.position))
 
 
 def _launched(timeline: Timeline, position: SmallInts) -> Ints:
@@ -79,9 +84,9 @@ def _launched(timeline: Timeline, position: SmallInts) -> Ints:
             operators.correlation, operators.rank, device.external[missing], device.rank[missing]
         )
     known = owner >= 0
-    return np.bincount(
-        position[owner[known]], weights=duration[known], minlength=len(position)
-    ).astype(np.int64)
+    launched = np.zeros(len(position), dtype=np.int64)
+    np.add.at(launched, position[owner[known]], duration[known])
+    return launched
 
 
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
