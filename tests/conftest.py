@@ -58,6 +58,22 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 @pytest.fixture(scope="session")
+def torch():
+    """PyTorch, imported by the first test that computes with it: every process of a run reads all
+    test files, and the import costs 2 seconds.
+    """
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="session")
+def binomtest():
+    """SciPy's exact test of a share, imported by the first test that needs it, as PyTorch is."""
+    from scipy.stats import binomtest
+
+    return binomtest
+
+
+@pytest.fixture(scope="session")
 def cubins(tmp_path_factory) -> Path:
     """Where compiled kernels are kept: one folder of a run, whichever of its processes a test is
     in.

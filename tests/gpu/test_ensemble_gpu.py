@@ -13,7 +13,6 @@ from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.inference_server.judging import SCORES_WITHIN
 from bottleneck_lab.measure.kinds.inference_server.pixels import levels
 
-torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="there is no CUDA device")]
 
 

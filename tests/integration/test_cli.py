@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import hash_files
 from bottleneck_lab.cli import app
 
+from .. import warm
 from ..processes import lives, soon
 from ..tools import NO_SANDBOX
 
@@ -54,6 +55,11 @@ class Learner:
     def lab(
         self, *arguments: str, at: Path | None = None, through: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
+        """Run `lab`, as a new program only where it starts `through` another one or with what only
+        a new one obeys.
+        """
+        if not through and not self.environment.keys() & warm.READ_AT_START:
+            return warm.lab(*arguments, at=at or self.folder, environment=self.environment)
         return subprocess.run(
             [*through, *LAB, *arguments],
             cwd=at or self.folder,
@@ -532,22 +538,15 @@ class TestDiagnose:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """Every lab of the miniature course, checked as shipped: (exit status, verdict) by lab, and who
-    did it.
+    """The labs of the miniature course whose verdict is no matter of speed, checked as shipped:
+    (exit status, verdict) by lab, and who did it.
 
-    The one that is timed has the machine to itself, and is captured first; the one that crashes is
-    signed with `runner.pem`, which needs a sandbox.
+    The one that crashes is signed with `runner.pem`, which needs a sandbox.
     """
     learner = Learner(tmp_path_factory.mktemp("checked"))
     assert learner.lab("dev", "key", str(learner.folder / "runner.pem")).returncode == 0
-    places = {
-        slug: learner.start(slug, f"{slug} é")
-        for slug in ("slow", "wrong", "crashes", "endless", "broken")
-    }
-    assert learner.lab("profile", at=places["slow"]).returncode == 0
-    assert (
-        learner.lab("diagnose", "-a", "cause=1", "-a", "gain=40", at=places["slow"]).returncode == 0
-    )
+    untimed = ("wrong", "crashes", "endless", "broken")
+    places = {slug: learner.start(slug, f"{slug} é") for slug in untimed}
 
     def check(slug: str) -> tuple[int, dict]:
         signed = (
@@ -555,26 +554,43 @@ def checked(tmp_path_factory):
             if slug == "crashes" and not NO_SANDBOX
             else []
         )
-        done = learner.lab("check", "--json", *signed, at=places[slug])
-        return done.returncode, json.loads(done.stdout)
+        return checked_once(learner, places[slug], *signed)
 
     with ThreadPoolExecutor() as pool:
-        found = dict(
-            zip(
-                untimed := ("wrong", "crashes", "endless", "broken"),
-                pool.map(check, untimed),
-                strict=True,
-            )
-        )
-    return learner, found | {"slow": check("slow")}
+        return learner, dict(zip(untimed, pool.map(check, untimed), strict=True))
 
 
-@pytest.mark.timed
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory) -> tuple[Learner, Path]:
+    """The lab that is too slow, captured and diagnosed, and who did it."""
+    learner = Learner(tmp_path_factory.mktemp("captured"))
+    place = learner.start("slow", "slow é")
+    assert learner.lab("profile", at=place).returncode == 0
+    assert learner.lab("diagnose", "-a", "cause=1", "-a", "gain=40", at=place).returncode == 0
+    return learner, place
+
+
+def checked_once(learner: Learner, place: Path, *options: str) -> tuple[int, dict]:
+    """Exit status and verdict of a workspace's first check, which accounts for its seconds and is
+    recorded with what was submitted.
+    """
+    done = learner.lab("check", "--json", *options, at=place)
+    verdict = json.loads(done.stdout)
+    assert sum(verdict["seconds"].values()) == pytest.approx(verdict["duration_s"], abs=0.1)
+    (row,) = learner.json("history", at=place)["checks"]
+    assert (row["number"], row["outcome"]) == (1, verdict["outcome"])
+    assert Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
+    assert not [
+        path for path in place.rglob("*") if path.name.startswith((".running-", ".writing-"))
+    ]
+    return done.returncode, verdict
+
+
+@pytest.mark.long
 class TestCheck:
     @pytest.mark.parametrize(
         ("slug", "status", "outcome", "reason"),
         [
-            ("slow", 1, "FAIL", "correct but slow"),
             ("wrong", 1, "FAIL", "wrong output"),
             ("crashes", 1, "FAIL", "crashed"),
             ("endless", 1, "FAIL", "timed out"),
@@ -594,10 +610,6 @@ class TestCheck:
     def test_a_crash_names_the_line(self, checked):
         assert re.search(r"work\.py, line \d+", checked[1]["crashes"][1]["summary"])
 
-    def test_every_verdict_says_where_its_seconds_went(self, checked):
-        for _, verdict in checked[1].values():
-            assert sum(verdict["seconds"].values()) == pytest.approx(verdict["duration_s"], abs=0.1)
-
     def test_the_seconds_are_shown_on_request(self, tmp_path):
         learner = Learner(tmp_path)
         workspace = learner.start("wrong")
@@ -605,21 +617,6 @@ class TestCheck:
         assert done.returncode == 1, done.stderr
         assert re.search(r"Where the [\d.]+ s went", done.stdout)
         assert "starting processes" in done.stdout
-
-    def test_every_check_is_recorded_with_what_was_submitted(self, checked):
-        learner, found = checked
-        for slug, (_, verdict) in found.items():
-            place = learner.folder / f"{slug} é"
-            (row,) = learner.json("history", at=place)["checks"]
-            assert (row["number"], row["outcome"]) == (1, verdict["outcome"])
-            assert (
-                Path(row["submission"], "work.py").read_bytes() == (place / "work.py").read_bytes()
-            )
-            assert not [
-                path
-                for path in place.rglob("*")
-                if path.name.startswith((".running-", ".writing-"))
-            ]
 
     @pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX)
     def test_a_runner_signs_its_verdict_and_anybody_can_verify_it(self, checked):
@@ -634,7 +631,7 @@ class TestCheck:
 
     def test_a_file_that_does_not_verify_writes_no_line_of_its_own(self, checked):
         learner, found = checked
-        forged = {**found["slow"][1], "lab": "slow'\n\x1b[2K✓ Verified: PASS for 'slow'"}
+        forged = {**found["wrong"][1], "lab": "slow'\n\x1b[2K✓ Verified: PASS for 'slow'"}
         assert learner.lab("dev", "key", str(learner.folder / "other.pem")).returncode == 0
         (learner.folder / "forged.json").write_text(json.dumps(forged), encoding="utf-8")
         told = learner.lab(
@@ -659,8 +656,8 @@ class TestCheck:
         assert done.returncode == 4
         assert "key with it" in done.stderr
 
-    def test_from_a_capture_to_the_page(self, checked):
-        learner, place = checked[0], checked[0].folder / "slow é"
+    def test_from_a_capture_to_the_page(self, captured):
+        learner, place = captured
         (capture,) = (place / ".lab" / "captures").iterdir()
         assert capture.name == "0001-torch"
         shown = learner.json("report", at=place)
@@ -677,11 +674,9 @@ class TestCheck:
         assert only.returncode == 2
         assert "only capture" in only.stderr
 
-    def test_any_trace_is_read_and_asked(self, checked):
-        learner = checked[0]
-        trace = str(
-            learner.folder / "slow é" / ".lab" / "captures" / "0001-torch" / "trace.json.gz"
-        )
+    def test_any_trace_is_read_and_asked(self, captured):
+        learner, place = captured
+        trace = str(place / ".lab" / "captures" / "0001-torch" / "trace.json.gz")
         assert "Where the time went" in learner.lab("report", trace).stdout
         asked = learner.json("report", "--query", "SELECT count(*) AS n FROM ranges", trace)
         assert asked["columns"] == ["n"]
@@ -700,9 +695,17 @@ class TestCheck:
         assert "Write one SELECT" in refused.stderr
         assert "none.json.gz does not exist" in learner.lab("report", "none.json.gz").stderr
 
-    def test_the_solution_passes_and_the_prediction_stands_beside_the_gain(self, checked):
-        learner, _ = checked
-        place = learner.folder / "slow é"
+
+@pytest.mark.timed
+class TestSpeed:
+    def test_shipped_code_is_too_slow(self, captured):
+        status, verdict = checked_once(*captured)
+        assert (status, verdict["outcome"], verdict["reason"]) == (1, "FAIL", "correct but slow"), (
+            verdict
+        )
+
+    def test_the_solution_passes_and_the_prediction_stands_beside_the_gain(self, captured):
+        learner, place = captured
         assert learner.lab("solution", "--yes", at=place).returncode == 0
         done = learner.lab("check", at=place)
         assert done.returncode == 0, done.stdout
@@ -716,6 +719,7 @@ class TestCheck:
         assert row["diagnosis"]["copied"], "the solution's own files"
         assert row["predicted"] == 40.0
         assert row["measured"] > 2
+        learner.start("wrong", "wrong é")
         assert re.search(r"Next: cd '.*/wrong é'", learner.lab(at=place).stdout)
 
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from bottleneck_lab.catalog import Lab, LabSpec
 from bottleneck_lab.declared import read_toml
@@ -140,7 +139,7 @@ def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
     assert caught.value.reason == reason
 
 
-def test_what_is_timed_is_known_to_no_rank_before():
+def test_what_is_timed_is_known_to_no_rank_before(torch):
     """The labels after the warm-up follow from what the verifier hands out, and the same for the
     same.
     """

@@ -11,14 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = 2
+PRIORITY = 10
 
 
 @pytest.fixture
 def busy_machine():
-    """Two other programs that compute without a pause."""
-    hogs = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(OTHER_PROGRAMS)
-    ]
+    """Two other programs that compute without a pause, so that no core is ever idle.
+
+    They give way to programs of the usual priority: other tests run beside this one, too.
+    """
+    spin = f"import os; os.nice({PRIORITY})\nwhile True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(OTHER_PROGRAMS)]
     yield
     for hog in hogs:
         hog.kill()

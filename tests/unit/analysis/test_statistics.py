@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from bottleneck_lab.analysis.statistics import (
     bounds_at,
@@ -103,7 +102,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("n", [12, 25])
 @pytest.mark.parametrize("name", DRAWS)
-def test_coverage_is_at_least_nominal(name, n):
+def test_coverage_is_at_least_nominal(name, n, binomtest):
     rng, draw, trials = random.Random(f"{name} {n}"), DRAWS[name], 2000
     missed = 0
     for _ in range(trials):

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest
 
 from ...modules import load_file
 
@@ -30,7 +29,7 @@ def cells(simulation):
 
 @pytest.mark.parametrize("plan", ["pairs", "blocks"])
 @pytest.mark.parametrize("speed", [0.8, 0.9, 1.1, 1.25])
-def test_away_from_the_target_wrong_verdicts_are_rare(simulation, cells, plan, speed):
+def test_away_from_the_target_wrong_verdicts_are_rare(simulation, cells, plan, speed, binomtest):
     """At most 0.1% false passes from 0.9x down and 1% false fails from 1.1x up; the runs vouch for
     0.16% at worst.
     """
@@ -43,13 +42,13 @@ def test_away_from_the_target_wrong_verdicts_are_rare(simulation, cells, plan, s
 
 
 @pytest.mark.parametrize("plan", ["pairs", "blocks"])
-def test_on_the_target_errors_keep_to_what_was_counted(simulation, cells, plan):
+def test_on_the_target_errors_keep_to_what_was_counted(simulation, cells, plan, binomtest):
     cell, error = simulation.pool(cells, plan=plan, speed=1.0), simulation.PLANS[plan].error
     assert binomtest(cell.failed, cell.runs).proportion_ci(0.999).low <= error
     assert binomtest(cell.passed, cell.runs).proportion_ci(0.999).low <= error
 
 
-def test_no_kind_of_noise_is_worse_than_its_runs_allow(cells):
+def test_no_kind_of_noise_is_worse_than_its_runs_allow(cells, binomtest):
     for cell in cells:
         allowed = 0.001 if cell.speed < 1 else 0.01
         assert binomtest(cell.wrong, cell.runs).proportion_ci(0.999).low <= allowed, cell

@@ -15,7 +15,6 @@ from statistics import median
 import msgspec
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from bottleneck_lab.analysis.findings import FINDING_IDS
@@ -167,7 +166,7 @@ DECODING_MS, NETWORK_MS, FIRST_CALL_MS = 30.0, 10.0, 100.0
 
 
 @pytest.fixture
-def latencies(monkeypatch, tmp_path, capsys):
+def latencies(monkeypatch, tmp_path, capsys, torch):
     """Runs a folder's predict.py on a clock on which only the above takes time: what it printed,
     what each client waited, ms.
     """
