@@ -18,11 +18,11 @@ def mark(_model, _images, scores):
 
 def load(device):
     """A function that gives the bytes of the trace, none where `record` wrote none, and how often
-    `record` called the model.
+    `record` ran the model, recording or not.
     """
     model, calls = workload.network(device), []
     model.register_forward_hook(mark)
-    model.register_forward_hook(lambda *_: calls.append(1))
+    model.conv1.register_forward_hook(lambda *_: calls.append(1))
 
     def capture(pixels, passes):
         calls.clear()

@@ -272,11 +272,11 @@ def test_a_first_pass_that_was_not_warmed_up_is_told(truth):
     complaint = genuine(raw, cold)
     assert "without recording first" in complaint
     assert isinstance(complaint, TimingComplaint), "another program may be why"
-    warmed_up, at_once = (genuine(raw, cold, calls=calls) for calls in (PASSES + 1, PASSES))
-    assert isinstance(warmed_up, TimingComplaint)
-    assert "for the recorded passes alone" in at_once
-    assert not isinstance(at_once, TimingComplaint), "no other program explains that"
-    assert genuine(made_up(SHARES), cold, calls=PASSES) is None, "warmed up in some other way"
+    assert isinstance(genuine(raw, cold, calls=PASSES + 1), TimingComplaint)
+    for recorded_cold in (raw, made_up(SHARES)):  # counted, whatever the times say
+        at_once = genuine(recorded_cold, cold, calls=PASSES)
+        assert "for the recorded passes alone" in at_once
+        assert not isinstance(at_once, TimingComplaint), "no other program explains that"
     assert genuine(raw, truth) is None, (
         "where a cold pass takes no longer, there is nothing to tell"
     )
@@ -357,14 +357,16 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
             made_up(SHARES, calls=[OperatorCall(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]),
             "not those of this model",
         ),
-        (made_up(SHARES, calls=[*LAYER_CALLS[1:]]), "incomplete passes"),
+        (
+            made_up(SHARES, calls=[*LAYER_CALLS[1:]]),
+            "incomplete passes, or the model ran under autocast",
+        ),
         (
             replace(made_up(SHARES), times={CONV: np.full(2 * PASSES, 300_000)}),
             "a copy of the other",
         ),
         (replace(made_up(SHARES), times={NORM: np.arange(2 * PASSES)}), "lacks the operator"),
         (made_up(SHARES | {"aten::softmax": 0.001}), "more than the passes: aten::softmax."),
-        (made_up(SHARES | {"aten::_to_copy": 0.001}), "without autocast"),
     ],
 )
 def test_a_capture_that_is_not_genuine_is_told_by_its_kind(truth, capture, says):

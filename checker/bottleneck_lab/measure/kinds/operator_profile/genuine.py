@@ -47,7 +47,7 @@ def not_genuine(
     calls: int | None = None,
 ) -> str | None:
     """Say why the learner's capture is not one of `passes` passes of this model, made between two
-    moments (Unix time, s). `calls`: how often the script called the model, recording or not.
+    moments (Unix time, s). `calls`: how often the script ran the model, recording or not.
     """
     return (
         _incomplete(capture, truth)
@@ -125,7 +125,7 @@ def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | No
     if len(ratios) > 1:
         return (
             "Some layers of the model appear more often than others: the capture holds incomplete"
-            " passes."
+            " passes, or the model ran under autocast, which records a layer twice."
         )
     # The network has one fully connected layer.
     recorded = ratios.pop() * truth.capture.count("aten::linear") / unit
@@ -135,10 +135,6 @@ def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | No
     if recorded > passes:
         more = "Are the warm-up passes in it?"
     return f"The capture holds {recorded:g} passes; `record` was told to record {passes}. {more}"
-
-
-_CONVERSIONS = {"aten::_to_copy", "aten::_autocast_to_reduced_precision"}
-"""Operators by which autocast and `.to(dtype)` show in a capture."""
 
 
 def _left_out(capture: OperatorCapture, truth: Truth) -> str | None:
@@ -160,11 +156,6 @@ def _beside(capture: OperatorCapture, truth: Truth) -> str | None:
     more = sorted(name for name in capture.operators if "::" in name and name not in truth.allowed)
     if not more:
         return None
-    if _CONVERSIONS & {*more}:
-        return (
-            f"The passes in the capture convert numbers ({', '.join(more[:5])}): record the model"
-            " in the precision in which `record` is given it, without autocast."
-        )
     return (
         f"The capture holds more than the passes: {', '.join(more[:5])}. Do everything else before"
         " or after recording."
@@ -185,19 +176,21 @@ def _copied_passes(capture: OperatorCapture, truth: Truth, passes: int) -> str |
 
 
 def _not_warm(capture: OperatorCapture, truth: Truth, passes: int, calls: int | None) -> str | None:
-    """Say so if the first pass stands out half as much as that of the reference's own cold
-    capture. Other programs may be why, but not where nothing ran before the recording.
+    """Say so if the script ran the model for the recorded passes alone, or if the first of them
+    stands out half as much as that of the reference's own cold capture.
     """
+    if calls == passes:
+        return (
+            "The script ran the model for the recorded passes alone, so the first of them allocates"
+            " and prepares. Run passes without recording first."
+        )
     cold = _first_pass_ratio(truth.cold, max(truth.cold.count("aten::linear"), 1))
     if cold < COLD_RATIO or _first_pass_ratio(capture, passes) < math.sqrt(cold):
         return None
-    problem = (
+    return TimingComplaint(
         "The first pass in the capture takes longer than the others: it allocates and prepares. Run"
         " passes without recording first."
     )
-    if calls == passes:
-        return f"{problem} The script called the model for the recorded passes alone."
-    return TimingComplaint(problem)
 
 
 def _first_pass_ratio(capture: OperatorCapture, passes: int) -> float:
