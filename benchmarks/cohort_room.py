@@ -6,11 +6,11 @@ twelve more learners and of the instructor.
 Checks are stand-ins: a Python process that sleeps for `--check-s` seconds and says what the file
 asks for. So a run is over in minutes, and its load on the server is that of a far larger room.
 
-Every learner submits twice, wrong work and then right work; every third sends each submission
-again, as a client does after a lost answer. Learners in a browser join, hand in a file through the
-form (every other one by a double click), read the verdict from the page, and call for help. The
-instructor keeps the room open, walks through the other pages, and answers the calls. With
-`--kills`, server and runner are killed (`kill -9`) and started again that many times.
+Every other scripted learner submits wrong work; every third sends the submission again, as a
+client does after a lost answer. Learners in a browser join, hand in a wrong and then a right file
+through the form (every other one by a double click), read each verdict from the page, and call for
+help. The instructor keeps the room open, walks through the other pages, and answers the calls.
+With `--kills`, server and runner are killed (`kill -9`) and started again that many times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -53,7 +53,7 @@ FOLDER = Path(os.environ["BOTTLENECK_LAB_HOME"])
 LABS = [f"lab-{number:02}" for number in range(1, 13)]
 SLOTS = 4
 WORDS = ("wrong", "right")
-"""What each learner submits, one after the other."""
+"""What a learner in a browser submits, one after the other."""
 OUTCOMES = {"wrong": "FAIL", "right": "PASS"}
 THINK_S = 6.0, 30.0
 """Between a verdict and the next submission: at least, at most."""
@@ -76,6 +76,8 @@ class Log:
         """By a submission's handle: its word, and the outcome that its learner was shown."""
         self.peaks: dict[str, float] = {}
         """Most memory of a program, MiB."""
+        self.cpu: dict[str, float] = {}
+        """Seconds of a core that a program used, since it was last started."""
 
     def again(self, error: Error) -> None:
         """Note why something in the browser is done again."""
@@ -91,6 +93,7 @@ class Log:
             row = f"{len(ordered)} | {median(ordered):.2f} | {high:.2f} | {ordered[-1]:.2f}"
             print(f"| {name} | {row} |")
         print("most memory:", ", ".join(f"{name} {mb:.0f} MiB" for name, mb in self.peaks.items()))
+        print("seconds of a core:", {name: round(used, 1) for name, used in self.cpu.items()})
         print("errors:", dict(self.errors) or "none")
         print("tried again:", dict(self.retries) or "nothing")
 
@@ -146,6 +149,8 @@ class Workshop:
     check_s: float
     spread_s: float
     log: Log
+    instructor: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the instructor presses a button: a second press would end the first."""
 
     def work_of(self, word: str, mark: str) -> bytes:
         """Return a file whose stand-in check takes `check_s` seconds; no two are alike."""
@@ -160,11 +165,10 @@ class Workshop:
             # Whoever is told that the server does not answer runs the same command again.
             client = Client(self.url, joined.token, patience_s=LIMIT_S)
             lab = find_lab(draw.choice(LABS))
-            for word in WORDS:
-                mark = f"scripted-{number:03}-{word}"
-                files = {"work.py": self.work_of(word, mark)}
-                self.submit(client, Submission(mark, lab.slug, lab.content_hash(), "cpu", files))
-                time.sleep(draw.uniform(*THINK_S))
+            word = WORDS[number % len(WORDS)]
+            mark = f"scripted-{number:03}-{word}"
+            files = {"work.py": self.work_of(word, mark)}
+            self.submit(client, Submission(mark, lab.slug, lab.content_hash(), "cpu", files))
         except Exception as error:
             self.log.errors[f"a scripted learner: {error}"] += 1
 
@@ -257,12 +261,13 @@ class Workshop:
             time.time() - called
         )
         while await seen.count():
-            try:
-                await done.click(timeout=STEP_MS)
-                await seen.wait_for(state="detached", timeout=STEP_MS)
-            except Error as error:
-                self.log.again(error)
-                await open_room.go("/room", "the room")
+            async with self.instructor:
+                try:
+                    await done.click(timeout=STEP_MS)
+                    await seen.wait_for(state="detached", timeout=STEP_MS)
+                except Error as error:
+                    self.log.again(error)
+                    await open_room.go("/room", "the room")
 
     async def instruct(self, visit: Visit) -> None:
         """Walk through the instructor's pages until cancelled."""
@@ -291,15 +296,17 @@ class Workshop:
         self.log.print()
 
 
-def watch_memory(processes: dict[str, Process], log: Log, stop: threading.Event) -> None:
-    """Keep the most memory (RSS) of each process until told to stop."""
+def watch_processes(processes: dict[str, Process], log: Log, stop: threading.Event) -> None:
+    """Keep the most memory (RSS) and the seconds of each process until told to stop."""
     while not stop.wait(1):
         for name, process in processes.items():
             try:
-                memory = psutil.Process(process.process.pid).memory_info().rss / 2**20
+                program = psutil.Process(process.process.pid)
+                memory, used = program.memory_info().rss / 2**20, program.cpu_times()
             except psutil.NoSuchProcess:  # just killed
                 continue
             log.peaks[name] = max(log.peaks.get(name, 0), memory)
+            log.cpu[name] = used.user + used.system
 
 
 def kill_again_and_again(
@@ -362,7 +369,7 @@ def main() -> None:
         everybody = options.learners + options.browsers
         stop = threading.Event()
         others = [
-            threading.Thread(target=watch_memory, args=(processes, log, stop)),
+            threading.Thread(target=watch_processes, args=(processes, log, stop)),
             threading.Thread(
                 target=kill_again_and_again,
                 args=(room, processes, port, options.kills, everybody),
@@ -377,13 +384,15 @@ def main() -> None:
             thread.start()
         try:
             asyncio.run(asyncio.wait_for(browse(workshop, options.browsers, learners), LIMIT_S))
+        except TimeoutError:
+            log.errors[f"given up after {LIMIT_S:.0f} s"] += 1
         finally:
             stop.set()
             for thread in others:
                 thread.join()
             runner.kill()
             print(f"over after {time.monotonic() - began:.0f} s")
-            workshop.report(len(WORDS) * everybody)
+            workshop.report(options.learners + len(WORDS) * options.browsers)
     shutil.rmtree(FOLDER)
 
 
