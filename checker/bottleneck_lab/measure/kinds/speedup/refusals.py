@@ -149,9 +149,9 @@ def refuse_more_threads(cases: list[Case]) -> None:
             )
         if case.ready > MAX_READY_SHARE * case.threads and not failed:
             raise BusyMachineError(
-                f"It may use {_allowed(case)}, and {case.ready:.1f} were ready on average: other programs"
-                f" kept them from the cores ({case.name}; in {sum(case.learner_s):.2f} s they ran"
-                f" for {case.cpu_s:.2f} s and waited {case.waited_s:.2f} s).",
+                f"It may use {_allowed(case)}, and {case.ready:.1f} were ready on average: other"
+                f" programs kept them from the cores ({case.name}; in {sum(case.learner_s):.2f} s"
+                f" they ran for {case.cpu_s:.2f} s and waited {case.waited_s:.2f} s).",
                 "Close other programs (`top` shows them), and use no more threads than the case"
                 " allows.",
             )

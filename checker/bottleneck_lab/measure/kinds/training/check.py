@@ -164,8 +164,8 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
             "wrong output",
             "The device sent back"
             f" {format_figure(returned_kib, 'KiB', settings.most_returned_kib)} a step (wanted at"
-            f" most {format_limit(settings.most_returned_kib, 'KiB')}): reports need a few numbers, and the rest is to"
-            " be computed on the device.",
+            f" most {format_limit(settings.most_returned_kib, 'KiB')}): reports need a few numbers,"
+            " and the rest is to be computed on the device.",
         )
 
 
