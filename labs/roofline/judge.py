@@ -79,7 +79,8 @@ def _windows(
     place on: drawing them anew takes longer than a call. Since every array begins elsewhere, no
     number of an answer occurs in another.
     """
-    pushed, most = int(rng.integers(*settings["pushed"], endpoint=True)), settings["parameters"][1] + SLACK
+    pushed = int(rng.integers(*settings["pushed"], endpoint=True))
+    most = settings["parameters"][1] + SLACK
     if most not in _drawn:
         p, m, ema = (_centred(rng, most) for _ in range(3))
         gradients = _centred(rng, settings["pushed"][1], most)
