@@ -208,8 +208,9 @@ def run(command: list[str], limit_s: float) -> Ran:
     from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
     adopt_orphans(True)
-    own = command[:2] == [sys.executable, str(Path(__file__).resolve())]
-    if own:
+    # The warm process finds this script by its being the main program.
+    warm = __name__ == "__main__" and command[:2] == [sys.executable, str(Path(__file__).resolve())]
+    if warm:
         forkserver.ensure_running()
     bystanders = children()
     with (
@@ -217,7 +218,7 @@ def run(command: list[str], limit_s: float) -> Ran:
         tempfile.NamedTemporaryFile("w+", errors="replace") as err,
     ):
         process: Forked | subprocess.Popen[bytes]
-        if own:
+        if warm:
             process = Forked(command[2:], out.name, err.name)
         else:
             process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)

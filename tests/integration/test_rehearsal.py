@@ -3,16 +3,16 @@ from start to end. Nothing is measured.
 """
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ..modules import load_file
-from ..pretend import pretend_gpu
-
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 STEPS = {
     "grade:roofline:solution": [],
@@ -27,47 +27,54 @@ STEPS = {
 """
 
 
-@pytest.fixture
-def rehearse(tmp_path, photos, monkeypatch, capsys):
-    """Runs the steps whose names begin so, in a checkout of its own; what came of each, by name."""
-    home, docs = tmp_path / "home", Path("docs", "measured", "README.md")
+def rehearse(folder, photos, *begin):
+    """Run the steps whose names begin so, in a checkout of its own. Return what came of each, by
+    name.
+    """
+    root, page = folder / "root", Path("docs", "measured", "README.md")
+    (root / page).parent.mkdir(parents=True)
+    shutil.copy(ROOT / page, root / page)
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    for name in ("benchmarks", "checker", "labs", "solutions", "tests"):
+        (root / name).symlink_to(ROOT / name)
+    (root / "datasets").mkdir()
+    (root / "datasets" / "cases").symlink_to(ROOT / "datasets" / "cases")
+    home = folder / "home"
     (home / "datasets").mkdir(parents=True)
     (home / "datasets" / "photos").symlink_to(photos)
-    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(home))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    root = tmp_path / "root"
-    (root / docs).parent.mkdir(parents=True)
-    shutil.copy(ROOT / docs, root / docs)
-    gpu = load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
+    ran = subprocess.run(
+        [
+            *(sys.executable, root / "scripts" / "gpu.py", "--pretend"),
+            *(f"--only={name}" for name in begin),
+        ],
+        env={**os.environ, "BOTTLENECK_LAB_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "nothing is recorded" in ran.stdout
+    assert [path.name for path in (root / "datasets").iterdir()] == ["cases"]
+    assert [path.name for path in (root / page).parent.iterdir()] == ["README.md"]
+    assert (root / page).read_text() == (ROOT / page).read_text()
+    state = root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json"
+    return json.loads(state.read_text())
 
-    def run(*begin):
-        status = gpu.main([f"--only={name}" for name in begin], root=root, runner=without_data)
-        said = capsys.readouterr().out
-        assert status == gpu.OK, said
-        assert "nothing is recorded" in said
-        assert not (root / "datasets").exists()
-        assert [path.name for path in (root / docs).parent.iterdir()] == ["README.md"]
-        assert (root / docs).read_text() == (ROOT / docs).read_text()
-        return json.loads((root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json").read_text())
 
-    def without_data(command, limit_s):
-        return gpu.run(command, limit_s) if "--do" in command else gpu.Ran(0, "{}")
-
-    with pretend_gpu.installed():
-        yield run
+@pytest.fixture(scope="module")
+def rehearsed(photos, tmp_path_factory):
+    return rehearse(tmp_path_factory.mktemp("rehearsal"), photos, *STEPS)
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_one_of_each_form_runs_from_start_to_end(rehearse, step):
-    found = rehearse(step)
-    del found["data"]
-    assert found
-    assert all(row.get("outcome", "INCONCLUSIVE") == "INCONCLUSIVE" for row in found.values())
-    tools = {name.rsplit(":", 1)[1] for name in found if name.startswith("capture:")}
+def test_one_of_each_form_runs_from_start_to_end(rehearsed, step):
+    rows = {name: row for name, row in rehearsed.items() if name.startswith(step)}
+    assert rows
+    assert all(row.get("outcome", "INCONCLUSIVE") == "INCONCLUSIVE" for row in rows.values())
+    tools = {name.rsplit(":", 1)[1] for name in rows if name.startswith("capture:")}
     assert tools == set(STEPS[step])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_of_them_do(rehearse):
-    assert len(rehearse("grade:", "capture:")) > 60
+def test_all_of_them_do(photos, tmp_path):
+    assert len(rehearse(tmp_path, photos, "grade:", "capture:")) > 60
