@@ -26,8 +26,14 @@ from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
 from bottleneck_lab.measure.kinds.http_server.load.messages import Messages, message
 from bottleneck_lab.measure.kinds.http_server.load.stolen import Stolen
 from bottleneck_lab.measure.kinds.http_server.local_server import compare
-from bottleneck_lab.measure.kinds.inference_server.judging import seen_by_model
-from bottleneck_lab.measure.kinds.inference_server.pictures import CROP, HEAD, RESIZED, make_strips
+from bottleneck_lab.measure.kinds.inference_server.judging import LIGHT_AT_MOST, seen_by_model
+from bottleneck_lab.measure.kinds.inference_server.pictures import (
+    ALIKE_SHARE,
+    CROP,
+    HEAD,
+    RESIZED,
+    make_strips,
+)
 from bottleneck_lab.measure.kinds.inference_server.pixels import levels
 from bottleneck_lab.measure.kinds.inference_server.plateau import max_batch_of, point, show_plateau
 
@@ -105,6 +111,18 @@ def test_a_picture_is_a_whole_file_and_shows_what_is_said_of_it(strips):
         levels(np.stack(shown[::-1])).reshape(4, -1) - seen_by_model(strips, pictures)
     ).mean(1)
     assert elsewhere.min() > 10
+
+
+def test_some_pictures_differ_from_another_only_in_details(strips):
+    pictures = strips.draw(100, np.random.default_rng(9))
+    assert len({picture.tobytes() for picture in pictures}) == 100
+    doubles = (pictures + len(strips.scans) // 2) % len(strips.scans)
+    alike = [number for number, each in enumerate(pictures) if (each == doubles).all(1).any()]
+    assert len(alike) == 100 * ALIKE_SHARE
+    seen, double = (strips.seen(each)[:, :14, :12] for each in (pictures, doubles))
+    assert np.abs(seen - double).mean((1, 2, 3)).min() > 2 * LIGHT_AT_MOST
+    small, other = (each.reshape(-1, 7, 2, 6, 2, 3).mean((2, 4)) for each in (seen, double))
+    assert np.abs(small - other).mean() < 1
 
 
 def test_pictures_are_the_same_when_another_process_puts_them_together(strips, tmp_path):

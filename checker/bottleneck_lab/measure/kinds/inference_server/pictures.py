@@ -30,7 +30,20 @@ RESIZED = (341, 256)
 """The size to which a server resizes a picture before it cuts the middle out."""
 CROP = 224
 QUALITY = 87
-SOURCES = 40
+SOURCES = 20
+"""Photographs; each also has a double."""
+ALIKE_SHARE = 0.2
+"""Of the requests: pairs whose pictures only their details tell apart, so that whoever answers one
+with the other's scores is noticed.
+"""
+CHECKER = 48
+"""Side of the squares, in pixels, by which a double differs from its photograph: BLOCK pixels of
+the resized picture.
+"""
+CHECKER_LEVELS = 9
+"""Levels of 255 by which they are lighter and darker in turn: more than decoders and filters
+differ, and nothing on average.
+"""
 HEAD = head("POST", "/classify", "image/jpeg")
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _START_OF_SCAN, _END = b"\xff\xda", b"\xff\xd9"
@@ -42,8 +55,9 @@ Array = np.ndarray[Any, Any]
 class Strips:
     """Strips of photographs.
 
-    header: common to all. scans: of each photograph its STRIPS strips. means: (photographs, STRIPS,
-    2, 14, 3), the block means 0–255 that the model sees of each strip.
+    header: common to all. scans: of each photograph its STRIPS strips; the second half are doubles
+    of the first. means: (photographs, STRIPS, 2, 14, 3), the block means 0–255 that the model sees
+    of each strip.
     """
 
     header: bytes
@@ -52,7 +66,11 @@ class Strips:
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
         """Draw pictures: (count, STRIPS) numbers of the photographs that their strips are of."""
-        return rng.integers(len(self.scans), size=(count, STRIPS), dtype=np.int64)
+        pictures = rng.integers(len(self.scans), size=(count, STRIPS), dtype=np.int64)
+        pairs = int(ALIKE_SHARE * count) // 2
+        ones, others = rng.permutation(count)[: 2 * pairs].reshape(2, pairs)
+        pictures[others] = (pictures[ones] + len(self.scans) // 2) % len(self.scans)
+        return pictures
 
     def file(self, picture: Array) -> bytes:
         """Return a picture as a JPEG file."""
@@ -83,10 +101,13 @@ def _mark(strip: int) -> bytes:
 
 
 def make_strips(data: Path, rng: np.random.Generator, sources: int = SOURCES) -> Strips:
-    """Cut strips out of photographs of the data set at `data`, at random positions."""
+    """Cut strips out of photographs of the data set at `data`, at random positions, and of each
+    one's double.
+    """
     manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
     names = [photo["name"] for photo in manifest["photos"] if photo["set"] == "large"]
     cuts = [_cut(data / names[index], rng) for index in rng.permutation(len(names))[:sources]]
+    cuts += [_double(cut) for cut in cuts]
     headers, scans = zip(*(_encode(cut) for cut in cuts), strict=True)
     return Strips(headers[0], list(scans), np.stack([_means(cut) for cut in cuts]))
 
@@ -96,6 +117,17 @@ def _cut(path: Path, rng: np.random.Generator) -> Image.Image:
         left = int(rng.integers(photo.width - WIDTH + 1))
         top = int(rng.integers(photo.height - HEIGHT + 1))
         return photo.convert("RGB").crop((left, top, left + WIDTH, top + HEIGHT))
+
+
+def _double(picture: Image.Image) -> Image.Image:
+    """Return a picture that differs in squares, which are lighter and darker in turn."""
+    rows, columns = np.indices((picture.height, picture.width))
+    # The squares begin where the crop does, so that each is one block of it.
+    columns -= (RESIZED[0] - CROP) // 2 * WIDTH // RESIZED[0]
+    odd = (rows // CHECKER + columns // CHECKER) % 2
+    change = np.where(odd, CHECKER_LEVELS, -CHECKER_LEVELS)
+    pixels = np.asarray(picture, np.int16) + change[..., None]
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 def _encode(picture: Image.Image) -> tuple[bytes, list[bytes]]:
