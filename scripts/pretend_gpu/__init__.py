@@ -49,13 +49,15 @@ def installed() -> Iterator[None]:
     """
     from pretend_gpu.replacements import PACKAGE
 
+    # Before names are replaced on import: what is replaced twice is not put back.
+    modules = [import_module(name) for name in PACKAGE]
     replaced: list[tuple[Any, Any]] = []
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = str(HERE)
     install()
     try:
-        for name in PACKAGE:
-            replaced += _replace(import_module(name))
+        for module in modules:
+            replaced += _replace(module)
         yield
     finally:
         SourceFileLoader.exec_module = _exec_module  # type: ignore[method-assign]  # as it was

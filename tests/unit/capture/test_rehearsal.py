@@ -88,6 +88,19 @@ def test_a_rehearsal_is_no_verdict_and_has_no_figure(lab, tmp_path):
     assert not verdict.prediction
 
 
+def test_afterwards_everything_is_as_it_was_in_a_process_that_had_imported_nothing():
+    leave = (
+        "from tests.pretend import pretend_gpu\n"
+        "with pretend_gpu.installed(): pass\n"
+        "from pretend_gpu.replacements import PACKAGE\n"
+        "import sys\n"
+        "left = [(module, name) for module in PACKAGE for name, value in vars(sys.modules[module])"
+        ".items() if getattr(value, '__module__', '') == 'pretend_gpu.replacements']\n"
+        "assert not left, left\n"
+    )
+    subprocess.run([sys.executable, "-c", leave], cwd=ROOT, check=True)
+
+
 def test_what_is_wrong_whatever_the_times_are_is_told(lab, tmp_path):
     wrong = tmp_path / "wrong"
     wrong.mkdir()
