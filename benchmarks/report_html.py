@@ -12,11 +12,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
+from tests.chromium import FLAGS
 
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.report.page.html import render_html
@@ -29,14 +33,6 @@ from bottleneck_lab.trace.timeline import (
     make_table,
 )
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-]
 REDRAW = """async () => {
   const canvas = document.querySelector("canvas.lanes");
   canvas.focus();

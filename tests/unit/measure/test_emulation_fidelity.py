@@ -44,11 +44,15 @@ def test_a_modelled_ratio_is_within_a_tenth_of_the_measured_one(training: dict[s
     assert fidelity.model(training).ratio == pytest.approx(measured, rel=fidelity.TOLERANCE)
 
 
+def both(captured):
+    """Return the shares of a real capture, and of the same program on the virtual GPU."""
+    real = fidelity.read_shares(fidelity.ROOT / "datasets" / "captures" / captured.file)
+    return real, fidelity.capture_modelled(captured)
+
+
 @pytest.mark.long
 def test_a_modelled_capture_shows_what_a_real_one_does_where_launches_are_all() -> None:
-    captured = fidelity.CAPTURES[0]
-    real = fidelity.read_shares(fidelity.ROOT / "datasets" / "captures" / captured.file)
-    modelled = fidelity.capture_modelled(captured)
+    real, modelled = both(fidelity.CAPTURES[0])
     assert modelled.shares == pytest.approx(real.shares, abs=0.035)
     assert modelled.shares["idle_input"] == pytest.approx(real.shares["idle_input"], abs=0.01)
     assert modelled.launches == pytest.approx(real.launches, rel=0.1)
@@ -57,9 +61,7 @@ def test_a_modelled_capture_shows_what_a_real_one_does_where_launches_are_all() 
 
 @pytest.mark.long
 def test_waits_are_counted_as_on_a_real_device_and_their_share_is_too_large() -> None:
-    captured = fidelity.CAPTURES[1]
-    real = fidelity.read_shares(fidelity.ROOT / "datasets" / "captures" / captured.file)
-    modelled = fidelity.capture_modelled(captured)
+    real, modelled = both(fidelity.CAPTURES[1])
     assert modelled.waits == pytest.approx(real.waits, abs=0.5)
     assert modelled.launches == pytest.approx(real.launches, rel=0.1)
     for name, within in {"busy": 0.02, "idle_copy": 0.03, "idle_input": 0.04}.items():
