@@ -6,6 +6,7 @@ All times are µs of a logical clock, so a recording depends on the program and 
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import weakref
@@ -96,6 +97,7 @@ class Machine:
         self._free: Counter[int] = Counter()
         self._small = self._small_blocks = self._held = 0
         self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._addresses = itertools.count(1)
 
     # --- the host ---------------------------------------------------------------------------
 
@@ -286,15 +288,18 @@ class Machine:
         """Count a storage until it dies, which may be later than the tensor it was made for."""
         if storage not in self._storages:
             self._storages.add(storage)
-            self._change(storage.nbytes())
-            weakref.finalize(storage, self._change, -storage.nbytes())
+            address = next(self._addresses)
+            self._change(storage.nbytes(), address)
+            weakref.finalize(storage, self._change, -storage.nbytes(), address)
 
-    def _change(self, nbytes: int) -> None:
-        """Note a change of allocated memory, if the program's profiler records memory."""
+    def _change(self, nbytes: int, address: int) -> None:
+        """Note a change of allocated memory, if the program's profiler records memory. `address`:
+        what tells the block apart.
+        """
         self._held += nbytes
         self.peak_bytes = max(self.peak_bytes, self._held)
         if self.recording and self.records_memory:
-            where = {"Device Type": 1, "Device Id": 0, "Addr": 1}
+            where = {"Device Type": 1, "Device Id": 0, "Addr": address}
             args = {"emulated": True, **where, "Bytes": nbytes, "Total Allocated": self._held}
             row = {"ph": "i", "s": "t", "name": "[memory]", "cat": "cpu_instant_event"}
             self.rows.append(

@@ -463,7 +463,8 @@ _ADVICE: dict[FailReason, list[str]] = {
         "`lab hint` shows the next hint, if one is left.",
     ],
     "the mechanism is still there": [
-        "The bottleneck that this lab is about is still there: `lab report` shows where."
+        "What this lab is about is not all gone. Capture it again with `lab profile`, and look for"
+        " what is left."
     ],
     "wrong diagnosis": [
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."

@@ -161,7 +161,7 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
         "train.py(7): train": (0, 0, False),
     }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
-    assert finding.evidence.endswith("1.00 MiB of that was allocated at train.py(9): train.")
+    assert finding.evidence.endswith("Of what train.py(9): train allocates, 1 MiB a step are kept.")
 
 
 def test_the_row_open_at_a_moment_is_the_innermost_one_of_its_thread() -> None:

@@ -275,15 +275,15 @@ def growing_memory(seen: Evidence) -> list[Detection]:
             continue
         where = "the host" if use.device < 0 else f"device {use.device}"
         evidence = (
-            f"Memory held on {where} grows by {growth / (1 << 20):.2g} MiB every step (peak"
+            f"Memory held on {where} grows by {growth / (1 << 20):,.3g} MiB every step (peak"
             f" {use.peak_bytes / (1 << 20):.1f} MiB)."
         )
         growing = [row for row in use.holders if row.grows]
         if growing:
             most = max(growing, key=lambda row: row.growth_bytes_per_step)
             evidence += (
-                f" {most.growth_bytes_per_step / (1 << 20):.2f} MiB of that was allocated at"
-                f" {most.line}."
+                f" Of what {most.line} allocates, {most.growth_bytes_per_step / (1 << 20):,.3g} MiB"
+                " a step are kept."
             )
         detections.append(Detection(evidence, 0.0))
     return detections

@@ -9,7 +9,12 @@ import numpy as np
 
 from bottleneck_lab.analysis.host.lines import places_at
 from bottleneck_lab.analysis.host.view import ALLOCATION_CALL, named
-from bottleneck_lab.analysis.memory.snapshot import Holder, Lifetimes, find_holders
+from bottleneck_lab.analysis.memory.snapshot import (
+    Holder,
+    Lifetimes,
+    find_holders,
+    growth_a_step,
+)
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.snapshot import Action, AllocatorEvents
 from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
@@ -17,7 +22,7 @@ from bottleneck_lab.trace.timeline import Ints, MemoryTable, Timeline, take
 
 class MemoryUse(msgspec.Struct, frozen=True):
     """Memory of one device (-1: the host) as the framework's allocator saw it.
-    `growth_bytes_per_step` is the median change between the ends of steps.
+    `growth_bytes_per_step`: see `growth_a_step`.
 
     `holders`: the program's lines, or functions or operators where no lines were recorded, by what
     they allocated in the capture and hold at the end of the last step; empty if the capture does
@@ -78,7 +83,7 @@ def _use(
         peak_bytes=int(level.max()),
         first_bytes=int(level[0]),
         last_bytes=int(level[-1]),
-        growth_bytes_per_step=int(np.median(np.diff(levels))) if len(levels) > 1 else 0,
+        growth_bytes_per_step=growth_a_step(levels),
         steps=len(levels),
         allocations=int((rows.bytes > 0).sum()),
         driver_calls=driver_calls,

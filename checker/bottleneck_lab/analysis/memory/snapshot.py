@@ -73,8 +73,8 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     `largest_free_bytes` is the largest piece that is reserved and not held.
 
     `levels_bytes` and `reserved_levels_bytes`: the highest in each of equally many events. `steps`:
-    those recorded, as torch.profiler marks them; `growth_bytes_per_step`: the median change from
-    one's start to the next's, without the first quarter.
+    those recorded, as torch.profiler marks them; `growth_bytes_per_step`: see
+    `growth_a_step`.
     """
 
     device: int
@@ -172,6 +172,16 @@ def _earlier(
     return np.array(held, dtype=np.int64).reshape(-1, 2)
 
 
+def growth_a_step(levels: Ints) -> int:
+    """Return by how many bytes memory grows from step to step, of its levels at the ends of steps:
+    the median change over half of them, a step. What is collected or allocated now and then, as
+    cycles are, does not look like growth then, and what grows in every tenth step does.
+    """
+    apart = max((len(levels) - 1) // 2, 1)
+    changes = levels[apart:] - levels[:-apart]
+    return int(np.median(changes)) // apart if len(changes) else 0
+
+
 def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallInts) -> DeviceMemory:
     segments = [segment for segment in snapshot.segments if segment.device == device]
     events = snapshot.events.get(device) or empty_events()
@@ -186,7 +196,6 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         sum(segment.bytes for segment in segments),
     )
     steps = _steps(snapshot, device, events)
-    growth = np.diff(level[steps][len(steps) // 4 :])
     return DeviceMemory(
         device=device,
         held_bytes=sum(block.bytes for block in held),
@@ -201,7 +210,7 @@ def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallIn
         levels_bytes=_highest(level),
         reserved_levels_bytes=_highest(reserved),
         steps=max(0, len(steps) - 1),
-        growth_bytes_per_step=int(np.median(growth)) if len(growth) else 0,
+        growth_bytes_per_step=growth_a_step(level[steps]),
         holders=find_holders(lives, int(level.argmax()), steps, len(events), lines),
         refusals=[
             FailedAllocation(

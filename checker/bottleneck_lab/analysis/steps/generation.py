@@ -23,7 +23,7 @@ _RANGE = re.compile(
 )
 _SAMPLING = re.compile(r"^aten::(?:argmax|multinomial)$")
 _OF_TOKENS = re.compile(r"^aten::(?:embedding|multinomial|index_select)$")
-_TRAINING = re.compile(r"^autograd::engine::|^Optimizer\.step#")
+_TRAINING = re.compile(r"^autograd::engine::|^Optimizer\.step#|^aten::\w+_backward")
 
 
 class GenerationUse(msgspec.Struct, frozen=True):
