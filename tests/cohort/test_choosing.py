@@ -80,6 +80,14 @@ def test_a_workshop_of_no_lab_or_of_one_twice_is_refused(sqlite_room, labs):
         choose(sqlite_room, *labs)
 
 
+def test_a_lab_that_would_be_due_before_it_opens_is_refused(sqlite_room):
+    with sqlite_room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=100.0)
+        with pytest.raises(RefusedError, match="due before it opens"):
+            set_rules(connection, "slow", 0.0, opens=200.0)
+        assert load_rules(connection, "slow").opens is None
+
+
 def test_an_extension_moves_the_solution_too(sqlite_room):
     room = sqlite_room
     person, _ = room.join()

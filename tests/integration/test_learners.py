@@ -252,7 +252,7 @@ def test_who_measures_names_the_cause(learner):
     assert (standing.named, standing.measured, standing.corrections) == (True, True, 0)
     shown = " ".join(done.output.split())
     assert "Cause named on the first try" in shown
-    assert "misread" not in shown
+    assert "another answer wrong" not in shown
     assert learner.passed
 
 
@@ -373,7 +373,7 @@ def test_who_copies_the_solution_has_not_solved_it(learner):
 
 def test_evidence_of_another_capture_does_not_count(learner):
     """The cause is right, the stretch is somebody else's; where none is asked for, the figure is.
-    The cause stays named, and the evidence misread, whatever is corrected later.
+    The cause stays named, and the other answer wrong, whatever is corrected later.
     """
     questions, right = learner.lab_spec.spec.questions, learner.right()
     if not needs_capture(questions):
@@ -392,7 +392,7 @@ def test_evidence_of_another_capture_does_not_count(learner):
     done, verdict = learner.check()
     assert verdict.reason == "wrong diagnosis"
     assert (verdict.diagnosis.named, verdict.diagnosis.measured) == (True, False)
-    assert "its evidence misread" in " ".join(done.output.split())
+    assert "another answer wrong" in " ".join(done.output.split())
     learner.commit(right)
     _, verdict = learner.check()
     assert verdict.outcome == "PASS"
@@ -485,7 +485,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     verdict = run("check")
     assert "PASS" in verdict
     assert "Cause named on the first try with 1 hint" in verdict
-    assert "misread" not in verdict
+    assert "another answer wrong" not in verdict
     assert f"You predicted {float(answers['predicted_gain']):.2f}x and measured" in verdict
     history = json.loads(run("history", "--json"))
     assert [row["outcome"] for row in history["checks"]] == ["PASS"]

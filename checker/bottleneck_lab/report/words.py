@@ -376,7 +376,7 @@ def describe_standing(standing: Standing | None) -> str:
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
     named = "cause named" if standing.named else "cause not named"
-    evidence = "" if standing.measured is not False else ", its evidence misread"
+    evidence = "" if standing.measured is not False else ", another answer wrong"
     return f"{named} on the first try{hints}{evidence}{corrected}"
 
 

@@ -9,7 +9,17 @@ from bottleneck_lab.report.words import advise_tokens, describe_tokens
 
 
 def generated(
-    make, tmp_path, *, kernels, kernel_us, host_us, tokens=40, growth=0.0, mark="", embeds=False
+    make,
+    tmp_path,
+    *,
+    kernels,
+    kernel_us,
+    host_us,
+    tokens=40,
+    growth=0.0,
+    mark="",
+    embeds=False,
+    trains="",
 ):
     """A loop that launches `kernels` a token, picks one and reads it; growing by `growth` each."""
     run = make.Program(jitter=0.0)
@@ -21,6 +31,8 @@ def generated(
             run.operator("aten::mm", "gemv_kernel", kernel_us * (1 + growth * number), host_us)
         run.operator("aten::argmax", "reduce_kernel", 2.0, host_us)
         run.wait()
+        if trains:
+            run.operator(trains, "gemv_kernel", kernel_us, host_us)
         if mark:
             run.range(f"{mark} {number}", begin)
     (tmp_path / "x.json").write_text(json.dumps(run.trace()))
@@ -61,3 +73,9 @@ def test_a_model_without_tokens_makes_predictions(make, tmp_path):
 
 def test_training_generates_no_tokens(summary_of):
     assert summary_of("healthy").generation is None
+
+
+@pytest.mark.parametrize("trains", ["aten::nll_loss_backward", "Optimizer.step#SGD.step"])
+def test_a_training_that_picks_something_generates_nothing(make, tmp_path, trains):
+    loop = {"kernels": 9, "kernel_us": 60.0, "host_us": 12.0}
+    assert generated(make, tmp_path, **loop, trains=trains) is None

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.host.nesting import innermost_at
 from bottleneck_lab.analysis.memory.growth import MemoryUse
+from bottleneck_lab.analysis.memory.snapshot import growth_a_step
 from bottleneck_lab.cli import app
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, make_table
@@ -162,6 +163,20 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
     }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
     assert finding.evidence.endswith("Of what train.py(9): train allocates, 1 MiB a step are kept.")
+
+
+@pytest.mark.parametrize(
+    ("levels", "growth"),
+    [
+        ([100 + 7 * step for step in range(40)], 7),
+        ([700 * (step % 10) for step in range(61)], 0),  # collected in every tenth step
+        ([50 * (step // 10) for step in range(60)], 5),  # kept in every tenth step
+        ([0, 90, 90, 90], 0),  # an optimizer's state
+        ([100], 0),
+    ],
+)
+def test_growth_is_what_is_kept_and_not_what_is_collected(levels: list[int], growth: int) -> None:
+    assert growth_a_step(np.array(levels)) == growth
 
 
 def test_the_row_open_at_a_moment_is_the_innermost_one_of_its_thread() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bottleneck_lab import load
 from bottleneck_lab.grading.cases import CAUSES, Case
 from bottleneck_lab.workspace.cases import load_library
 
@@ -28,6 +30,14 @@ def recorder(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_manifest_lists_every_folder():
     assert set(LIBRARY) == {path.parent.name for path in CASES.glob("*/case.toml")}
+
+
+@pytest.mark.parametrize("name", ["bird-choirs", "rail-cracks"])
+def test_recorded_memory_says_which_block_is_freed(name: str):
+    memory = load(CASES / name / "trace.json.gz").memory
+    blocks = memory.address[memory.bytes > 0]
+    assert len(blocks) > 100
+    assert len(np.unique(blocks)) == len(blocks)
 
 
 @pytest.mark.parametrize("name", sorted(LIBRARY))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import Connection, func, select
 
+from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 
@@ -101,8 +102,17 @@ def all_extensions(connection: Connection) -> dict[tuple[int, str], tuple[float 
 
 
 def set_rules(connection: Connection, lab: str, at: float, **changes: float | int | None) -> Rules:
-    """Change some of a lab's rules and return all of them."""
+    """Change some of a lab's rules and return all of them.
+
+    Raises RefusedError if the lab would be due before it opens.
+    """
     rules = msgspec.structs.replace(load_rules(connection, lab), **changes)
+    if rules.opens is not None and rules.due is not None and rules.opens >= rules.due:
+        raise RefusedError(
+            "bad-request",
+            f"{lab} would be due before it opens.",
+            "Name a time when it is due that is after the one when it opens.",
+        )
     values = {"slug": lab, **{name: getattr(rules, name) for name in Rules.__struct_fields__[1:]}}
     connection.execute(tables.labs.delete().where(tables.labs.c.slug == lab))
     connection.execute(tables.labs.insert().values(values))
