@@ -20,9 +20,9 @@ PATIENCE_S = 30
 """Shorter than anything that a test has sleep: it is not to come true by itself."""
 
 
-def soon(what: Callable[[], object]) -> bool:
+def soon(what: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
     """Whether it comes true within half a minute: a busy machine takes its time."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + patience_s
     while not what() and time.monotonic() < end:
         time.sleep(0.01)
     return bool(what())

@@ -54,6 +54,10 @@ def _programs() -> Path:
     return POSTGRES.parent
 
 
+RECOVERY_S = 300
+"""How long a start may take: a slow disk needs minutes to replay what a crash interrupted."""
+
+
 class PostgreSQL:
     """A server that listens on a socket in `folder` alone, run by an unprivileged user. It ends
     when the process that started it does, however that ends.
@@ -88,6 +92,9 @@ class PostgreSQL:
             "listen_addresses": "",
             "unix_socket_directories": self.folder,
             "max_connections": 60,
+            # Tests end processes, never the machine: what was written is there without it, and a
+            # start after a crash need not flush every file of every test's database.
+            "fsync": "off",
         }
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         command = [self._programs / "postgres", "-D", self.folder / "data", *words]
@@ -99,9 +106,9 @@ class PostgreSQL:
                 stderr=log,
             )
         ready = [self._programs / "pg_isready", "-q", "-h", self.folder]
-        assert soon(lambda: subprocess.run(ready, check=False).returncode == 0), (
-            self.folder / "log"
-        ).read_text()
+        if not soon(lambda: subprocess.run(ready, check=False).returncode == 0, RECOVERY_S):
+            self.kill()
+            pytest.fail((self.folder / "log").read_text())
 
     def kill(self) -> None:
         """End every process of the server at once, as a crash would."""

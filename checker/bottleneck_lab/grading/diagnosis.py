@@ -184,7 +184,7 @@ def figures_of(summary: Summary) -> dict[str, float]:
         use.growth_bytes_per_step * (use.steps - 1) / max(use.peak_bytes, 1)
         for use in summary.memory
     ]
-    grown_share = min(max(grown, default=0.0), 1.0)
+    grown_share = min(max(0.0, *grown), 1.0) if grown else 0.0
     wall_ns = sum(use.wall_ns for use in summary.devices)
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {

@@ -315,8 +315,9 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
     assert {name: figures[name] for name in expected} == pytest.approx(expected)
 
 
-def test_an_empty_capture_has_no_figures():
-    empty = SimpleNamespace(
+@pytest.fixture
+def empty_summary():
+    return SimpleNamespace(
         range_shares={},
         devices=[],
         operators=[],
@@ -326,7 +327,21 @@ def test_an_empty_capture_has_no_figures():
         memory=[],
         serving=None,
     )
-    assert figures_of(empty) == {}
+
+
+def test_memory_that_shrinks_does_not_grow(empty_summary):
+    empty_summary.memory = [
+        SimpleNamespace(peak_bytes=100, growth_bytes_per_step=-1, steps=9, first_bytes=50)
+    ]
+    assert figures_of(empty_summary) == {
+        "memory_growth_share": 0.0,
+        "memory_growth_ratio": 1.0,
+        "peak_over_start_ratio": 2.0,
+    }
+
+
+def test_an_empty_capture_has_no_figures(empty_summary):
+    assert figures_of(empty_summary) == {}
 
 
 def test_a_lab_that_judges_the_diagnosis_itself_gets_no_second_opinion():

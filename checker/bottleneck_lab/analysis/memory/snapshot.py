@@ -179,7 +179,7 @@ def growth_a_step(levels: Ints) -> int:
     """
     apart = max((len(levels) - 1) // 2, 1)
     changes = levels[apart:] - levels[:-apart]
-    return int(np.median(changes)) // apart if len(changes) else 0
+    return int(np.median(changes) / apart) if len(changes) else 0
 
 
 def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallInts) -> DeviceMemory:

@@ -92,7 +92,7 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
             max(20, sheet.width - 16),
         )
         first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
-        if use.growth_bytes_per_step:
+        if use.growth_bytes_per_step > 0:
             grown = f"; {words.format_bytes(use.growth_bytes_per_step)} more each step"
         else:
             grown = ""
