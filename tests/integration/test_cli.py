@@ -946,7 +946,7 @@ class TestDev:
         assert [
             line[2:].startswith(command) for line, command in zip(told, commands, strict=True)
         ] == [True] * 8
-        blind, _, open_ = done.stdout.partition("Committed.")
+        blind, _, open_ = done.stdout.partition("Committed:")
         assert "Findings, costliest first" not in blind
         assert "Findings, costliest first" in open_
         assert "Hint 2 of 2: NumPy can square" in blind

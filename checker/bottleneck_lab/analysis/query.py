@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.analysis.device.use import DeviceTime, find_device_uses
+from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
@@ -25,8 +27,8 @@ from bottleneck_lab.trace.timeline import (
     Direction,
     HostMemory,
     HostTable,
-    MemoryTable,
     Timeline,
+    take,
 )
 
 TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
@@ -36,10 +38,9 @@ IDLE, RECORDED = "idle", "recorded"
 report does, and say nothing of why.
 """
 ROW_LIMIT = 100_000
-STEP_LIMIT = 20_000
-"""sqlite's virtual machine is asked every 100 000 instructions whether to go on: 20 000 times are
-about a minute.
-"""
+TIME_LIMIT_S = 60.0
+CLOCK_EVERY = 100_000
+"""sqlite looks at the clock once in so many instructions of its virtual machine: every few ms."""
 
 ALLOWED = (
     sqlite3.SQLITE_SELECT,
@@ -47,8 +48,6 @@ ALLOWED = (
     sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE,
 )
-
-AnyTable = DeviceTable | HostTable | MemoryTable
 
 
 class QueryResult(msgspec.Struct, frozen=True):
@@ -59,29 +58,32 @@ class QueryResult(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
+def query(
+    timeline: Timeline, sql: str, limit: int = ROW_LIMIT, *, limit_s: float = TIME_LIMIT_S
+) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
     memory, graph_nodes, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
-    writes, or takes more than about a minute.
+    writes, or takes longer than `limit_s`.
     """
     connection = sqlite3.connect(":memory:")
     try:
         for name in TABLES:
-            _fill(connection, columns_of(timeline, name), name, wanted=name in sql.lower())
+            wanted = name in sql.lower()
+            _fill(connection, columns_of(timeline, name, empty=not wanted), name, wanted=wanted)
         wanted = GRAPH_NODES in sql.lower()
         nodes = find_graph_nodes(timeline) if wanted else []
         _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
         wanted = any(re.search(rf"\b{name}\b", sql, re.IGNORECASE) for name in (IDLE, RECORDED))
-        times = [time for _, time in find_device_uses(timeline)] if wanted else []
+        times = [each for _, each in find_device_uses(timeline)] if wanted else []
         for name, table in _time_columns(timeline, times).items():
             _fill(connection, table, name, wanted=wanted)
         connection.execute("PRAGMA query_only = 1")
         # An end to a query that never ends, and no ATTACH: that would open other files.
-        left = iter(range(STEP_LIMIT))
-        connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
+        ends = time.monotonic() + limit_s
+        connection.set_progress_handler(lambda: time.monotonic() > ends, CLOCK_EVERY)
         connection.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY
         )
@@ -89,6 +91,13 @@ def query(timeline: Timeline, sql: str, limit: int = ROW_LIMIT) -> QueryResult:
         rows = cursor.fetchmany(limit + 1)
         columns = [column[0] for column in cursor.description or ()]
     except (sqlite3.Error, sqlite3.Warning) as error:
+        if str(error) == "interrupted":
+            raise UsageError(
+                f"The query was stopped after {limit_s:g} s, its time limit.",
+                "Narrow it: a condition on `start`, `rank` or `name` before a join, or `LIMIT`; or"
+                f" give it longer: `--limit-s {10 * limit_s:g}`. Without an index, a join on a"
+                " range compares every row of one table with every row of the other.",
+            ) from error
         raise UsageError(f"The query cannot be run: {error}.", _schema_remedy()) from error
     finally:
         connection.close()
@@ -119,11 +128,14 @@ def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tup
         )
 
 
-def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
-    """Return a table as plain columns: names as text, enumerations as words, a duration. Times
-    count from the start of the capture, as in a report and for `lab report --at`.
+def columns_of(timeline: Timeline, name: str, *, empty: bool = False) -> dict[str, NDArray[Any]]:
+    """Return a table as plain columns: names as text, enumerations as words, a duration, and the
+    user's own line of each call in `runtime` ("" where none was recorded). Times count from the
+    start of the capture, as in a report and for `lab report --at`. With `empty`, no rows.
     """
-    table: AnyTable = getattr(timeline, name)
+    table: Any = getattr(timeline, name)
+    if empty:
+        table = take(table, slice(0))
     columns: dict[str, NDArray[Any]] = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
     for column in fields(table):
@@ -133,6 +145,8 @@ def columns_of(timeline: Timeline, name: str) -> dict[str, NDArray[Any]]:
         columns[column.name] = _worded(column.name, values, strings)
         if column.name == "end":
             columns["duration"] = values - columns["start"]
+    if name == "runtime":
+        columns["line"] = np.append(strings, "")[lines_at(timeline, table)]
     return columns
 
 
@@ -156,14 +170,14 @@ def _time_columns(
     """
     idle: list[NDArray[np.int64]] = []
     recorded: list[NDArray[np.int64]] = []
-    for time in times:
-        outside = iv.join(*(time.causes[cause] for cause in OUTSIDE))
+    for each in times:
+        outside = iv.join(*(each.causes[cause] for cause in OUTSIDE))
         for rows, stretches in (
-            (idle, iv.subtract(time.idle, outside)),
-            (recorded, iv.subtract(iv.Intervals(*np.array([time.window]).T), outside)),
+            (idle, iv.subtract(each.idle, outside)),
+            (recorded, iv.subtract(iv.Intervals(*np.array([each.window]).T), outside)),
         ):
             begin, end = (ends - timeline.extent[0] for ends in stretches)
-            own = np.broadcast_to([[time.rank], [time.device]], (2, len(begin)))
+            own = np.broadcast_to([[each.rank], [each.device]], (2, len(begin)))
             rows.append(np.vstack([own, begin, end, end - begin]))
     columns = ("rank", "device", "start", "end", "duration")
     none = np.zeros((len(columns), 0), np.int64)
@@ -216,8 +230,8 @@ def _schema_remedy() -> str:
     host = ", ".join(column.name for column in fields(HostTable))
     device = ", ".join(column.name for column in fields(DeviceTable))
     return (
-        f"Write one SELECT over device({device}, duration), or runtime, operators, ranges,"
-        f" python({host}, duration), or memory, or {GRAPH_NODES}"
+        f"Write one SELECT over device({device}, duration), or operators, ranges, python({host},"
+        f" duration), or runtime (the same and line), or memory, or {GRAPH_NODES}"
         f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or {IDLE} or"
         f" {RECORDED}(rank, device, start, end, duration)."
     )

@@ -127,13 +127,13 @@ QUESTIONS = (
     ),
     Question(
         "waits",
-        "For what part of the recording did the host wait for the device, and in which calls?",
+        "For what part of the recording did the host wait for the device, and on which lines?",
         """
-        SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
+        SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
         FROM runtime
         WHERE name LIKE '%Synchronize%' OR (name LIKE '%Memcpy%' AND name NOT LIKE '%Async%')
-        GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        GROUP BY line, name ORDER BY total_ms DESC LIMIT 20
         """,
     ),
     Question(

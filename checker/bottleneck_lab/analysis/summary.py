@@ -117,6 +117,8 @@ class Summary(msgspec.Struct, frozen=True):
     """
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
+    measures: bool = False
+    """The program measures others. Findings and ceilings have been removed: they do not apply."""
 
 
 class Analysis(NamedTuple):

@@ -233,6 +233,10 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
         say(f"      {line}", style="dim", hang=3)
 
 
+_VERDICT = "`lab check` says whether they are right."
+_CORRECTS = "`lab diagnose -a ID=VALUE` corrects an answer."
+
+
 def _conclude(workspace: Workspace, record: Record, missing: list[str], *, committed: bool) -> None:
     if missing:
         say(
@@ -245,19 +249,21 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
     elif not committed:
         answers = load_answers(workspace.root)
         if record.commitments and record.commitments[-1].answers == answers:
-            say("\nCommitted. `lab diagnose -a ID=VALUE` corrects an answer.")
+            say(f"\nCommitted before, and unchanged since. {_VERDICT} {_CORRECTS}")
             say("\nNext: lab check", style="bold")
         else:
             say("\nSaved in diagnosis.toml; not committed yet.")
             say("\nNext: lab diagnose", style="bold")
     elif len(record.commitments) == 1:
+        say(
+            "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
+            f" {_VERDICT} {_CORRECTS}"
+        )
         if numbered(workspace.captures):
             say(
-                "\nCommitted. Causes, findings and the ceiling are now in the report, with your"
+                "\n`lab report` now names causes, findings and the largest possible gain, with your"
                 " answers next to what the tool measured."
             )
-        else:
-            say("\nCommitted.")
         # The brief withholds some of these limits, because they give the cause away.
         device = workspace.lab.spec.devices.get(workspace.info.device)
         criteria = device.criteria if device else []

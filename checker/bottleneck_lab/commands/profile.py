@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
-from bottleneck_lab.analysis.summary import Summary, summarise
+from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.capture import workload
 from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.capture.recording import Captured, Options, Request
@@ -31,11 +31,17 @@ from bottleneck_lab.commands.ui import (
     waiting,
 )
 from bottleneck_lab.commands.where import tell_next
-from bottleneck_lab.course.captures import ceilings_for, read_capture, read_timeline, readable
+from bottleneck_lab.course.captures import (
+    ceilings_for,
+    read_capture,
+    read_timeline,
+    readable,
+    visible_summary,
+)
 from bottleneck_lab.errors import CaptureError, ExitCode, UsageError
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.summary import render_summary
-from bottleneck_lab.report.evidence_only import counters_only, evidence_only
+from bottleneck_lab.report.evidence_only import counters_only
 from bottleneck_lab.trace import Timeline, load
 from bottleneck_lab.workspace.atomic import publish
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -263,7 +269,9 @@ def _show(
 ) -> None:
     summary = None
     if timeline is not None:
-        summary = _visible(summarise(timeline, ceilings_for(timeline, folder)), folder)
+        summary = visible_summary(
+            summarise(timeline, ceilings_for(timeline, folder)), None, blind=is_blind_at(folder)
+        )
     if json:
         files = sorted(path.name for path in folder.iterdir())
         print_json(
@@ -292,11 +300,6 @@ def _show(
         say(f"\nNext: lab report {shlex.quote(str(folder))} --html report.html", style="bold")
 
 
-def _visible(summary: Summary, folder: Path) -> Summary:
-    """Return the summary that may be shown: without causes in a lab that still hides them."""
-    return evidence_only(summary) if is_blind_at(folder) else summary
-
-
 def _show_kernels(folder: Path, files: list[str]) -> None:
     """Show the kernels' counters, the learner's own next to the library's."""
     blind = is_blind_at(folder)
@@ -315,7 +318,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     recorded = time.monotonic()
     summary = None
     if folder in readable(workspace):
-        summary = _visible(read_capture(folder), folder)
+        summary = visible_summary(read_capture(folder), workspace, blind=is_blind_at(folder))
     if json:
         print_json(
             {

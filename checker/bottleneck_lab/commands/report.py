@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.counters.kernel_counters import compare_kernels
 from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
-from bottleneck_lab.analysis.query import query
+from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import QUESTIONS, find_question
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
@@ -34,6 +34,7 @@ from bottleneck_lab.course.captures import (
     read_timeline,
     readable,
     trace_files,
+    visible_summary,
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
@@ -43,7 +44,7 @@ from bottleneck_lab.report.console.memory import render_memory
 from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.report.evidence_only import counters_only, evidence_only
+from bottleneck_lab.report.evidence_only import counters_only
 from bottleneck_lab.report.exports import ENDINGS, Report, find_export, write_file
 from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.page.html import render_html
@@ -116,6 +117,10 @@ def command(
             help=f"Answer a ready question: {', '.join(each.name for each in QUESTIONS)}.",
         ),
     ] = None,
+    limit_s: Annotated[
+        float,
+        typer.Option("--limit-s", min=0, help="query, ask: stop after this many seconds."),
+    ] = TIME_LIMIT_S,
     export: Annotated[
         Path | None,
         typer.Option("--export", help=f"Write to this file, by its ending ({ENDINGS})."),
@@ -171,7 +176,7 @@ def command(
         say(f"Written to {target}")
     elif query or ask:
         sql = query or find_question(ask or "").sql
-        _query(subject, sql, shorten=ask is not None, json=json)
+        _query(subject, sql, limit_s, shorten=ask is not None, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
     else:
@@ -196,7 +201,7 @@ class Subject:
 
     def visible(self, summary: Summary) -> Summary:
         """Return the summary as this reader may see it."""
-        return evidence_only(summary) if self.blind else summary
+        return visible_summary(summary, self.workspace, blind=self.blind)
 
     def timeline(self) -> Timeline:
         """Return the timeline of all ranks. Raises CaptureError for an unreadable trace."""
@@ -416,9 +421,9 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
         render_selection(selection, timeline, console())
 
 
-def _query(subject: Subject, sql: str, *, shorten: bool, json: bool) -> None:
+def _query(subject: Subject, sql: str, limit_s: float, *, shorten: bool, json: bool) -> None:
     """Print the rows of a SELECT. `shorten`: kernels by their short names, to fit a terminal."""
-    result = query(subject.timeline(), sql)
+    result = query(subject.timeline(), sql, limit_s=limit_s)
     if json:
         print_json(result)
         return

@@ -17,6 +17,7 @@ from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.machine import cpu_model
+from bottleneck_lab.report.evidence_only import evidence_only, without_advice
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.folder import Workspace, numbered, read_json, workspace_above
@@ -51,6 +52,17 @@ def read_capture(folder: Path) -> Summary:
     """Return the summary of one capture. Raises CaptureError when it cannot be read."""
     timeline = read_timeline(folder)
     return summarise(timeline, ceilings_for(timeline, folder))
+
+
+def visible_summary(summary: Summary, workspace: Workspace | None, *, blind: bool) -> Summary:
+    """Return a summary as its reader may see it: without causes while these are the reader's to
+    find, and without advice in a lab whose program is a benchmark.
+    """
+    if blind:
+        return evidence_only(summary)
+    if workspace is not None and workspace.lab.spec.measure == "benchmark":
+        return without_advice(summary)
+    return summary
 
 
 def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:

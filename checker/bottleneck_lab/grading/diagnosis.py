@@ -9,6 +9,7 @@ still open.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,6 +90,7 @@ FIGURES = (
     *(f"idle_{cause}_share" for cause in CAUSES),
     "idle_late_share",
     "host_wait_share",
+    "longest_wait_share",
     "interrupted_share",
     "largest_gain_ratio",
     "memory_growth_ratio",
@@ -167,14 +169,15 @@ def figures_of(summary: Summary) -> dict[str, float]:
     devices together `busy_share`, `idle_share`, `compute_share`, `communication_share`,
     `copy_share`, `exposed_communication_share`, `exposed_copy_share`, `overlap_share` and
     `idle_<cause>_share`; `idle_late_share`, idle time in which the host had launched nothing and
-    neither loaded, copied nor waited; `host_wait_share`, in which the host waits for the device;
-    `top_operator_share`; `largest_gain_ratio`, the most that removing the
-    costliest finding can bring; `interrupted_share`, by which kernels took longer than the same
-    ones in other steps; `memory_growth_share`, the share of a device's peak that the steps but the
-    last have added; `memory_growth_ratio`, how many times less a device's peak would be
-    without what each step but the last adds; `peak_over_start_ratio`, its peak over what was
-    allocated at its first record; and `unpaused_images_per_s`, what a server's device
-    would answer if it never paused between batches.
+    neither loaded, copied nor waited; `host_wait_share`, in which the host waits for the device,
+    and `longest_wait_share`, in which it does so on the line that waits longest (or in the operator
+    or call, where no lines were recorded); `top_operator_share`; `largest_gain_ratio`, the most
+    that removing the costliest finding can bring; `interrupted_share`, by which kernels took longer
+    than the same ones in other steps; `memory_growth_share`, the share of a device's peak that the
+    steps but the last have added; `memory_growth_ratio`, how many times less a device's peak would
+    be without what each step but the last adds; `peak_over_start_ratio`, its peak over what was
+    allocated at its first record; and `unpaused_images_per_s`, what a server's device would answer
+    if it never paused between batches.
     """
     ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
     waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
@@ -186,6 +189,9 @@ def figures_of(summary: Summary) -> dict[str, float]:
     ]
     grown_share = min(max(0.0, *grown), 1.0) if grown else 0.0
     wall_ns = sum(use.wall_ns for use in summary.devices)
+    waits_ns: Counter[str] = Counter()
+    for row in summary.syncs:
+        waits_ns[row.line or row.caused_by or row.name] += row.total_ns
     own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     return {
         **ranges,
@@ -193,7 +199,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
         **_device_figures(summary.devices),
         **(
             {
-                "host_wait_share": sum(row.total_ns for row in summary.syncs) / wall_ns,
+                "host_wait_share": waits_ns.total() / wall_ns,
+                "longest_wait_share": max(waits_ns.values(), default=0) / wall_ns,
                 "interrupted_share": shares.get("interrupted-kernels", 0.0),
             }
             if wall_ns

@@ -40,6 +40,13 @@ def evidence_only(summary: Summary) -> Summary:
     )
 
 
+def without_advice(summary: Summary) -> Summary:
+    """Return the summary of a program that measures others, without findings and ceilings: advice
+    on making it faster would be wrong.
+    """
+    return msgspec.structs.replace(summary, findings=[], withheld=[], gains={}, measures=True)
+
+
 def counters_only(pairs: list[Pair]) -> list[Pair]:
     """Return ncu's counters without grades and without what to attack."""
 

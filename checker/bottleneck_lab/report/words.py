@@ -42,6 +42,12 @@ BLIND = (
     " your diagnosis: `lab diagnose` in a lab, `lab case` for a case."
 )
 
+NO_FINDINGS = "Nothing stands out: no detector found a known bottleneck."
+MEASURES = (
+    "This program measures others: its waits and launches are part of how it does so, and no advice"
+    " on speed is given."
+)
+
 SETS_THE_PACE = 0.8
 """A part that fills this share (0–1) of a token's time sets its pace."""
 GROWN = 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,7 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.commitments import Record, hides_causes
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
-from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered
+from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered, read_json
 from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import load_drawn
 
@@ -25,17 +26,19 @@ class NextStep(msgspec.Struct, frozen=True):
     why: str
 
 
-def next_lab(labs: dict[str, Lab], progress: Progress, after: str | None = None) -> NextStep:
-    """Return the way to the next lab that is not done.
+def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
+    """Return the way to the next lab that is not done, the same from every folder.
 
-    From the lab `after`, that is the next one in the course, then the ones before it. Without it,
-    a lab that is under way comes before one that is not started.
+    A lab that is under way comes first, the latest start before others; then those that follow the
+    latest pass in the course, and then the ones before it.
     """
     slugs = list(labs)
-    if after in slugs:
-        here = slugs.index(after)
-        slugs = [*slugs[here + 1 :], *slugs[:here]]
-    steps = []
+    passed = [slug for slug in slugs if slug in progress.labs and progress.labs[slug].passed]
+    if passed:
+        latest = slugs.index(max(passed, key=lambda slug: progress.labs[slug].passed or ""))
+        slugs = [*slugs[latest + 1 :], *slugs[:latest]]
+    begun: list[tuple[str, NextStep]] = []
+    fresh: list[NextStep] = []
     for slug in slugs:
         entry = progress.labs.get(slug)
         if entry and entry.passed is not None:
@@ -44,20 +47,21 @@ def next_lab(labs: dict[str, Lab], progress: Progress, after: str | None = None)
         if entry and entry.solution_seen and entry.outcome == "PASS":
             continue
         # The folder may be gone; then the lab is started again.
-        under_way = entry is not None and is_workspace(Path(entry.workspace))
-        if entry and under_way:
+        if entry and is_workspace(Path(entry.workspace)):
             step = NextStep(
                 f"cd {shlex.quote(entry.workspace)}", f"You have started '{slug}' there."
             )
+            begun.append((entry.started, step))
         else:
             spec = labs[slug].spec
-            step = NextStep(f"lab start {slug}", f"{spec.title}: about {spec.minutes} minutes.")
-        steps.append((under_way, step))
-    if not steps:
-        return NextStep("", "You have been through every lab in the course.")
-    if after is None:
-        steps.sort(key=lambda pair: not pair[0])  # stable: the course's order otherwise
-    return steps[0][1]
+            fresh.append(
+                NextStep(f"lab start {slug}", f"{spec.title}: about {spec.minutes} minutes.")
+            )
+    if begun:
+        return max(begun, key=lambda pair: pair[0])[1]
+    if fresh:
+        return fresh[0]
+    return NextStep("", "You have been through every lab in the course.")
 
 
 def next_here(
@@ -99,15 +103,22 @@ def next_here(
     ]
     if open_ and record.help.solution is None:  # `lab reset` empties diagnosis.toml, too
         return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
-    return _after_diagnosis(lab, attempts, record, captured=bool(captures))
+    latest = captures[-1][1] if captures else None
+    return _after_diagnosis(lab, attempts, record, latest)
 
 
 def _after_diagnosis(
-    lab: Lab, attempts: list[Attempt], record: Record, *, captured: bool
+    lab: Lab, attempts: list[Attempt], record: Record, latest: Path | None
 ) -> NextStep:
+    """Return the step after a diagnosis; `latest` is the folder of the latest capture."""
+    files = ", ".join(lab.spec.editable)
+    see = "`lab profile` and `lab compare`" if lab.spec.evidence == "profile" else "`lab run`"
+    change = (
+        f"Change {files} one thing at a time, and see with {see} what each change gained. One may"
+        " not be enough: a check judges all of them together."
+    )
     if not attempts:
-        files = ", ".join(lab.spec.editable)
-        return NextStep("lab check", f"Change one thing in {files}, then measure what it gained.")
+        return NextStep("lab check", change)
     last = attempts[-1].verdict
     if last.reason == "wrong diagnosis":
         # A check commits before it starts to measure: only a correction is younger. Both are UTC to
@@ -123,16 +134,15 @@ def _after_diagnosis(
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
         )
+    command, why = "lab check", change
+    captured = read_json(latest / "capture.json", dict[str, Any]) if latest else {}
     if lab.spec.evidence == "run":
-        return NextStep("lab run", "Change one thing and see what it gained; then run `lab check`.")
-    if captured:
-        why = (
-            "Change one thing, capture again, and see with `lab compare` what it gained; then run"
-            " `lab check`."
-        )
-    else:
-        why = "See where the time goes; then change one thing and run `lab check`."
-    return NextStep("lab profile", why)
+        command = "lab run"
+    elif str(captured.get("made_at", ""))[:19] <= last.started_at[:19]:
+        command, why = "lab profile", f"Look at what takes the time now. {change}"
+    elif captured.get("code") != last.submission_hash:
+        why = "Your code has changed since the last check, and its capture is made."
+    return NextStep(command, why)
 
 
 def _after_pass(
@@ -147,7 +157,7 @@ def _after_pass(
             " capture?",
         )
     else:
-        step = next_lab(labs, progress, after=lab.slug)
+        step = next_lab(labs, progress)
     if record.help.solution is None:
         step = NextStep(step.command, f"{step.why} {WRITE_UP}")
     return step

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bottleneck_lab import load, summarise
+from bottleneck_lab import load, query, summarise
 from bottleneck_lab.trace.names import LINES_OF
 
 PID, MAIN, T0 = 7, 8, 1_000_000.0
@@ -112,3 +112,15 @@ def test_time_outside_the_steps_is_no_line_s(summary):
         *[{**e, "ts": e["ts"] + 5_000} for e in a_loop(100, 10.0, 500.0)],
     ]
     assert "train.py(3): load" not in {row.line for row in summary(events).lines}
+
+
+def test_a_query_has_the_line_of_each_call(tmp_path):
+    path = tmp_path / "trace.json"
+    rows = [
+        event("cuda_runtime", "cudaStreamSynchronize", 10, 5, correlation=1),
+        event("cuda_runtime", "cudaStreamSynchronize", 30, 5, correlation=2),
+        line("train.py(31): train", 8, 10),
+    ]
+    path.write_text(json.dumps({"traceEvents": rows}))
+    answer = query(load(path), "SELECT line, duration FROM runtime ORDER BY start")
+    assert answer.rows == [["train.py(31): train", 5000], ["", 5000]]

@@ -55,14 +55,15 @@ def test_other_statements_are_refused(timeline_of, statement):
         assert "SELECT over device" in caught.value.remedy
 
 
-def test_a_query_without_end_is_stopped(timeline_of, monkeypatch):
-    monkeypatch.setattr("bottleneck_lab.analysis.query.STEP_LIMIT", 5)
-    with pytest.raises(UsageError, match="interrupted"):
+def test_a_query_without_end_is_stopped_and_says_what_stopped_it(timeline_of):
+    with pytest.raises(UsageError, match=r"stopped after 0\.01 s, its time limit") as caught:
         query(
             timeline_of("healthy", steps=1),
             "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT count(*)"
             " FROM t",
+            limit_s=0.01,
         )
+    assert "--limit-s 0.1" in caught.value.remedy
 
 
 def test_parquet_needs_pyarrow(timeline_of, tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_without_a_capture_the_way_to_one_comes_first(workspace):
 
 def test_what_is_committed_already_is_said_so(workspace):
     assert "Still to answer" in diagnose(*ANSWERS[:2]).output
-    assert "Committed." in diagnose(*ANSWERS).output
+    assert "kept as your first diagnosis, the one that counts" in diagnose(*ANSWERS).output
     again = diagnose().output
     assert "not committed" not in again
-    assert "Committed. `lab diagnose -a ID=VALUE` corrects an answer." in again
+    assert "Committed before, and unchanged since. `lab check` says whether" in again

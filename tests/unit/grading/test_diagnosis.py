@@ -288,7 +288,11 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
                 ),
             ],
             cpu_only=False,
-            syncs=[SimpleNamespace(total_ns=50), SimpleNamespace(total_ns=10)],
+            syncs=[
+                SimpleNamespace(total_ns=30, line="train.py(31): train"),
+                SimpleNamespace(total_ns=20, line="train.py(27): train"),
+                SimpleNamespace(total_ns=10, line="train.py(31): train"),
+            ],
             memory=[
                 SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9, first_bytes=20)
             ],
@@ -304,6 +308,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "exposed_communication_share": 0.1,
         "overlap_share": 0.5,
         "host_wait_share": 0.3,
+        "longest_wait_share": 0.2,
         "interrupted_share": 0.16,
         "top_operator_share": 0.75,
         "largest_gain_ratio": 2.5,

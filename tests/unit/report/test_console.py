@@ -16,7 +16,7 @@ from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
-from bottleneck_lab.report.evidence_only import evidence_only
+from bottleneck_lab.report.evidence_only import evidence_only, without_advice
 from bottleneck_lab.trace import load
 
 from . import made_up, made_up_capture
@@ -103,6 +103,15 @@ def test_memory_is_told_from_first_to_highest(draw):
     capture = summarise(load(CAPTURES / "synthetic-growth.json.gz"))
     told = " ".join(draw(render_summary, evidence_only(capture)).split())
     assert "260.0 MiB at the start, 272.0 MiB at the peak; 4.0 MiB more each step." in told
+
+
+def test_a_program_that_measures_others_gets_no_advice(draw):
+    capture = summarise(load(CAPTURES / "synthetic-sync.json.gz"))
+    advice = "Keep values on the device"
+    assert advice in draw(render_summary, capture)
+    shown = draw(render_summary, without_advice(capture))
+    assert advice not in shown
+    assert "This program measures others" in shown
 
 
 def test_comparison(draw, golden):

@@ -618,6 +618,28 @@ class TestNextStep:
         check_once(workspace, Outcome.FAIL)
         assert self.next(workspace) == "lab run"
 
+    def test_after_a_failed_check_a_new_capture_is_not_asked_for_again(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        check_once(workspace, Outcome.FAIL)
+        assert self.next(workspace) == "lab profile"
+        made = '{"made_at": "2099-01-01T00:00:00+00:00", "code": "changed"}'
+        make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
+        assert self.next(workspace) == "lab check"
+
+    def test_the_next_lab_is_the_same_from_every_folder(self, content):
+        labs = catalog.load_labs()
+        first, second, *_ = labs
+        progress.note_attempt(second, "/gone", "PASS")
+        after = [slug for slug in labs if slug not in (first, second)] + [first]
+        step = next_step.next_lab(labs, progress.load_progress())
+        assert step.command == f"lab start {after[0]}"
+        start_workspace(catalog.find_lab(first), content / "begun", "cpu")
+        progress.note_start(first, str(content / "begun"))
+        step = next_step.next_lab(labs, progress.load_progress())
+        assert step.command == f"cd {content / 'begun'}"
+
     def test_at_the_end_of_the_course(self, content):
         for slug in catalog.load_labs():
             progress.note_attempt(slug, "/here", "PASS")

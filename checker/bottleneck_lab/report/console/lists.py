@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.device.use import DeviceUse
-from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -238,12 +235,12 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         sheet.ranked(line, ns / wall, words.format_duration(ns))
 
 
-def print_findings(sheet: Sheet, findings: Sequence[Finding]) -> None:
+def print_findings(sheet: Sheet, summary: Summary) -> None:
     """Print findings, costliest first, each with its evidence and advice."""
     sheet.heading("Findings, costliest first")
-    if not findings:
-        sheet.line("Nothing stands out: no detector found a known bottleneck.", indent=1)
-    for number, finding in enumerate(findings, start=1):
+    if not summary.findings:
+        sheet.line(words.MEASURES if summary.measures else words.NO_FINDINGS, indent=1)
+    for number, finding in enumerate(summary.findings, start=1):
         gain = words.describe_gain(finding)
         sheet.line(f"{finding.title} ({gain})", indent=1, lead=f"{number} ", style="bold")
         sheet.line(finding.evidence, indent=3)

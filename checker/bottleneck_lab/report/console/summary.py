@@ -91,7 +91,7 @@ def render_summary(summary: Summary, console: Console) -> None:
         sheet.blank()
         sheet.line(words.BLIND, indent=1)
     else:
-        print_findings(sheet, summary.findings)
+        print_findings(sheet, summary)
 
 
 def _print_title(sheet: Sheet, summary: Summary) -> None:

@@ -185,7 +185,7 @@ def findings_section(summary: Summary) -> Section:
         return section(
             "findings",
             "Findings",
-            tag("p", "Nothing stands out: no detector found a known bottleneck."),
+            tag("p", words.MEASURES if summary.measures else words.NO_FINDINGS),
         )
     lead = (
         "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
