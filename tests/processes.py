@@ -6,26 +6,40 @@ from __future__ import annotations
 
 import _thread
 import os
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from bottleneck_lab.measure.sandbox.cgroup import own_group
 
-PATIENCE_S = 30
+PATIENCE_S = 100
 """Shorter than anything that a test has sleep: it is not to come true by itself."""
 
 
 def soon(what: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
-    """Whether it comes true within half a minute: a busy machine takes its time."""
+    """Whether it comes true within `patience_s`: a busy machine takes its time."""
     end = time.monotonic() + patience_s
     while not what() and time.monotonic() < end:
         time.sleep(0.01)
     return bool(what())
+
+
+@contextmanager
+def running(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen]:
+    """A program that has ended when this is left, by force if need be: a test that fails leaves
+    none to the next one.
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def lives(process: psutil.Process) -> bool:

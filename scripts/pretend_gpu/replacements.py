@@ -217,6 +217,16 @@ def of_benchmark_gpu(module: ModuleType) -> Names:
     return {"open_gpu": open_gpu}
 
 
+def of_load(_module: ModuleType) -> Names:
+    """A server is loaded for as long as it takes to see that it answers."""
+    return {"OPEN_WINDOWS": (2,), "TRIES": 1, "STEPS": 1, "STEP_S": 1.0}
+
+
+def of_plateau(_module: ModuleType) -> Names:
+    """Two maximum batch sizes stand for all."""
+    return {"SIZES": (1, 32)}
+
+
 def of_sizing(_module: ModuleType) -> Names:
     """A device is as fast as it is beside this CPU."""
     return {"SHARES": (0.0, float("inf"))}
@@ -240,6 +250,8 @@ PACKAGE: dict[str, Callable[[ModuleType], Names]] = {
     "bottleneck_lab.measure.kinds.speedup.check": of_speedup,
     "bottleneck_lab.measure.kinds.benchmark.check": of_benchmark,
     "bottleneck_lab.measure.kinds.benchmark.gpu": of_benchmark_gpu,
+    "bottleneck_lab.measure.kinds.http_server.check": of_load,
+    "bottleneck_lab.measure.kinds.inference_server.run": of_plateau,
     "bottleneck_lab.measure.kinds.inference_server.sizing": of_sizing,
     "bottleneck_lab.measure.kinds.data_parallel.session_gpu": of_data_parallel,
 }

@@ -25,7 +25,7 @@ from bottleneck_lab.cohort.structs import inspect_structs
 from bottleneck_lab.cohort.submissions.intake import Intake
 
 from ..chromium import open_chromium
-from ..processes import ends_with_us, soon
+from ..processes import PATIENCE_S, ends_with_us, soon
 from ..tools import NO_POSTGRES, NO_SANDBOX, POSTGRES
 from .fake_job import COMMAND
 
@@ -221,7 +221,7 @@ class Room:
 
     def submit(self, token: str, text: str = "# right\n", **fields):
         self.clock.now += 6.0  # past the interval between two submissions
-        return self.intake.offer(token, self.submission(text, **fields)).result(20)
+        return self.intake.offer(token, self.submission(text, **fields)).result(PATIENCE_S)
 
     def runner(self, *, gpus=(), machine: int = 1, name: str = "test", executor=None) -> Runner:
         executor = executor or LocalExecutor(

@@ -22,6 +22,8 @@ from joserfc.jwk import KeySet, RSAKey
 
 from bottleneck_lab.cohort.sign_in.lti import CLAIM, GRADES, MEMBERS
 
+from ..processes import PATIENCE_S
+
 CLIENT, SECRET, DEPLOYMENT = "the-client", "the-secret", "1"
 
 
@@ -108,7 +110,7 @@ class Provider:
                 return None
             signed = self.sign(**{"nonce": request["nonce"], **self.claims})
             return {"access_token": "x", "token_type": "Bearer", "id_token": signed}
-        keys = KeySet.import_key_set(requests.get(self.tool_keys, timeout=10).json())
+        keys = KeySet.import_key_set(requests.get(self.tool_keys, timeout=PATIENCE_S).json())
         claims = jwt.decode(fields["client_assertion"], keys, algorithms=["RS256"]).claims
         if claims["sub"] != CLIENT or claims["aud"] != f"{self.issuer}/token":
             return None

@@ -17,6 +17,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from ..processes import PATIENCE_S
+
 SERVER = """
 import sys
 from pathlib import Path
@@ -75,7 +77,7 @@ class Process:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -129,7 +131,7 @@ class Visitor:
     headers: dict[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         mine = {
             **({"Cookie": f"bottleneck_lab={self.cookie}"} if self.cookie else {}),
             **self.headers,

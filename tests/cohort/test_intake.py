@@ -23,11 +23,13 @@ from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.errors import MachineError
 
+from ..processes import PATIENCE_S
+
 
 def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(room):
     _, ada = room.join()
     submission = room.submission()
-    accepted = room.intake.offer(ada, submission).result(20)
+    accepted = room.intake.offer(ada, submission).result(PATIENCE_S)
     receipt = accepted.receipt
     assert room.cohort.blobs.get(receipt.content_sha256) == content_of(submission.files)
     assert (accepted.ahead, accepted.wait_s, accepted.left) == (0, None, None)
@@ -56,14 +58,16 @@ def test_the_same_request_again_is_answered_alike_and_stored_once(room):
     _, ada = room.join()
     submission = room.submission()
     answers = [room.intake.offer(ada, submission) for _ in range(5)]
-    assert len({each.result(20).receipt.submission for each in answers}) == 1
+    assert len({each.result(PATIENCE_S).receipt.submission for each in answers}) == 1
     assert len(room.rows(tables.submissions)) == 1
 
 
 def test_a_key_is_its_owners_alone(room):
     (_, ada), (_, bob) = room.join("Ada"), room.join("Bob")
     submission = room.submission()
-    receipts = [room.intake.offer(token, submission).result(20).receipt for token in (ada, bob)]
+    receipts = [
+        room.intake.offer(token, submission).result(PATIENCE_S).receipt for token in (ada, bob)
+    ]
     assert len({receipt.submission for receipt in receipts}) == 2
     with pytest.raises(RefusedError, match="another submission"):
         room.submit(ada, lab="wrong", key=submission.key)
@@ -75,7 +79,7 @@ def test_many_at_once_are_all_stored(room):
     with ThreadPoolExecutor(20) as pool:
         accepted = list(
             pool.map(
-                lambda pair: room.intake.offer(*pair).result(30),
+                lambda pair: room.intake.offer(*pair).result(PATIENCE_S),
                 zip(tokens, submissions, strict=True),
             )
         )
@@ -98,7 +102,9 @@ def test_what_cannot_be_measured_is_refused_with_the_reason(sqlite_room, code, f
     _, ada = sqlite_room.join()
     submission = sqlite_room.submission()
     with pytest.raises(RefusedError) as refused:
-        sqlite_room.intake.offer(ada, msgspec.structs.replace(submission, **fields)).result(20)
+        sqlite_room.intake.offer(ada, msgspec.structs.replace(submission, **fields)).result(
+            PATIENCE_S
+        )
     assert refused.value.code == code
     assert refused.value.remedy
     assert sqlite_room.rows(tables.submissions) == []
@@ -129,7 +135,7 @@ def test_two_at_once_by_one_learner_are_too_fast(sqlite_room):
     _, ada = sqlite_room.join()
     sqlite_room.submit(ada)
     with pytest.raises(RefusedError) as refused:
-        sqlite_room.intake.offer(ada, sqlite_room.submission()).result(20)
+        sqlite_room.intake.offer(ada, sqlite_room.submission()).result(PATIENCE_S)
     assert (refused.value.code, refused.value.retry_after_s) == ("too-fast", 5.0)
 
 

@@ -28,6 +28,7 @@ from bottleneck_lab.cohort.submissions.receipts import sign_receipt, verify_rece
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
 from bottleneck_lab.grading.attest import sign
 
+from ..processes import PATIENCE_S
 from .conftest import opened_room
 from .fake_job import verdict_of
 from .serving import Visitor, log_in, serving
@@ -83,14 +84,18 @@ def test_an_older_client_may_use_the_older_name(room, renamed):
     with room.cohort.database.writing() as connection:
         set_rules(connection, NEW, 0.0, budget=1)
     submission = room.submission()
-    accepted = room.intake.offer(token, msgspec.structs.replace(submission, lab=OLD)).result(20)
+    accepted = room.intake.offer(token, msgspec.structs.replace(submission, lab=OLD)).result(
+        PATIENCE_S
+    )
     assert accepted.receipt.lab == NEW
     assert [row.lab for row in room.rows(tables.submissions)] == [NEW]
     room.clock.now += 60
-    again = room.intake.offer(token, msgspec.structs.replace(submission, lab=OLD)).result(20)
+    again = room.intake.offer(token, msgspec.structs.replace(submission, lab=OLD)).result(
+        PATIENCE_S
+    )
     assert again.receipt == accepted.receipt
     with pytest.raises(RefusedError, match=f"for '{NEW}'") as refused:
-        room.intake.offer(token, room.submission(lab=OLD)).result(20)
+        room.intake.offer(token, room.submission(lab=OLD)).result(PATIENCE_S)
     assert refused.value.code == "budget-spent"
     with serving(room.cohort.folder) as (port, _):
         hints = Visitor(port, token=token).get(f"/api/labs/{OLD}/help")

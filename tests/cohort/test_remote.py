@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import MachineError
 
+from ..processes import PATIENCE_S
 from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
 from .serving import serving
@@ -44,7 +45,7 @@ def dispatcher(room, url, name: str = "far") -> RemoteDispatcher:
 
 def hand_in(room, text: str = "# right\n"):
     _, token = room.join(f"learner {time.time_ns()}")
-    return room.intake.offer(token, room.submission(text)).result(20).receipt.submission
+    return room.intake.offer(token, room.submission(text)).result(PATIENCE_S).receipt.submission
 
 
 def test_another_machine_measures_and_the_server_signs(served, tmp_path):

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -22,14 +23,14 @@ from bottleneck_lab.cohort.running.job import wait_until_quiet
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
-from ..processes import soon
+from ..processes import PATIENCE_S, lives, running, soon
 from ..tools import NO_SANDBOX
 from .fake_job import COMMAND
 
 pytestmark = pytest.mark.long
 
 
-def run_until(runner, done, limit_s: float = 60.0) -> None:
+def run_until(runner, done, limit_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + limit_s
     while not done():
         runner.step()
@@ -129,8 +130,8 @@ def test_modelled_checks_run_side_by_side_and_never_beside_what_measures(sqlite_
     other.close()
 
 
-def started_runner(room, tmp_path, **environment) -> subprocess.Popen:
-    """A runner of its own process, with the fake check."""
+def started_runner(room, tmp_path, **environment) -> AbstractContextManager[subprocess.Popen]:
+    """A runner of its own process, with the fake check; killed when it is left."""
     script = tmp_path / "runner.py"
     script.write_text(f"""
 import sys
@@ -152,7 +153,7 @@ with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
     )
     runner.run(lambda: False, 0.02)
 """)
-    return subprocess.Popen(
+    return running(
         [sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True
     )
 
@@ -169,11 +170,11 @@ def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_pat
         room.submit(ada, f"# right 0.2 {number}\n")
     log = tmp_path / "log"
     for _ in range(3):
-        runner = started_runner(room, tmp_path, BOTTLENECK_LAB_FAKE_LOG=str(log))
-        before = len(room.rows(tables.leases))
-        soon(lambda before=before: len(room.rows(tables.leases)) > before + 1)
-        runner.send_signal(signal.SIGKILL)
-        runner.wait()
+        with started_runner(room, tmp_path, BOTTLENECK_LAB_FAKE_LOG=str(log)):
+            before = len(room.rows(tables.leases))
+            assert soon(
+                lambda before=before: len(room.rows(tables.leases)) > before + 1 or settled(room)()
+            )
     last = room.runner()
     last.recover()
     run_until(last, settled(room))
@@ -184,17 +185,15 @@ def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_pat
 def test_a_job_outlives_no_runner_and_holds_its_slot_as_long_as_it_lives(sqlite_room, tmp_path):
     room = sqlite_room
     _, ada = room.join()
-    room.submit(ada, "# slow 30\n")
-    runner = started_runner(room, tmp_path)
-    soon(lambda: [row for row in room.rows(tables.leases) if row.job])
-    job = psutil.Process(int(room.rows(tables.leases)[0].job))
-    executor = LocalExecutor(room.cohort.folder / "slots", [], command=COMMAND)
-    job.suspend()
-    runner.send_signal(signal.SIGKILL)
-    runner.wait()
+    room.submit(ada, "# slow 600\n")
+    with started_runner(room, tmp_path):
+        assert soon(lambda: [row for row in room.rows(tables.leases) if row.job])
+        job = psutil.Process(int(room.rows(tables.leases)[0].job))
+        executor = LocalExecutor(room.cohort.folder / "slots", [], command=COMMAND)
+        job.suspend()
     assert executor.choose("cpu") is None
     job.resume()
-    soon(lambda: not job.is_running() or job.status() == psutil.STATUS_ZOMBIE)
+    assert soon(lambda: not lives(job))
     assert executor.choose("cpu") == "cpu0"
     executor.close()
 
@@ -204,7 +203,7 @@ def test_a_check_that_takes_too_long_is_ended_and_set_aside(sqlite_room):
     with room.cohort.database.writing() as connection:
         change_settings(connection, job_limit_s=0.5, max_failures=1)
     _, ada = room.join()
-    room.submit(ada, "# slow 60\n")
+    room.submit(ada, "# slow 600\n")
     runner = room.runner()
 
     def done() -> bool:
@@ -220,7 +219,7 @@ def test_a_check_that_takes_too_long_is_ended_and_set_aside(sqlite_room):
 def test_stopping_in_order_queues_again_without_blame(sqlite_room):
     room = sqlite_room
     _, ada = room.join()
-    room.submit(ada, "# slow 60\n")
+    room.submit(ada, "# slow 600\n")
     runner = room.runner()
     runner.step()
     assert room.rows(tables.submissions)[0].state == "running"
@@ -235,7 +234,7 @@ def test_a_result_that_was_put_there_by_another_is_not_taken(sqlite_room):
     """
     room = sqlite_room
     _, ada = room.join()
-    room.submit(ada, "# slow 60\n")
+    room.submit(ada, "# slow 600\n")
     runner = room.runner()
     runner.step()
     (lease,) = room.rows(tables.leases)

@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.server.state import figure
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
+from ..processes import PATIENCE_S
 from .conftest import opened_room
 from .serving import Visitor, log_in, serving
 from .test_runner import run_until, settled
@@ -61,7 +62,7 @@ def served(tmp_path_factory):
                 [content_of({"capture.json": b"{}", TRACE.name: TRACE.read_bytes()})]
             )
             submission = room.submission(f"# right\n# {NASTY}\n", capture=capture)
-            handle = room.intake.offer(token, submission).result(20).receipt.submission
+            handle = room.intake.offer(token, submission).result(PATIENCE_S).receipt.submission
             run_until(room.runner(), settled(room))
             with serving(folder) as (port, _):
                 yield Served(room, port, {"learner": who, **staff}, token, handle)

@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.sign_in.lti import CLAIM, role_of
 from bottleneck_lab.cohort.store import tables
 
+from ..processes import PATIENCE_S
 from .conftest import opened_room
 from .pages import look
 from .provider import CLIENT, DEPLOYMENT, SECRET, provider
@@ -56,12 +57,14 @@ class House:
     def openid(self, browser=None, **claims):
         """The page that a browser comes to after signing in with these claims."""
         self.accounts.claims = claims
-        return (browser or requests.Session()).get(f"{self.url}/oidc/login", timeout=20)
+        return (browser or requests.Session()).get(f"{self.url}/oidc/login", timeout=PATIENCE_S)
 
     def announce(self, browser) -> dict[str, str]:
         """Announce a launch; return what our server asks of the platform."""
         hints = {"iss": self.accounts.issuer, "login_hint": "u", "client_id": CLIENT}
-        reply = browser.post(f"{self.url}/lti/login", hints, allow_redirects=False, timeout=20)
+        reply = browser.post(
+            f"{self.url}/lti/login", hints, allow_redirects=False, timeout=PATIENCE_S
+        )
         query = parse_qs(urlsplit(reply.headers["Location"]).query)
         return {name: values[0] for name, values in query.items()}
 
@@ -70,7 +73,7 @@ class House:
         query = self.announce(browser)
         token = self.accounts.launch(query["nonce"], [*roles], sub=subject, **claims)
         fields = {"state": state or query["state"], "id_token": token}
-        return browser.post(f"{self.url}/lti/launch", fields, timeout=20)
+        return browser.post(f"{self.url}/lti/launch", fields, timeout=PATIENCE_S)
 
     def people(self) -> dict[str, str]:
         return {row.name: row.role for row in self.room.rows(tables.people)}
@@ -115,7 +118,10 @@ def test_an_openid_account_is_the_same_person_at_every_sign_in(house):
     assert "Ada" in page.text
     house.openid(sub="1", name="Ada Lovelace")
     assert house.people() == {"Ada": "learner"}
-    assert "Log in with Example University" in requests.get(f"{house.url}/login", timeout=9).text
+    assert (
+        "Log in with Example University"
+        in requests.get(f"{house.url}/login", timeout=PATIENCE_S).text
+    )
 
 
 def test_an_address_counts_only_if_the_provider_has_verified_it(house):
@@ -178,16 +184,18 @@ def test_an_id_token_that_is_not_for_us_lets_nobody_in(house, claims):
 def test_an_answer_counts_once_and_in_the_browser_that_asked(house):
     mine, other = requests.Session(), requests.Session()
     house.accounts.claims = {"sub": "1", "name": "Ada"}
-    begun = mine.get(f"{house.url}/oidc/login", allow_redirects=False, timeout=9)
-    back = mine.get(begun.headers["Location"], allow_redirects=False, timeout=9)
+    begun = mine.get(f"{house.url}/oidc/login", allow_redirects=False, timeout=PATIENCE_S)
+    back = mine.get(begun.headers["Location"], allow_redirects=False, timeout=PATIENCE_S)
     callback = back.headers["Location"]
-    assert other.get(callback, timeout=9).status_code == 403
-    assert mine.get(callback, timeout=9).url == f"{house.url}/me"
-    assert mine.get(callback, timeout=9).status_code == 403, "used up"
+    assert other.get(callback, timeout=PATIENCE_S).status_code == 403
+    assert mine.get(callback, timeout=PATIENCE_S).url == f"{house.url}/me"
+    assert mine.get(callback, timeout=PATIENCE_S).status_code == 403, "used up"
     refused = requests.Session()
-    begun = refused.get(f"{house.url}/oidc/login", allow_redirects=False, timeout=9)
+    begun = refused.get(f"{house.url}/oidc/login", allow_redirects=False, timeout=PATIENCE_S)
     state = parse_qs(urlsplit(begun.headers["Location"]).query)["state"][0]
-    answer = refused.get(f"{house.url}/oidc/callback?error=access_denied&state={state}", timeout=9)
+    answer = refused.get(
+        f"{house.url}/oidc/callback?error=access_denied&state={state}", timeout=PATIENCE_S
+    )
     assert "access_denied" in answer.text
 
 
@@ -222,7 +230,7 @@ def test_a_launch_that_is_not_genuine_lets_nobody_in(house):
     stranger.ensure_kid()
     forged = house.accounts.launch(query["nonce"], [], stranger, sub="s1")
     fields = {"state": query["state"], "id_token": forged}
-    assert browser.post(f"{house.url}/lti/launch", fields, timeout=9).status_code == 403
+    assert browser.post(f"{house.url}/lti/launch", fields, timeout=PATIENCE_S).status_code == 403
     assert house.launch("s1", state="guessed").status_code == 403
     assert house.launch("s1", **{f"{CLAIM}deployment_id": "2"}).status_code == 403
     assert house.launch("s1", **{f"{CLAIM}version": "1.1"}).status_code == 403
@@ -231,7 +239,7 @@ def test_a_launch_that_is_not_genuine_lets_nobody_in(house):
     assert refused.status_code == 403, "who teaches another course is no instructor here"
     assert "Poetry&#39; with the id c2" in refused.text
     unknown = {"iss": "http://evil.example", "login_hint": "u"}
-    assert requests.post(f"{house.url}/lti/login", unknown, timeout=9).status_code == 403
+    assert requests.post(f"{house.url}/lti/login", unknown, timeout=PATIENCE_S).status_code == 403
     assert house.people() == {}
 
 
@@ -247,13 +255,13 @@ def test_roster_and_grades_go_there_and_back(house):
         enter_roster(connection, [{"student_id": "77", "name": "Ada"}], time.time())
     browser = requests.Session()
     house.launch("t1", "membership#Instructor", name="Prof", browser=browser)
-    page = browser.get(f"{house.url}/courses", timeout=9).text
+    page = browser.get(f"{house.url}/courses", timeout=PATIENCE_S).text
     csrf = re.search(r'name="csrf" value="([^"]+)"', page).group(1)
     number = re.search(r"/courses/(\d+)", page).group(1)
 
     def use(service: str) -> str:
         fields = {"csrf": csrf, "service": service}
-        return browser.post(f"{house.url}/courses/{number}", fields, timeout=20).text
+        return browser.post(f"{house.url}/courses/{number}", fields, timeout=PATIENCE_S).text
 
     for expected in ("1 learners were added, 1 corrected.", "0 learners were added, 2 corrected."):
         assert expected in use("roster")
@@ -283,7 +291,7 @@ def test_roster_and_grades_go_there_and_back(house):
     assert (score["userId"], score["scoreGiven"], score["comment"]) == ("s1", 80.0, "seen")
     assert len(accounts.scores) == 2
     house.launch("s1", "membership#Learner", browser=browser)
-    assert browser.get(f"{house.url}/courses", timeout=9).status_code == 403
+    assert browser.get(f"{house.url}/courses", timeout=PATIENCE_S).status_code == 403
 
 
 @pytest.mark.browser

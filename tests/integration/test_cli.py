@@ -27,7 +27,7 @@ from bottleneck_lab.catalog import hash_files
 from bottleneck_lab.cli import app
 
 from .. import warm
-from ..processes import lives, soon
+from ..processes import PATIENCE_S, lives, running, soon
 from ..tools import NO_SANDBOX
 
 MINI = Path(__file__).parent / "mini"
@@ -92,7 +92,7 @@ class Learner:
         """The same at a terminal of so many columns; exit status and everything that was shown."""
         main, side = pty.openpty()
         ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        child = subprocess.Popen(
+        with running(
             [*LAB, *arguments],
             cwd=at or self.folder,
             env={**self.environment, "TERM": "xterm-256color", **environment},
@@ -100,16 +100,16 @@ class Learner:
             stdout=side,
             stderr=side,
             start_new_session=True,
-        )
-        os.close(side)
-        os.write(main, answers.encode())
-        shown = _read_all(main)
-        return child.wait(60), shown
+        ) as child:
+            os.close(side)
+            os.write(main, answers.encode())
+            shown = _read_all(main)
+            return child.wait(PATIENCE_S), shown
 
 
 def _read_all(descriptor: int) -> str:
     shown = b""
-    while select.select([descriptor], [], [], 60)[0]:
+    while select.select([descriptor], [], [], PATIENCE_S)[0]:
         try:
             part = os.read(descriptor, 65536)
         except OSError:  # Linux answers EIO once the other side is closed.
@@ -752,19 +752,18 @@ def _stop_check(learner: Learner, name: str, place: Path) -> tuple[int, str, lis
     """A check stopped while it waits for the learner's endless code: its status, what it still
     said, and the processes it had.
     """
-    check = subprocess.Popen(
+    with running(
         [*LAB, "check"],
         cwd=place,
         env=learner.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    with check:
+    ) as check:
         assert any("checking answers" in line for line in iter(check.stderr.readline, ""))
         workers = psutil.Process(check.pid).children(recursive=True)
         check.send_signal(getattr(signal, name))
-        rest = check.communicate(timeout=30)[1]
+        rest = check.communicate(timeout=PATIENCE_S)[1]
     return check.returncode, rest, workers
 
 
@@ -997,17 +996,17 @@ class TestDev:
 class TestWatch:
     def test_a_save_is_checked(self, learner):
         place = learner.start("wrong")
-        watch = subprocess.Popen(
+        with running(
             [*LAB, "watch", "--once"],
             cwd=place,
             env=learner.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-        )
-        assert "Watching work.py" in watch.stdout.readline()
-        (place / "work.py").write_text((place / "work.py").read_text() + "\n# saved\n")
-        shown = watch.communicate(timeout=60)[0]
+        ) as watch:
+            assert "Watching work.py" in watch.stdout.readline()
+            (place / "work.py").write_text((place / "work.py").read_text() + "\n# saved\n")
+            shown = watch.communicate(timeout=PATIENCE_S)[0]
         assert watch.returncode == 0
         assert "wrong output" in shown
         assert len(learner.json("history", at=place)["checks"]) == 1

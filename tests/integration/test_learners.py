@@ -14,8 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -40,6 +43,7 @@ from bottleneck_lab.workspace.diagnosis_file import load_answers
 from bottleneck_lab.workspace.folder import open_workspace
 from bottleneck_lab.workspace.progress import load_progress
 
+from .. import warm
 from ..unit.analysis.test_serving import in_turns
 
 ROOT = Path(__file__).parents[2]
@@ -90,34 +94,18 @@ class Learner:
         """Puts a recorded capture of the lab's kind where `lab profile` would have put it."""
         folder = self.place / ".lab" / "captures" / "0001-torch"
         folder.mkdir(parents=True)
-        program = SIBLING_OF.get(self.lab_spec.slug)
-        if program:
-            command = [
-                sys.executable,
-                ROOT / "datasets" / "siblings.py",
-                "--program",
-                program,
-                "--out",
-                folder,
-            ]
-            subprocess.run(command, check=True)
-        elif (
-            self.lab_spec.spec.measure == "inference_server"
-        ):  # asks for batches, which no recorded capture has
-            trace = {"traceEvents": list(in_turns(12)), "emulatedDevice": "a test"}
-            (folder / "trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
-        else:
-            shutil.copy(CAPTURES / recorded(self.lab_spec), folder)
-        files = sorted(path.name for path in folder.glob("*.gz"))
+        made = recording(self.lab_spec.slug)
+        for name, data in made.files.items():
+            (folder / name).write_bytes(data)
         code = self.lab_spec.code_hash(self.lab_spec.path)
         (folder / "capture.json").write_text(
-            json.dumps({"files": files, "code": code, "made_at": "2026-01-01"})
+            json.dumps({"files": [*made.files], "code": code, "made_at": "2026-01-01"})
         )
-        self.timeline = merge_ranks([load(folder / name) for name in files])
+        self.timeline = made.timeline
 
     def right(self) -> dict[str, str]:
         """What somebody answers who measures in the own capture."""
-        return measured_answers(self.lab_spec, self.timeline)
+        return dict(recording(self.lab_spec.slug).answers)
 
     def commit(self, answers: dict[str, str]):
         given = [text for key, value in answers.items() for text in ("-a", f"{key}={value}")]
@@ -177,6 +165,38 @@ class Learner:
     @property
     def passed(self) -> bool:
         return bool(load_progress().labs[self.lab_spec.slug].passed)
+
+
+class Recording(NamedTuple):
+    """A recorded capture of a lab's kind: its files by name, what was read from them, and what
+    somebody answers who measures in it.
+    """
+
+    files: dict[str, bytes]
+    timeline: Timeline
+    answers: dict[str, str]
+
+
+@cache
+def recording(slug: str) -> Recording:
+    """Made or read once for all learners of the lab."""
+    lab = load_labs()[slug]
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if program := SIBLING_OF.get(slug):
+            script = ROOT / "datasets" / "siblings.py"
+            command = [sys.executable, script, "--program", program, "--out", folder]
+            subprocess.run(command, check=True)
+        elif lab.spec.measure == "inference_server":
+            # It asks for batches, which no recorded capture has.
+            trace = {"traceEvents": list(in_turns(12)), "emulatedDevice": "a test"}
+            (folder / "trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
+        else:
+            shutil.copy(CAPTURES / recorded(lab), folder)
+        paths = sorted(folder.glob("*.gz"))
+        timeline = merge_ranks([load(path) for path in paths])
+        files = {path.name: path.read_bytes() for path in paths}
+        return Recording(files, timeline, measured_answers(lab, timeline))
 
 
 def measured_answers(lab: Lab, timeline: Timeline) -> dict[str, str]:
@@ -452,17 +472,8 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     }
 
     def run(*words: str, status: int = 0) -> str:
-        command = [sys.executable, "-m", "bottleneck_lab", *words]
-        done = subprocess.run(
-            command,
-            cwd=place if place.exists() else tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=280,
-            check=False,
-        )
+        folder = place if place.exists() else tmp_path
+        done = warm.lab(*words, at=folder, environment=environment, timeout_s=280)
         assert done.returncode == status, f"{words}: {done.stdout}{done.stderr}"
         return " ".join((done.stdout + done.stderr).split())
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .. import warm
 
 OLD, NEW = "dataloader", "idle-gpu"
 
@@ -23,16 +24,7 @@ def lab(tmp_path):
     }
 
     def run(*arguments: str, at: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "bottleneck_lab", *arguments],
-            cwd=at,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = warm.lab(*arguments, at=at, environment=environment)
         # Nothing uses the older name but the sentence that says so.
         output = (done.stdout + done.stderr).replace(f"The lab '{OLD}' is called '{NEW}' now.", "")
         assert OLD not in output

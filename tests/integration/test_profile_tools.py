@@ -16,6 +16,8 @@ import pytest
 from bottleneck_lab import load, summarise
 from bottleneck_lab.course.captures import read_timeline
 
+from .. import warm
+
 pytestmark = pytest.mark.long
 
 LAB = [sys.executable, "-m", "bottleneck_lab"]
@@ -63,7 +65,7 @@ def lab(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("command", ["profile", "monitor"])
 def test_help_shows_an_example(folder, command):
-    done = lab(folder, command, "--help")
+    done = warm.lab(command, "--help", at=folder, environment=environment(folder))
     assert done.returncode == 0
     assert f"Example: lab {command}" in done.stdout
 
@@ -81,10 +83,12 @@ def test_a_program_s_capture_from_beginning_to_summary(folder):
     assert described["program"][1:] == ["net.py", "4"]
     assert list((made / "tensorboard").glob("*.pt.trace.json.gz"))
     assert "no snapshot of the GPU's allocator" in done.stdout or (made / "memory.pickle").is_file()
-    assert "Where the time went" in lab(folder, "report").stdout, (
-        "the latest capture in this folder"
+    latest, none = (
+        warm.lab("report", *which, at=folder, environment=environment(folder))
+        for which in ([], ["7"])
     )
-    assert lab(folder, "report", "7").returncode == 2
+    assert "Where the time went" in latest.stdout, "the latest capture in this folder"
+    assert none.returncode == 2
 
 
 def test_a_folder_of_traces_is_read_as_its_ranks(folder):
@@ -95,10 +99,11 @@ def test_a_folder_of_traces_is_read_as_its_ranks(folder):
     for name, made_up in (("rank10.json.gz", "input"), ("rank2.json.gz", "healthy")):
         shutil.copy(MADE_UP / f"synthetic-{made_up}.json.gz", traces / name)
     (traces / "rank2.nsys-rep").write_bytes(b"a report beside its export")
-    found = json.loads(lab(folder, "report", "--json", "traces").stdout)["summary"]
+    given = {"at": folder, "environment": environment(folder)}
+    found = json.loads(warm.lab("report", "--json", "traces", **given).stdout)["summary"]
     assert found["ranks"] == [0, 1]
     assert found["source"].split(", ") == ["traces/rank2.json.gz", "traces/rank10.json.gz"]
-    refused = lab(folder, "report", str(empty))
+    refused = warm.lab("report", str(empty), **given)
     assert refused.returncode == 4
     assert "holds no trace" in refused.stderr
 
@@ -212,7 +217,7 @@ def test_what_cannot_be_done_is_said_with_a_remedy(folder, arguments, status, wo
     ]
     if tools and "--tool" in arguments and status == 4:
         pytest.skip(f"{tools} are installed here")
-    done = lab(folder, "profile", *arguments)
+    done = warm.lab("profile", *arguments, at=folder, environment=environment(folder))
     assert done.returncode == status, done.stderr
     assert words in done.stderr
     assert "→" in done.stderr

@@ -115,11 +115,12 @@ def test_it_is_the_wheel_that_runs_and_it_knows_its_labs(installed):
     )
     assert done.stdout.startswith(str(installed)), done.stderr
     labs = json.loads(lab(installed, "list", "--json").stdout)
-    assert "idle-gpu" in [row["lab"] for row in labs]
-    for row in labs:
-        done = lab(installed, "start", row["lab"], "--no-data", "--json")
-        assert done.returncode == 0, done.stderr
-        assert (Path(json.loads(done.stdout)["workspace"]) / "README.md").is_file()
+    assert {row["lab"] for row in labs} == {
+        path.parent.name for path in ROOT.glob("labs/*/lab.toml")
+    }
+    done = lab(installed, "start", "idle-gpu", "--no-data", "--json")
+    assert done.returncode == 0, done.stderr
+    assert (Path(json.loads(done.stdout)["workspace"]) / "README.md").is_file()
 
 
 def test_it_checks_a_lab(installed):

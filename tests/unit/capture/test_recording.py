@@ -42,7 +42,8 @@ def test_a_status_and_a_signal_are_told_apart(tmp_path):
 
 def test_at_its_limit_it_may_still_write_its_report(tmp_path):
     code = (
-        "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: open('report', 'w').write('x')"
+        "import time\ntry: time.sleep(600)\n"
+        "except KeyboardInterrupt: open('report', 'w').write('x')"
     )
     ended = run(request(tmp_path, limit_s=1.0), python(code))
     assert ended.timed_out
@@ -51,17 +52,17 @@ def test_at_its_limit_it_may_still_write_its_report(tmp_path):
 
 def test_one_that_will_not_stop_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(recording, "WRITE_S", 0.2)
-    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
     assert run(request(tmp_path, limit_s=0.5), python(code)).status == -9
 
 
 def test_an_agent_in_a_session_of_its_own_is_ended_and_nobody_elses(tmp_path):
     other = psutil.Popen(
-        python("import time; time.sleep(60)"), env={recording.MARK: "somebody else's"}
+        python("import time; time.sleep(600)"), env={recording.MARK: "somebody else's"}
     )
     agent = (
         "import subprocess, sys; print(subprocess.Popen([sys.executable, '-S', '-c', 'import time;"
-        " time.sleep(60)'], start_new_session=True).pid)"
+        " time.sleep(600)'], start_new_session=True).pid)"
     )
     try:
         ended = run(request(tmp_path), python(agent))

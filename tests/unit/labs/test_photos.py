@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from ...modules import load_file
-from ...processes import lives, soon
+from ...processes import PATIENCE_S, lives, running, soon
 
 SCRIPT = Path(__file__).parents[3] / "datasets" / "photos.py"
 
@@ -203,7 +203,9 @@ def test_a_root_that_is_a_file_is_an_error_not_a_trace(tmp_path):
     assert "Choose another --root" in result.stderr
 
 
-def start_long(root):
+@contextmanager
+def long_run(root):
+    """The script at work on many photographs, once four of them are done."""
     command = [
         sys.executable,
         str(SCRIPT),
@@ -216,12 +218,11 @@ def start_long(root):
         "--jobs",
         "2",
     ]
-    process = subprocess.Popen(
-        [*command, "--progress", "json"], stdout=subprocess.PIPE, start_new_session=True
-    )
-    while json.loads(process.stdout.readline())["done"] < 4:
-        pass
-    return process
+    command += ["--progress", "json"]
+    with running(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        while json.loads(process.stdout.readline())["done"] < 4:
+            pass
+        yield process
 
 
 def living_in(group):
@@ -241,10 +242,9 @@ def living_in(group):
     ("kill", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
 )
 def test_stopped_at_any_moment_it_goes_on_from_there(tmp_path, kill, status):
-    process = start_long(tmp_path)
-    process.send_signal(kill)
-    assert process.wait(60) == status
-    process.stdout.close()
+    with long_run(tmp_path) as process:
+        process.send_signal(kill)
+        assert process.wait(PATIENCE_S) == status
     assert soon(lambda: not living_in(process.pid))
     if kill != signal.SIGKILL:
         assert not list(tmp_path.rglob("*.partial"))

@@ -16,7 +16,7 @@ import pytest
 from bottleneck_lab.measure.sandbox.children import signals_held, stream
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 
-from ...processes import lives, soon
+from ...processes import PATIENCE_S, lives, running, soon
 
 STREAMS = """
 import signal, sys
@@ -135,14 +135,12 @@ def test_a_reader_that_fails_ends_it_at_once(tmp_path):
 
 
 def test_sigterm_ends_it_at_once(tmp_path):
-    first = subprocess.Popen(
-        [sys.executable, "-c", STREAMS], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
-    child = psutil.Process(int(first.stdout.readline()))
-    first.terminate()
-    assert first.wait(30) == 143
+    command = [sys.executable, "-c", STREAMS]
+    with running(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        child = psutil.Process(int(first.stdout.readline()))
+        first.terminate()
+        assert first.wait(PATIENCE_S) == 143
     assert soon(lambda: not lives(child))
-    first.stdout.close()
 
 
 def test_a_signal_that_interrupts_no_read_is_handled(tmp_path):
@@ -152,13 +150,11 @@ def test_a_signal_that_interrupts_no_read_is_handled(tmp_path):
         " signal.SIGTERM)).start()"
     )
     script = STREAMS.replace("with Janitor", f"import threading\n{elsewhere}\nwith Janitor")
-    first = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
-    child = psutil.Process(int(first.stdout.readline()))
-    assert first.wait(30) == 143
+    command = [sys.executable, "-c", script]
+    with running(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        child = psutil.Process(int(first.stdout.readline()))
+        assert first.wait(PATIENCE_S) == 143
     assert soon(lambda: not lives(child))
-    first.stdout.close()
 
 
 def test_signals_in_the_first_moments_leave_nothing(tmp_path):
@@ -168,14 +164,12 @@ def test_signals_in_the_first_moments_leave_nothing(tmp_path):
         script = STREAMS.replace('"echo $$; sleep 600"', f'"sleep 600; :", "{mark}"').replace(
             "with Janitor", 'print("starts", flush=True)\nwith Janitor'
         )
-        first = subprocess.Popen(
-            [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-        )
-        first.stdout.readline()
-        time.sleep(after_us / 1e6)
-        first.terminate()
-        assert first.wait(30) == 143
-        first.stdout.close()
+        command = [sys.executable, "-c", script]
+        with running(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+            first.stdout.readline()
+            time.sleep(after_us / 1e6)
+            first.terminate()
+            assert first.wait(PATIENCE_S) == 143
         assert soon(lambda mark=mark: not bearing(mark))
 
 

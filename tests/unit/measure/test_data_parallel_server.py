@@ -12,6 +12,8 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.server import FabricServe
 from bottleneck_lab.measure.kinds.data_parallel.in_rank.client import Client
 from bottleneck_lab.measure.kinds.data_parallel.protocol import EventKind
 
+from ...processes import PATIENCE_S
+
 SUM = EventKind.ALLREDUCE
 
 
@@ -36,7 +38,7 @@ def test_a_slow_rank_reads_the_whole_world_s_result_while_a_fast_one_reduces_alo
     def read_once_the_other_is_done(size):
         answer = read(size)
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
         return answer
 
     threads = [threading.Thread(target=target) for target in (serve, go_on)]

@@ -31,6 +31,8 @@ from bottleneck_lab.measure.virtual_gpu.spec import H200
 from bottleneck_lab.measure.virtual_gpu.trace import write_trace
 from bottleneck_lab.trace.load import load
 
+from ...processes import PATIENCE_S, running
+
 PLAIN = msgspec.structs.replace(
     H200,
     scale=1.0,
@@ -340,7 +342,7 @@ def channels() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield program, owner
     owner.close()
     program.close()
-    server.join(60)
+    server.join(PATIENCE_S)
     assert not server.is_alive()
     theirs.close()
     owners.close()
@@ -447,20 +449,20 @@ from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 with engine_process() as engine:
     engine.wait_started()
     print(engine.process.pid, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 def test_an_engine_ends_without_a_word_when_its_owner_is_ended() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as owner:
+    command = [sys.executable, "-c", OWNER]
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         engine = psutil.Process(int(owner.stdout.readline()))
         owner.terminate()
-        _, said = owner.communicate(timeout=20)  # the engine holds the same standard error
-    assert said == b""
-    assert psutil.wait_procs([engine], timeout=20)[1] == []
+        # The engine holds the same standard error.
+        _, errors = owner.communicate(timeout=PATIENCE_S)
+    assert errors == b""
+    assert psutil.wait_procs([engine], timeout=PATIENCE_S)[1] == []
 
 
 def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
@@ -474,7 +476,7 @@ def test_engines_of_one_start_keep_their_own_books_and_end_together() -> None:
         assert [engine.end().figures.steps for engine in engines] == [3, 0]
         both = psutil.Process(engines[0].process.pid).children(recursive=True)
         assert len(both) == 1
-    assert psutil.wait_procs(both, timeout=20)[1] == []
+    assert psutil.wait_procs(both, timeout=PATIENCE_S)[1] == []
 
 
 PROGRAM = """

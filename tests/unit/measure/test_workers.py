@@ -23,7 +23,7 @@ from bottleneck_lab.measure.sandbox.freezer import of_threads
 from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.measure.sandbox.visible import Paths
 
-from ...processes import lives, soon
+from ...processes import PATIENCE_S, lives, running, soon
 from ...tools import NO_SANDBOX
 
 pytestmark = pytest.mark.long
@@ -651,21 +651,20 @@ def test_a_verifier_that_is_killed_leaves_nothing_behind(workspace, tmp_path, ho
     entry = workspace / "smooth.py"
     entry.write_text(entry.read_text() + DETACH)
     example = str(Path(__file__).parents[3] / "docs" / "example")
-    verifier = subprocess.Popen(
+    with running(
         [sys.executable, "-c", VERIFIER, example, str(workspace), held],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "TMPDIR": str(temporary)},
-    )
-    while phase not in verifier.stdout.readline():
-        assert verifier.poll() is None
-    time.sleep(0.05)
-    family = psutil.Process(verifier.pid).children(recursive=True)
-    assert family
-    verifier.send_signal(how)
-    verifier.wait(timeout=60)
-    verifier.stdout.close()
+    ) as verifier:
+        while phase not in verifier.stdout.readline():
+            assert verifier.poll() is None
+        time.sleep(0.05)
+        family = psutil.Process(verifier.pid).children(recursive=True)
+        assert family
+        verifier.send_signal(how)
+        verifier.wait(PATIENCE_S)
     assert soon(lambda: not any(map(lives, family)))
     assert soon(lambda: not left_with(temporary))
     assert not list(temporary.iterdir())
@@ -779,9 +778,8 @@ time.sleep(60)
 
 
 def test_pages_that_forked_processes_share_count_once():
-    with subprocess.Popen(
-        [sys.executable, "-S", "-c", FORKED], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    command = [sys.executable, "-S", "-c", FORKED]
+    with running(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout.readline() == "ready\n"
         children = psutil.Process(parent.pid).children()
         pids = [parent.pid, *(child.pid for child in children)]

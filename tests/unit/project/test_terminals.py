@@ -19,6 +19,8 @@ import pytest
 
 from bottleneck_lab.commands.plain import PlainLines, plain_line
 
+from ...processes import PATIENCE_S, running
+
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 BEFORE, AFTER = (str(CAPTURES / f"synthetic-{name}.json.gz") for name in ("input", "healthy"))
 COMMANDS = {
@@ -75,20 +77,18 @@ def on_terminal(command: list[str], environment: dict[str, str], columns: int = 
     main, side = pty.openpty()
     ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     lab = [sys.executable, "-m", "bottleneck_lab", *command]
-    child = subprocess.Popen(
-        lab, env=environment, stdin=side, stdout=side, stderr=side, close_fds=True
-    )
-    os.close(side)
     shown = b""
-    while True:
-        try:
-            piece = os.read(main, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-        shown += piece
-    child.wait(60)
+    with running(lab, env=environment, stdin=side, stdout=side, stderr=side) as child:
+        os.close(side)
+        while True:
+            try:
+                piece = os.read(main, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        child.wait(PATIENCE_S)
     os.close(main)
     return shown.decode().replace("\r\n", "\n")
 

@@ -16,7 +16,7 @@ from bottleneck_lab.trace.fast.second_process import fork, spawn
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.nsys.claims import SharedExport
 
-from ...processes import another_thread, lives, soon
+from ...processes import PATIENCE_S, another_thread, lives, running, soon
 from .test_kineto import EVENTS, laid_out, same
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +28,7 @@ from bottleneck_lab.trace.fast import second_process
 def wait(shared, *_):
     shared.write(b"x")
     shared.flush()
-    time.sleep(60)
+    time.sleep(600)
 
 if __name__ == "__main__":
     sys.modules["waits"] = sys.modules["__main__"]
@@ -129,29 +129,25 @@ def test_it_ends_with_the_first_process(tmp_path, way, number):
     script = tmp_path / "waits.py"
     script.write_text(WAITS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    first = subprocess.Popen(
-        [sys.executable, str(script), way], stdout=subprocess.PIPE, env=environment
-    )
-    assert first.stdout.readline() == b"started\n"
-    (second,) = psutil.Process(first.pid).children()
-    first.send_signal(number)
-    first.communicate()
-    assert soon(lambda: not lives(second))
+    command = [sys.executable, str(script), way]
+    with running(command, stdout=subprocess.PIPE, env=environment) as first:
+        assert first.stdout.readline() == b"started\n"
+        (second,) = psutil.Process(first.pid).children()
+        first.send_signal(number)
+        first.communicate()
+        assert soon(lambda: not lives(second))
 
 
 def test_an_interrupt_while_a_trace_is_read_leaves_nothing_behind(tmp_path):
     """As Ctrl-C does: both processes get it, and the first one says so as Python does."""
     script = tmp_path / "waits.py"
     script.write_text(WAITS)
-    first = subprocess.Popen(
-        [sys.executable, str(script), "fork"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert first.stdout.readline() == b"started\n"
-    (second,) = psutil.Process(first.pid).children()
-    os.killpg(first.pid, signal.SIGINT)
-    _, said = first.communicate(timeout=60)
-    assert said.count(b"KeyboardInterrupt") == 1
+    command = [sys.executable, str(script), "fork"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running(command, **pipes, start_new_session=True) as first:
+        assert first.stdout.readline() == b"started\n"
+        (second,) = psutil.Process(first.pid).children()
+        os.killpg(first.pid, signal.SIGINT)
+        _, errors = first.communicate(timeout=PATIENCE_S)
+    assert errors.count(b"KeyboardInterrupt") == 1
     assert soon(lambda: not lives(second))

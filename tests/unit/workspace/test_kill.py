@@ -21,6 +21,8 @@ from bottleneck_lab.workspace.hints import load_hints
 from bottleneck_lab.workspace.progress import load_progress, note_hint
 from bottleneck_lab.workspace.start import edited
 
+from ...processes import running
+
 MINI = Path(__file__).parents[2] / "integration" / "mini"
 ROUNDS = 14
 LINES = 5
@@ -76,13 +78,12 @@ def kill_at(root: Path, count: int, after_s: float) -> list[str]:
     """What a writer had acknowledged when it was killed `after_s` after so many lines (or at once,
     for 0).
     """
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True
-    )
-    first = [writer.stdout.readline() for _ in range(count)]
-    time.sleep(after_s)
-    os.kill(writer.pid, signal.SIGKILL)
-    rest, _ = writer.communicate()
+    command = [sys.executable, "-c", WRITER, str(root)]
+    with running(command, stdout=subprocess.PIPE, text=True) as writer:
+        first = [writer.stdout.readline() for _ in range(count)]
+        time.sleep(after_s)
+        os.kill(writer.pid, signal.SIGKILL)
+        rest, _ = writer.communicate()
     assert writer.returncode == -signal.SIGKILL, "the writer failed by itself"
     return [line.strip() for line in [*first, *rest.splitlines()]]
 
