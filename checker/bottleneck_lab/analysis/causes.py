@@ -27,8 +27,11 @@ Sureness = Literal["certain", "likely", "unsure"]
 Unsure: nothing was recorded about the host.
 """
 
+# Lightning's profiler puts its own name, and the loop's, before each range.
+_LIGHTNING = r"^(?:\[pl\]\[profile\](?:\[\w+\]\w*\.?)?)?"
 _INPUT_RANGE = re.compile(
-    r"^(?:enumerate\(DataLoader\)#|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)["
+    _LIGHTNING
+    + r"(?:enumerate\(DataLoader\)#|(?:train|val|test|predict)\w*_next$|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)["
     r" _-]?(?:wait|load(?:ing|er)?|fetch(?:ing)?|prep\w*|time|next)"
     r"|(?:load|next|get|fetch|read|decode|wait)[ _-]?(?:for["
     r" _-])?(?:data|batch|input|image|sample)s?|data ?loader|dali\b|augment|pre-?process)",
@@ -40,8 +43,8 @@ _INPUT_FRAME = re.compile(
     r" (?:run|share_outputs|outputs))"
 )
 _COPY_RANGE = re.compile(
-    r"^(?:#+ )?(?:h2d|d2h|host[ _-]?to[ _-]?device|copy[ _-]?to[ _-]?(?:device|gpu)|to["
-    r" _-]?(?:device|gpu)|transfer)",
+    _LIGHTNING + r"(?:#+ )?(?:h2d|d2h|host[ _-]?to[ _-]?device|copy[ _-]?to[ _-]?(?:device|gpu)"
+    r"|(?:batch[ _-])?to[ _-]?(?:device|gpu)|transfer)",
     re.IGNORECASE,
 )
 _COMMUNICATION = re.compile(

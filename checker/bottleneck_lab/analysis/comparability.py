@@ -42,14 +42,15 @@ class Difference(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The devices of a capture (by name, with their number), its recording settings, and its
-    program's names with their summed time, ns.
+    """The devices of a capture (by name, with their number), its recording settings, its program's
+    names with their summed time, ns, and how many ranks the program has (0: not stated).
     """
 
     devices: dict[str, int]
     settings: frozenset[str]
     tool: str
     names: dict[str, int]
+    world_size: int = 0
 
 
 def find_conditions(timeline: Timeline) -> Conditions:
@@ -74,6 +75,7 @@ def find_conditions(timeline: Timeline) -> Conditions:
         frozenset(recorded),
         timeline.format,
         dict(names),
+        timeline.world_size,
     )
 
 
@@ -101,11 +103,23 @@ def _devices(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[
     if "" in old or "" in new:
         old, new = ({"": sum(side.values())} for side in (old, new))
     if old == new:
-        return []
+        return _world_sizes(before, after)
     called = "the GPUs differ"
     if "CPU" in (*old, *new) or "emulated accelerator" in (*old, *new):
         called = "the devices differ"
     return [Difference("device", f"{called}: {_listed(old)} before, {_listed(new)} after")]
+
+
+def _world_sizes(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
+    """Return a difference where one rank each was captured of programs with other numbers of
+    them.
+    """
+    old, new = (sorted({each.world_size for each in side} - {0}) for side in (before, after))
+    if not old or not new or old == new:
+        return []
+    sizes = [", ".join(map(str, side)) for side in (old, new)]
+    sentence = f"the programs' numbers of ranks differ: {sizes[0]} before, {sizes[1]} after"
+    return [Difference("device", sentence)]
 
 
 def _joined(sides: Iterable[dict[str, int]]) -> dict[str, int]:

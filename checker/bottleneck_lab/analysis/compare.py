@@ -214,6 +214,11 @@ def _compare(before: Side, after: Side) -> Comparison:
         replaces = was.get(key[1], ()) if key[0] == "kernel" else ()
         changes.append(_judged(key, merged, error_part, paired, replaces))
     differences = find_differences(_conditions(old), _conditions(new))
+    marked = [any(each.summary.steps for each in side) for side in (old, new)]
+    if marked[0] != marked[1]:
+        when = "before" if marked[0] else "after"
+        sentence = f"steps are marked only {when}, and a step is no match for a whole recording"
+        differences.append(Difference("settings", sentence))
     whole, changes = _withheld(differences, whole), [_withheld(differences, c) for c in changes]
     gone, come = ({f.id: f.title for o in side for f in o.summary.findings} for side in (old, new))
     return Comparison(

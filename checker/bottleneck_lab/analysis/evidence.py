@@ -59,6 +59,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """None where there is nothing to replay: a CPU's operators take turns anyway."""
     loader: LoaderUse | None = None
     """A data loader with worker processes, where there is one."""
+    world_size: int = 0
+    """How many ranks the program has; 0 where the capture does not state it."""
     compute_capabilities: list[float] = []
     """Of the devices whose capture states it: 9.0 for Hopper."""
 

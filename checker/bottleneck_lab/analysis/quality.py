@@ -93,7 +93,10 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
     ]
     threads = different(timeline.python.thread).tolist()
     slowing = timeline.facts.get(FRAMES_OF) != SECOND_RUN
-    if slowing and any(thread >= len(sampled) or not sampled[thread] for thread in threads):
+    recorded = any(thread >= len(sampled) or not sampled[thread] for thread in threads)
+    # Frames whose names broke the file were recorded, too.
+    recorded |= timeline.facts.get("with_stack") in ("1", "True") and not timeline.emulated
+    if slowing and recorded:
         slowed = (
             "Python's frames were recorded, which makes Python slower: the host's share is too"
             " high here, and a capture without --stack has the right one"
@@ -112,6 +115,13 @@ def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:
         what = (
             f"{contradicted} of {waits} waits of the host return before the work that they wait for"
             " has ended: the device's times are wrong, and only how long each kernel ran holds"
+        )
+        return [Missing(what, 1.0, ("idle", "host", "steps"))]
+    early = sum(use.early_rows for use in devices)
+    if early:
+        what = (
+            f"{early} kernels and copies start before the call that launched them: the device's"
+            " times are wrong, and only how long each ran holds"
         )
         return [Missing(what, 1.0, ("idle", "host", "steps"))]
     if share <= UNSEEN_SHARE:

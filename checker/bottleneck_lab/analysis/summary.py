@@ -191,6 +191,7 @@ def _summary(
         collective_waits=waits,
         what_if=what_if,
         loader=find_loader(timeline, window),
+        world_size=timeline.world_size,
         compute_capabilities=[
             float(info.compute_capability)
             for info in timeline.devices

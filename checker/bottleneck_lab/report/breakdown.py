@@ -19,6 +19,9 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.trace.timeline import Floats64
 
+_NEARLY_WHOLE = 0.95
+"""Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -164,6 +167,18 @@ def describe_capture(summary: Summary) -> str:
         f" {words.format_share(summary.step_spread)})"
     )
     return f"{span}: {count} steps of {each}{ranks}, {events}"
+
+
+def describe_scope(summary: Summary) -> str:
+    """State which part of the recording shares and gains of findings are of; empty if of nearly
+    all.
+    """
+    wall = sum(use.wall_ns for use in summary.devices)
+    working = sum(use.working_ns for use in summary.devices)
+    if working > _NEARLY_WHOLE * wall:
+        return ""
+    parts = [words.format_duration(ns / max(len(summary.devices), 1)) for ns in (working, wall)]
+    return f"between the first and the last work, {parts[0]} of {parts[1]}"
 
 
 def describe_collectives(summary: Summary) -> list[tuple[str, int]]:

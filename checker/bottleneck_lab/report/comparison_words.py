@@ -83,7 +83,7 @@ def describe_samples(comparison: Comparison) -> list[str]:
         elif comparison.unit == "image":
             basis = "Times are for the median batch: a server has no steps."
         else:
-            basis = "No steps are marked on both sides: times are for the whole recording."
+            basis = "A side without marked steps has the times of its whole recording."
     lines = [basis]
     if comparison.few:
         lines.append(

@@ -100,6 +100,46 @@ def _has_columns(*columns: str) -> Callable[[bytes, str], bool]:
 
 FORMATS = (
     ForeignFormat(
+        "a pointer of Git LFS, not the file itself",
+        "Fetch the file: `git lfs pull`.",
+        _begins(b"version https://git-lfs"),
+    ),
+    ForeignFormat(
+        "a web page (HTML), most likely one that asks to sign in",
+        "Download the file itself.",
+        lambda start, _name: bool(re.match(rb"\s*<(?:!doctype html|html)", start, re.IGNORECASE)),
+    ),
+    ForeignFormat(
+        "text in UTF-16, as PowerShell's `>` writes it",
+        "Save it as UTF-8: `Get-Content FILE | Set-Content -Encoding utf8 NEW`.",
+        _begins(b"\xff\xfe", b"\xfe\xff"),
+    ),
+    ForeignFormat(
+        "a file of torch.save (a model or tensors)",
+        _TORCH,
+        lambda start, _name: start.startswith(b"PK\x03\x04") and b"/data.pkl" in start[:256],
+    ),
+    ForeignFormat(
+        "a log of TensorBoard",
+        f"Traces are beside it, in files that end with .pt.trace.json. {_TORCH}",
+        lambda start, name: ".tfevents." in name or b"brain.Event:" in start[:64],
+    ),
+    ForeignFormat(
+        "a summary by nsys stats (CSV)",
+        "Pass the report itself, or `nsys export --type sqlite` of it: sums have no times of day.",
+        _has_columns("Total Time (ns)", "Instances", "Name"),
+    ),
+    ForeignFormat(
+        "a report of Nsight Systems before 2021 (.qdrep)",
+        "Open it in Nsight Systems and save it as .nsys-rep, or record again.",
+        lambda _start, name: name.endswith(".qdrep"),
+    ),
+    ForeignFormat(
+        "a profile by cProfile",
+        f"It has no operators and no device in it. {_TORCH}",
+        lambda start, name: name.endswith((".pstats", ".prof")) and start[:1] in (b"{", b"\xfb"),
+    ),
+    ForeignFormat(
         "a tar archive",
         "Unpack it (`tar xf FILE`) and pass the folder, with one trace per rank in it.",
         lambda start, _name: start[257:262] == b"ustar",

@@ -18,6 +18,7 @@ from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
+from bottleneck_lab.trace.clocks import set_clocks
 from bottleneck_lab.trace.foreign import START_BYTES
 from bottleneck_lab.trace.kineto.reader import read_kineto
 from bottleneck_lab.trace.processes import is_next_cycle, join_cycles, split_processes
@@ -244,7 +245,7 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
             _moved(timeline, rank, base - min(bases) if all(bases) else 0, strings, len(threads))
         )
         threads.extend(replace(thread, rank=rank) for thread in timeline.threads)
-    return replace(
+    merged = replace(
         parts[0],
         source=", ".join(t.source for t in timelines),
         strings=tuple(strings),
@@ -267,6 +268,7 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
             }
         ),
     )
+    return set_clocks(merged)
 
 
 def _joined_cycles(timelines: list[Timeline]) -> list[Timeline]:

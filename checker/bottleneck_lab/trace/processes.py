@@ -7,26 +7,44 @@ ranks, each with steps of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.trace import timeline as tl
-from bottleneck_lab.trace.timeline import NO_WORK, Timeline
+from bottleneck_lab.trace.timeline import NO_WORK, ActivityKind, Timeline
 
 HOST = ("runtime", "operators", "ranges", "python")
 STEP = "ProfilerStep#"
 
 
+MAIN_SHARE = 0.2
+"""A process with less than this share (0-1) of the launches, or steps, of an even one is a helper.
+"""
+OVERLAP_SHARE = 0.1
+"""Captures of one process may overlap by this share (0-1) of the shorter: stopping one takes time
+while the next begins.
+"""
+
+
 def is_next_cycle(before: Timeline, after: Timeline) -> bool:
-    """Return True if both captures are of one process, and the second began when the first had
-    ended.
+    """Return True if the second capture began when the first had ended, and both are of one rank:
+    of one process, or of two runs of a program whose ranks send each other nothing.
     """
     rank, other = (before.ranks or (0,))[0], (after.ranks or (0,))[0]
+    (begin, end), (start, stop) = before.extent, after.extent
+    if rank != other or end - start > OVERLAP_SHARE * min(end - begin, stop - start):
+        return False
     processes = {thread.pid for thread in before.threads} & {thread.pid for thread in after.threads}
-    return rank == other and bool(processes) and before.extent[1] <= after.extent[0]
+    alone = not any(
+        (each.device.kind == ActivityKind.COMMUNICATION).any() for each in (before, after)
+    )
+    return bool(processes) or (alone and end <= start)
 
 
 def join_cycles(timelines: Sequence[Timeline]) -> Timeline:
@@ -60,9 +78,11 @@ def join_cycles(timelines: Sequence[Timeline]) -> Timeline:
         work = timeline.work
         works.append(replace(work, name=names[work.name], external=work.external + numbers_used))
         numbers_used = highest + 1
-    count = len(timelines)
+    of = "one process"
+    if not set.intersection(*({thread.pid for thread in t.threads} for t in timelines)):
+        of = "one rank in different processes (`lab compare` sets two runs against each other)"
     note = (
-        f"{count} captures of one process, taken one after another: their steps follow each other"
+        f"{len(timelines)} captures of {of}, taken one after another: their steps follow each other"
         " here, without the time in between"
     )
     return replace(
@@ -82,19 +102,15 @@ def join_cycles(timelines: Sequence[Timeline]) -> Timeline:
 
 
 def split_processes(timeline: Timeline) -> Timeline:
-    """Return the timeline with a rank for each process of one file, if several processes have steps
-    of the same names; else as it is.
+    """Return the timeline with a rank for each process of one file, if several processes have
+    steps, or without steps launch work; else as it is.
+
+    Raises CaptureError if they used the same device: nothing then tells whose a kernel is.
     """
-    steps = np.array([name.startswith(STEP) for name in timeline.strings], dtype=bool)
-    ranges = timeline.ranges
-    rows = np.flatnonzero(steps[ranges.name]) if len(ranges) else np.empty(0, dtype=np.int64)
-    pids = [timeline.threads[thread].pid for thread in ranges.thread[rows].tolist()]
-    by_pid: dict[str, set[int]] = {}
-    for pid, name in zip(pids, ranges.name[rows].tolist(), strict=True):
-        by_pid.setdefault(pid, set()).add(name)
-    if len(timeline.ranks) > 1 or len(by_pid) < 2 or not set.intersection(*by_pid.values()):
+    pids = _main_processes(timeline)
+    if len(timeline.ranks) > 1 or len(pids) < 2:
         return timeline
-    ranks = {pid: rank for rank, pid in enumerate(sorted(by_pid, key=lambda p: (len(p), p)))}
+    ranks = {pid: rank for rank, pid in enumerate(sorted(pids, key=lambda p: (len(p), p)))}
     rank_of = _numbers([ranks.get(thread.pid, 0) for thread in timeline.threads])
     host = {
         name: replace(table, rank=rank_of[table.thread])
@@ -102,6 +118,13 @@ def split_processes(timeline: Timeline) -> Timeline:
         for table in [getattr(timeline, name)]
     }
     owners = _owners(timeline, host["runtime"], len(ranks))
+    launches = np.bincount(host["runtime"].rank[timeline.launching], minlength=len(ranks))
+    if any(launches[rank] and rank not in owners.values() for rank in ranks.values()):
+        raise CaptureError(
+            f"{Path(timeline.source).name} holds {len(ranks)} processes ({', '.join(ranks)}) that"
+            " used the same device: nothing tells which of them launched what.",
+            "Put one file per process into a folder, and pass that.",
+        )
     device = timeline.device
     numbers = np.zeros(int(device.device.max(initial=0)) + 1, dtype=np.int32)
     for index, rank in owners.items():
@@ -122,29 +145,51 @@ def split_processes(timeline: Timeline) -> Timeline:
     )
 
 
+def _main_processes(timeline: Timeline) -> set[str]:
+    """Return the processes that have steps; without steps, those that launched a good part of the
+    work.
+    """
+    steps = np.array([name.startswith(STEP) for name in timeline.strings] or [False])
+    ranges, runtime = timeline.ranges, timeline.runtime
+    threads = ranges.thread[steps[ranges.name]]
+    if not len(threads):
+        threads = runtime.thread[timeline.launching]
+    counts: Counter[str] = Counter()
+    for thread, count in enumerate(np.bincount(threads).tolist()):
+        if count:
+            counts[timeline.threads[thread].pid] += count
+    least = MAIN_SHARE * counts.total() / max(len(counts), 1)
+    return {pid for pid, count in counts.items() if count >= least}
+
+
 def _owners(timeline: Timeline, runtime: tl.HostTable, ranks: int) -> dict[int, int]:
     """Return the rank whose launches explain each device's rows best: work starts after its launch,
-    and soon.
+    and soon. Each rank has a device of its own as long as there are any.
     """
     device = timeline.device
-    owners = {}
-    for index in np.unique(device.device).tolist():
-        mine = np.flatnonzero(device.device == index)
-        scores = []
-        for rank in range(ranks):
-            calls = np.flatnonzero((runtime.rank == rank) & (runtime.correlation >= 0))
-            order = calls[np.argsort(runtime.correlation[calls], kind="stable")]
-            keys = runtime.correlation[order]
-            at = np.minimum(np.searchsorted(keys, device.correlation[mine]), max(len(keys) - 1, 0))
-            if not len(keys):
-                scores.append((0.0, 0.0))
-                continue
+    indices = np.unique(device.device).tolist()
+    scores: list[tuple[float, float, int, int, int]] = []
+    for rank in range(ranks):
+        calls = np.flatnonzero((runtime.rank == rank) & (runtime.correlation >= 0))
+        order = calls[np.argsort(runtime.correlation[calls], kind="stable")]
+        keys = runtime.correlation[order]
+        if not len(keys):
+            continue
+        for position, index in enumerate(indices):
+            mine = np.flatnonzero(device.device == index)
+            at = np.minimum(np.searchsorted(keys, device.correlation[mine]), len(keys) - 1)
             known = keys[at] == device.correlation[mine]
             delay = device.start[mine] - runtime.start[order[at]]
             good = known & (delay >= 0)
             typical = float(np.median(delay[good])) if good.any() else 0.0
-            scores.append((float(good.mean()), -typical))
-        owners[index] = max(range(ranks), key=lambda rank: scores[rank])
+            # Where two ranks explain a device alike, devices are in the order of the ranks.
+            scores.append((-float(good.mean()), typical, abs(position - rank), index, rank))
+    owners: dict[int, int] = {}
+    for *_, index, rank in sorted(scores):
+        if index not in owners and rank not in owners.values():
+            owners[index] = rank
+    for *_, index, rank in sorted(scores):
+        owners.setdefault(index, rank)
     return owners
 
 

@@ -36,7 +36,8 @@ def matrices(make):
         ("NVIDIA GeForce RTX 2080 Ti", "7.5", "GradScaler", 8.1),
         ("NVIDIA A100-SXM4-80GB", "8.0", "set_float32_matmul_precision", 312 / 19.5),
         ("NVIDIA H100 80GB HBM3", "9.0", "set_float32_matmul_precision", 989.4 / 66.9),
-        ("Some GPU", "10.0", "set_float32_matmul_precision", 16.0),
+        ("Some GPU", "10.0", "set_float32_matmul_precision", 32.0),
+        ("NVIDIA A10", "8.6", "set_float32_matmul_precision", 4.0),
     ],
 )
 def test_tensor_cores_are_advised_as_the_device_has_them(
@@ -52,7 +53,7 @@ def test_tensor_cores_are_advised_as_the_device_has_them(
     (only,) = advised
     assert words in only.advice
     assert ("GradScaler" in only.advice) == (float(capability) < 8.0)
-    assert 0.8 * ratio < only.expected_gain_ratio <= ratio
+    assert 0.7 * ratio < only.expected_gain_ratio <= ratio
 
 
 def epochs(make, start: str):

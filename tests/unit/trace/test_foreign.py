@@ -53,6 +53,12 @@ def test_a_file_of_another_tool_is_refused_by_name(name, called, remedy):
         (b'"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n', "summary by rocprof"),
         (b"Index,KernelName,gpu-id,queue-id\n0,k,1,0\n", "rocprof (CSV)"),
         (b'"Agent_Id","Kernel_Id","Counter_Name"\n1,2,SQ_WAVES\n', "rocprofv3 (CSV)"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "Git LFS"),
+        (b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>", "web page"),
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
+        (b"PK\x03\x04" + bytes(26) + b"archive/data.pkl" + bytes(40), "torch.save"),
+        (bytes(12) + b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2", "TensorBoard"),
+        (b'Time (%),Total Time (ns),Instances,Avg (ns),Name\n50.0,10,1,10,"k"\n', "nsys stats"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
@@ -94,9 +100,14 @@ def test_an_event_with_unescaped_quotes_is_left_out_and_counted():
     assert len(timeline.device) == 60
     assert len(timeline.ranges) == 3
     (note,) = [note for note in timeline.notes if "quotes" in note]
-    assert note.startswith("1 event left out")
+    assert note.startswith("1 event that is not valid JSON left out")
     assert "with_stack" in note
     assert '{"device": "cpu"' in note
+
+
+def test_a_comma_too_many_behind_the_last_event_is_no_damage(tmp_path):
+    (tmp_path / "trace.json").write_text(f'{{"traceEvents": [{KERNEL % (1, 5)},\n]}}')
+    assert len(load(tmp_path / "trace.json").device) == 1
 
 
 KERNEL = '{"ph": "X", "cat": "kernel", "name": "k%d", "pid": 0, "tid": 7, "ts": %d, "dur": 5}'
@@ -125,6 +136,7 @@ def trace_with(frames: list[str], *, indented: bool, after: str = "") -> bytes:
         ['one " quote', "train.py(3): run"],
         ['a "b", "c"]} d', 'x"y', "train.py(3): run"],
         ["train.py(3): run", 'at the end "}'],
+        ["C:\\Users\\x\\train.py(3): run", "train.py(3): run"],
     ],
 )
 def test_events_around_a_broken_one_are_read(frames, indented, after, chunk_bytes):
@@ -140,7 +152,7 @@ def test_events_around_a_broken_one_are_read(frames, indented, after, chunk_byte
     events = [event for piece in stream for event in piece]
     names = [event.name for event in events if event.name.startswith("k")]
     assert names == [f"k{number}" for number in range(30)]
-    assert stream.skipped == sum('"' in frame for frame in frames)
+    assert stream.skipped == sum('"' in frame or "\\" in frame for frame in frames)
     assert isinstance(stream.metadata, dict)
 
 
@@ -151,7 +163,7 @@ def test_events_may_begin_with_another_key(tmp_path):
     path.write_text(f'{{"traceEvents": [{good}, {good}, {bad}, {good}]}}')
     timeline = load(path)
     assert len(timeline.device) == 3
-    assert timeline.notes[0].startswith("1 event left out")
+    assert timeline.notes[0].startswith("1 event that is not valid JSON left out")
 
 
 def test_a_file_in_which_hardly_an_event_is_whole_is_refused(tmp_path):

@@ -16,6 +16,8 @@ WAITED_SHARE = 0.02
 """Waiting of other ranks below this share of the time is not worth a sentence."""
 STARTING_SHARE = 0.05
 """Starting worker processes below this share of the time is not worth a sentence."""
+AS_GOOD = 0.8
+"""Removing waits is worth a sentence if it gains this share of what removing the work gains."""
 SMALL_SHARE = 0.30
 SITE_SHARE = 0.30
 MANY_CALLS = 100
@@ -71,9 +73,28 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         else:
             evidence += seen.line_of(cause)
         evidence += _in_other_ranks(seen, cause)
-        return [Detection(evidence, share, advice=advice, removal=Removal(causes=(cause,)))]
+        removal = Removal(causes=(cause,))
+        evidence += _beside_the_device(seen, removal, share)
+        return [Detection(evidence, share, advice=advice, removal=removal)]
 
     return detect
+
+
+def _beside_the_device(seen: Evidence, removal: Removal, share: float) -> str:
+    """Return a sentence where the host's work could stay as it is, if only the host did not wait
+    for the device before it; "" where that would not do.
+    """
+    if not seen.syncs or seen.on_cpu:
+        return ""
+    without_waits = seen.gain(WAITS, 0.0)
+    if without_waits - 1 < AS_GOOD * (seen.gain(removal, share) - 1):
+        return ""
+    worst = seen.syncs[0]
+    return (
+        f" Not waiting for the device would do as well (at most {without_waits:.2f}x): the host"
+        f" would then do this while the device works. Most waiting is in {worst.name}"
+        f"{', from ' + worst.line if worst.line else ''}."
+    )
 
 
 def _in_other_ranks(seen: Evidence, cause: Cause) -> str:

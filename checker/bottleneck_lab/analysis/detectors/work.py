@@ -30,9 +30,18 @@ TENSOR_CORES, TF32_AND_BF16 = 7.0, 8.0
 """Compute capabilities from which devices have them (CUDA C++ Programming Guide, "Compute
 Capabilities").
 """
-HIGHEST_TENSOR_RATIO, HIGHEST_FP16_ONLY_RATIO = 16.0, 8.1
-"""fp16 on tensor cores over fp32 without, in the data sheet of any device: A100, and T4 of those
-below 8.0.
+TENSOR_RATIOS = {
+    7.0: 8.1,
+    8.0: 16.0,
+    8.6: 4.0,
+    8.7: 8.1,
+    8.9: 4.0,
+    9.0: 16.0,
+    10.0: 32.0,
+    12.0: 4.0,
+}
+"""fp16 on tensor cores over fp32 without, the highest in the data sheets of the devices from this
+compute capability to the next: T4, A100, A10, Orin, L4, H100, B200, RTX PRO 6000.
 """
 _NO_TENSOR_CORES = re.compile(r"\bGTX 16\d\d")
 """Turing, compute capability 7.5, made without them (NVIDIA, Turing architecture: TU116, TU117)."""
@@ -96,6 +105,16 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
         f"For {share:.0%} of the time a device {what}{waited}; {hidden:.0%} of the communication"
         " overlaps computation."
     )
+    recorded = len({use.rank for use in seen.devices})
+    if not waited and recorded < seen.world_size:
+        evidence += (
+            f" Only {recorded} of {seen.world_size} ranks {'was' if recorded == 1 else 'were'}"
+            " recorded: how much of it is waiting for a late rank cannot be told."
+        )
+        advice = (
+            "Put the captures of all ranks into one folder and report on that: waiting for a late"
+            f" rank needs another remedy than transfer. For transfer: {LESS_COMMUNICATION}."
+        )
     removal = Removal(causes=("communication",), communication=True)
     return [Detection(evidence, share, advice=advice, removal=removal)]
 
@@ -114,7 +133,8 @@ def late_ranks(seen: Evidence) -> list[Detection]:
             f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms{often} longer than the"
             " median rank; the others wait for it in their collectives."
         )
-        return [Detection(evidence, worst.share_of_step)]
+        title = f"Rank {worst.rank} keeps the others waiting"
+        return [Detection(evidence, worst.share_of_step, title)]
     # Waiting for a rank that stood idle for a cause is told with that cause, if it is reported.
     reported = [cause for cause in CAUSES if seen.idle_share(cause) >= IDLE_SHARE]
     late = [row for row in seen.late if row.doing not in reported]
@@ -127,10 +147,13 @@ def late_ranks(seen: Evidence) -> list[Detection]:
         return []
     waited = seen.collective_waits.waiting_ns
     by_rank: Counter[int] = Counter()
+    unreported: Counter[int] = Counter()
     for row in seen.late:
         by_rank[row.rank] += row.waiting_ns
+    for row in late:
+        unreported[row.rank] += row.waiting_ns
     parts = [f"{ns / 1e6:.2f} ms for rank {rank}" for rank, ns in by_rank.most_common(3)]
-    worst_rank, worst_ns = by_rank.most_common(1)[0]
+    worst_rank, worst_ns = unreported.most_common(1)[0]
     doing = max((row for row in late if row.rank == worst_rank), key=lambda row: row.waiting_ns)
     transfer = seen.collective_waits.transfer_ns
     because = _LATE_BECAUSE.get(doing.doing) or CAUSE_OF[doing.doing].sentence
@@ -139,7 +162,9 @@ def late_ranks(seen: Evidence) -> list[Detection]:
         f" {', '.join(parts)} to join a collective, {share:.0%} of the time. Rank {worst_rank} was"
         f" late mostly because {because}. The transfers themselves take {transfer / 1e6:.2f} ms."
     )
-    title = "" if 2 * worst_ns >= waited else "Ranks take turns in keeping the others waiting"
+    title = f"Rank {worst_rank} keeps the others waiting"
+    if 2 * worst_ns < unreported.total():
+        title = "Ranks take turns in keeping the others waiting"
     return [Detection(evidence, share, title)]
 
 
@@ -191,8 +216,8 @@ def unused_tensor_cores(seen: Evidence) -> list[Detection]:
         for name in names
         if (machine := find_machine(name)) is not None
     ]
-    highest = HIGHEST_FP16_ONLY_RATIO if only_fp16 else HIGHEST_TENSOR_RATIO
-    ratio = max(ratios, default=highest)
+    highest = max(since for since in TENSOR_RATIOS if since <= (capability or 8.0))
+    ratio = max(ratios, default=TENSOR_RATIOS[highest])
     detections = kernels_like(_FP32_GEMM, FP32_SHARE, "fp32 matrix kernels", 1 / ratio)(seen)
     if only_fp16:
         advice = (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import LAUNCH_CALL, named, union_of
-from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, Timeline
 
 LONGEST_PAUSE_NS = 1_000_000
 """A device with work in its queue pauses for microseconds, and a waiting host wakes within some.
@@ -34,20 +34,24 @@ is not that.
 CONTRADICTED_SHARE = 0.1
 """Waits of which this share return before the work that they waited for: its times are wrong."""
 _WHOLE_DEVICE = re.compile(r"DeviceSynchronize|CtxSynchronize")
+_EVENT = re.compile(r"EventSynchronize|EventWait|EventHostSynchronize")
 _WAITED_FOR = re.compile(
-    r"^(?:cuda|cu|hip)(?:Device|Ctx|Stream)Synchronize|^urQueueFinish|^zeCommandQueueSynchronize"
+    r"^(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|^ur(?:QueueFinish|EventWait)"
+    r"|^ze(?:CommandQueue|CommandListHost|EventHost)Synchronize"
 )
 
 
 class Unrecorded(NamedTuple):
     """The stretches of a device's idle time in which it must have worked, and what proves it: waits
-    that outlast all recorded work, of so many waits; waits that return before it.
+    that outlast all recorded work, of so many waits; waits that return before it; rows that start
+    before the call that launched them.
     """
 
     stretches: iv.Intervals
-    waits: int
-    outlasting: int
-    contradicted: int
+    waits: int = 0
+    outlasting: int = 0
+    contradicted: int = 0
+    early: int = 0
 
 
 def lost_launches(timeline: Timeline, rank: int | None = None) -> tuple[int, int]:
@@ -70,7 +74,7 @@ def find_unrecorded(
     worked = rows[device.kind[rows] != ActivityKind.SYNC]
     waits = np.flatnonzero(named(timeline, runtime, _WAITED_FOR) & (runtime.rank == rank))
     if not len(worked) or not len(runtime):
-        return Unrecorded(iv.NONE, 0, 0, 0)
+        return Unrecorded(iv.NONE)
     begin, end = runtime.start[waits], runtime.end[waits]
 
     # A wait is for the rank's work on every device: only where none ran any more did it outlast
@@ -83,27 +87,41 @@ def find_unrecorded(
     long = (before >= 0) & (end - since > LONGEST_PAUSE_NS)
     stretches = [iv.union(since[long], end[long])]
 
-    contradicted = _contradicted(timeline, worked, waits)
-    if contradicted > CONTRADICTED_SHARE * len(waits):
+    contradicted = _contradicted(timeline, worked, waits, waits[long])
+    call = timeline.launched_by[worked]
+    launched, call = worked[call >= 0], call[call >= 0]
+    early = int((device.start[launched] < runtime.start[call] - LATE_END_NS).sum())
+    if early <= CONTRADICTED_SHARE * len(launched):
+        early = 0
+    if contradicted > CONTRADICTED_SHARE * len(waits) or early:
         stretches.append(idle)  # where the work really ran is not known
 
     calls, lost = lost_launches(timeline, rank)
     if calls >= FEW_LAUNCHES and lost > LOST_SHARE * calls:
         stretches.append(_beside_lost_launches(timeline, rank, worked, idle))
     return Unrecorded(
-        iv.intersect(idle, iv.join(*stretches)), len(waits), int(long.sum()), contradicted
+        iv.intersect(idle, iv.join(*stretches)), len(waits), int(long.sum()), contradicted, early
     )
 
 
-def _contradicted(timeline: Timeline, worked: NDArray[np.intp], waits: NDArray[np.intp]) -> int:
+def _contradicted(
+    timeline: Timeline,
+    worked: NDArray[np.intp],
+    waits: NDArray[np.intp],
+    outlasting: NDArray[np.intp],
+) -> int:
     """Count the waits that return before work ends that was launched before them."""
     device, runtime = timeline.device, timeline.runtime
     call = timeline.launched_by[worked]
     worked, call = worked[call >= 0], call[call >= 0]
+    names = [timeline.strings[name] for name in runtime.name[waits].tolist()]
+    meant = np.array([not _EVENT.search(name) for name in names], dtype=bool)
     if len(np.unique(device.stream[worked])) > 1:
-        # A stream's wait says nothing about the others, and calls don't record which one it is.
-        names = [timeline.strings[name] for name in runtime.name[waits].tolist()]
-        waits = waits[[bool(_WHOLE_DEVICE.search(name)) for name in names]]
+        # A stream's wait says nothing about the others, and calls don't record which one it is;
+        # but a device that did nothing all the while would have begun what was in their queues.
+        whole = np.array([bool(_WHOLE_DEVICE.search(name)) for name in names], dtype=bool)
+        meant &= whole | np.isin(waits, outlasting)
+    waits = waits[meant]
     if not len(worked) or not len(waits):
         return 0
     # For each wait: all that had been launched when it began has ended by `ends` of the last.
@@ -151,7 +169,10 @@ def waiting_in_queue(
     ended = np.flatnonzero(after < len(rows))
     call = timeline.launched_by[rows[after[ended]]]
     ended, call = ended[call >= 0], call[call >= 0]
-    since = np.maximum(timeline.runtime.end[call], idle.start[ended])
+    # A copy to the host may block: its call ends with the copy, and only waits before it.
+    to_host = timeline.device.direction[rows[after[ended]]] == Direction.D2H
+    launched = np.where(to_host, timeline.runtime.start[call], timeline.runtime.end[call])
+    since = np.maximum(launched, idle.start[ended])
     long = idle.end[ended] - since > LONGEST_PAUSE_NS
     waited = iv.Intervals(since[long], idle.end[ended[long]])
     missing = iv.NONE

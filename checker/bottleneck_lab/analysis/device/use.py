@@ -87,7 +87,9 @@ class DeviceUse(msgspec.Struct, frozen=True):
     contradicted_waits: int = 0
     """Waits of the host that returned before the work that was launched before them had ended."""
     waits: int = 0
-    """Waits of the host for a stream or the whole device."""
+    """Waits of the host for an event, a stream or the whole device."""
+    early_rows: int = 0
+    """Kernels and copies that start before the call that launched them; 0 if they are few."""
 
     @property
     def busy_share(self) -> float:
@@ -200,7 +202,7 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
             chosen = np.flatnonzero(mine & (table.device == device))
             rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
             time = _device_time(rank, device, rows, window)
-            queued, unrecorded = iv.NONE, Unrecorded(iv.NONE, 0, 0, 0)
+            queued, unrecorded = iv.NONE, Unrecorded(iv.NONE)
             if device != CPU:
                 queued, waited = waiting_in_queue(timeline, rank, device, chosen, time.idle)
                 unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
@@ -223,7 +225,7 @@ def _nothing_recorded(
     """Return the device of a rank that launched kernels of which none was recorded."""
     rows = DeviceRows(*(getattr(timeline.device, column)[:0] for column in DeviceRows._fields))
     time = _device_time(rank, 0, rows, window)
-    unrecorded = Unrecorded(time.idle, 0, 0, 0)
+    unrecorded = Unrecorded(time.idle)
     time = time._replace(causes=attribute(time.idle, iv.NONE, time.idle, host, window))
     return _use(timeline, time, rows, host, unrecorded), time
 
@@ -320,4 +322,5 @@ def _use(
         outlasting_waits=unrecorded.outlasting,
         contradicted_waits=unrecorded.contradicted,
         waits=unrecorded.waits,
+        early_rows=unrecorded.early,
     )

@@ -32,6 +32,8 @@ def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:
     counts: Counter[tuple[int, ...]] = Counter()
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row, number in zip(rows.tolist(), step, strict=True):
+        if number is None:
+            continue
         # Sizes and types tell groups apart where their names were not recorded.
         kind = (
             number,
@@ -58,15 +60,17 @@ def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:
     return dict(arrivals)
 
 
-def _step_numbers(timeline: Timeline, rows: np.ndarray) -> list[int]:
-    """Return, for each row, the name of the step that launched it; -1 without steps.
+def _step_numbers(timeline: Timeline, rows: np.ndarray) -> list[int | None]:
+    """Return, for each row, the name of the step that launched it; -1 without steps; None for a row
+    that was launched before a rank's first step, or before its capture began.
 
     Captures of two ranks need not begin with the same collective, but steps of one name are the
     same step.
     """
     steps = step_rows(timeline)
-    numbers = np.full(len(rows), -1, dtype=np.int64)
+    numbers: list[int | None] = [-1] * len(rows)
     launched = launch_times(timeline, rows)
+    called = timeline.launched_by[rows] >= 0
     for rank in np.unique(steps.rank).tolist():
         own = steps.rank == rank
         begins, names = steps.start[own], steps.name[own]
@@ -75,5 +79,8 @@ def _step_numbers(timeline: Timeline, rows: np.ndarray) -> list[int]:
             names = np.arange(len(names))
         mine = np.flatnonzero(timeline.device.rank[rows] == rank)
         at = np.searchsorted(begins, launched[mine], side="right") - 1
-        numbers[mine] = np.where(at >= 0, names[np.maximum(at, 0)], -1)
-    return numbers.tolist()
+        # Where calls were recorded, a row without one was launched before recording began.
+        known = (at >= 0) & (called[mine] | ~called[mine].any())
+        for row, step, sure in zip(mine.tolist(), at.tolist(), known.tolist(), strict=True):
+            numbers[row] = int(names[step]) if sure else None
+    return numbers

@@ -13,7 +13,8 @@ from bottleneck_lab.trace.timeline import ActivityKind, Timeline
 
 class Straggler(msgspec.Struct, frozen=True):
     """One rank's own work (computation, without waiting in collectives) a step, against the median
-    rank's. `excess_ns` is never negative. Without steps, all of the capture is one.
+    rank's (of an even number, the quicker of the two in the middle). `excess_ns` is never negative.
+    Without steps, all of the capture is one.
     """
 
     rank: int
@@ -45,7 +46,7 @@ def find_stragglers(timeline: Timeline) -> list[Straggler]:
         waiting = iv.clip(exposed, *window).total
         work.append((window.length - waiting) // count)
         length.append(window.length // count)
-    median, step = int(np.median(work)), max(int(np.median(length)), 1)
+    median, step = sorted(work)[(len(work) - 1) // 2], max(int(np.median(length)), 1)
     return [
         Straggler(rank, own, max(own - median, 0), max(own - median, 0) / step)
         for rank, own in zip(ranks, work, strict=True)

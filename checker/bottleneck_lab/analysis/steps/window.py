@@ -84,8 +84,10 @@ def _optimizer_steps(timeline: Timeline) -> HostTable:
     starts: list[Ints] = []
     for rank in np.unique(ranges.rank[rows]).tolist():
         own = rows[ranges.rank[rows] == rank]
-        # Of several optimizers the one with most steps has one in every step of the program.
-        own = own[ranges.name[own] == np.bincount(ranges.name[own]).argmax()]
+        # Of several optimizers the one with most steps has one in every step of the program, and
+        # the last of them ends it.
+        counts = np.bincount(ranges.name[own])[ranges.name[own]]
+        own = own[ranges.name[own] == ranges.name[own[counts == counts.max()][-1]]]
         begins = [runtime.start[timeline.launching & (runtime.rank == rank)]]
         begins.append(operators.start[operators.rank == rank])
         first = next((int(start[0]) for start in begins if len(start)), int(ranges.start[own[0]]))

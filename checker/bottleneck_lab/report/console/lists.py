@@ -10,6 +10,7 @@ from bottleneck_lab.report.breakdown import (
     costly_operators,
     describe_late_ranks,
     describe_lines,
+    describe_scope,
     place_of_line,
 )
 from bottleneck_lab.report.console.memory import print_holders
@@ -238,6 +239,9 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
 def print_findings(sheet: Sheet, summary: Summary) -> None:
     """Print findings, costliest first, each with its evidence and advice."""
     sheet.heading("Findings, costliest first")
+    scope = describe_scope(summary)
+    if scope and summary.findings:
+        sheet.line(f"Shares and gains are of the time {scope}.", indent=1)
     if not summary.findings:
         sheet.line(words.MEASURES if summary.measures else words.NO_FINDINGS, indent=1)
     for number, finding in enumerate(summary.findings, start=1):

@@ -16,6 +16,7 @@ from bottleneck_lab.report.breakdown import (
     Part,
     describe_capture,
     describe_collectives,
+    describe_scope,
     device_label,
     wall_parts,
 )
@@ -117,9 +118,12 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
         )
     for note in filter(None, [words.describe_startup(summary.startup), *summary.quality.notes]):
         sheet.line(note, indent=1, style="dim")
+    scope = describe_scope(summary)
+    if scope:
+        scope = f" {scope}"
     for finding in summary.findings[:1]:  # the biggest block below may be useful work
         sheet.line(
-            f"Costliest finding: {finding.title} ({words.describe_gain(finding)}).",
+            f"Costliest finding: {finding.title} ({words.describe_gain(finding)}{scope}).",
             indent=1,
             style="bold",
         )

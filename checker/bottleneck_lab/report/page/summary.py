@@ -11,6 +11,7 @@ from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
+    describe_scope,
     device_label,
     step_parts,
     wall_parts,
@@ -191,6 +192,9 @@ def findings_section(summary: Summary) -> Section:
         "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
         " bring, by what waits for what in the recording."
     )
+    scope = describe_scope(summary)
+    if scope:
+        lead += f" Shares and gains are of the time {scope}."
     drawn = []
     for finding in summary.findings:
         gain = "–"

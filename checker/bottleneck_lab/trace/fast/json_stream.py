@@ -159,7 +159,7 @@ class EventStream:
         # The quick guess was no boundary, or the array ends here: count brackets.
         cut, end = scan(buffer)
         if end is not None:
-            piece, used = buffer[first:end], end + 1
+            piece, used = buffer[first:end].rstrip(b" \t\r\n,"), end + 1
         elif cut and not final:
             piece, used = buffer[first:cut], cut
         elif final and not self._head and not self._inside:
@@ -223,11 +223,11 @@ class EventStream:
         """Sentences about what was left out."""
         if not self.skipped:
             return []
-        some = f"{self.skipped} event{'s' * (self.skipped != 1)}"
+        some = "1 event that is" if self.skipped == 1 else f"{self.skipped} events that are"
         return [
-            f"{some} left out that are not valid JSON: most likely PyTorch did not escape the"
-            " quotes in a Python frame's name (pytorch#146900). Record without with_stack, or"
-            f" upgrade PyTorch. The first: {self._skipped_example}"
+            f"{some} not valid JSON left out: most likely PyTorch did not escape the quotes or"
+            " backslashes in a name, such as a Python frame's (pytorch#146900). Record without"
+            f" with_stack, or upgrade PyTorch. The first: {self._skipped_example}"
         ]
 
     def _decode_piece(self, piece: bytes | memoryview) -> list[Any]:

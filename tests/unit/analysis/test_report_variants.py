@@ -1,0 +1,333 @@
+"""Variants of the public reports in `test_reports`: the same mistakes to make, in other clothes.
+
+Each capture is stepped by hand, so that its right answer is known from how it was built.
+"""
+
+import json
+
+import pytest
+
+from bottleneck_lab import compare, load, summarise
+from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.report.breakdown import describe_scope
+
+from .test_reports import finding, idle_shares, text_of
+
+
+def write(folder, name: str, trace: dict) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(trace))
+
+
+def summary_of(tmp_path, run, **facts):
+    write(tmp_path, "x", run.trace() | facts)
+    return summarise(load(tmp_path / "x.json"))
+
+
+def loop(make, steps: int = 6, kernels: int = 10, us: float = 300.0, **settings):
+    """Training whose host waits for the device at the end of each step."""
+    run = make.Program(jitter=0.0, **settings)
+    for number in range(steps):
+        begin = run.host
+        for _ in range(kernels):
+            run.operator("aten::mm", "gemm_tensorop", us)
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+def moved(trace: dict, us: float = 0.0, pid: int | None = None, device: int | None = None) -> dict:
+    """The trace with its clock set ahead, of another process, or on another device."""
+    for event in trace["traceEvents"]:
+        event["ts"] += us
+        if "stream" in event["args"]:
+            if device is not None:
+                event["pid"] = event["args"]["device"] = device
+        elif pid is not None:
+            event["pid"] = pid
+    return trace
+
+
+# what was not recorded
+
+
+def waiting(make, wait, steps: int = 8):
+    """Each step's wait goes on for 6 ms after 1.5 ms of recorded work."""
+    run = make.Program(jitter=0.0)
+    for number in range(steps):
+        begin = run.host
+        for _ in range(5):
+            run.operator("aten::mm", "gemm_tensorop", 300.0)
+        wait(run, max(run.tail.values()) + 6_000.0)
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+def for_event(run, until: float) -> None:
+    run.tail[99] = until
+    run.wait("cudaEventSynchronize")
+
+
+def for_value(run, until: float) -> None:
+    """`.item()` whose copy call blocks until the copy has come."""
+    run.tail[7] = until
+    begin, run.host = run.host, until + 6.0
+    run.add("cuda_runtime", "cudaMemcpyAsync", begin, run.host - begin, correlation=10_000 + begin)
+    args = {"device": 0, "stream": 7, "correlation": 10_000 + begin, "bytes": 4}
+    run.add("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", until, 1.5, **args)
+
+
+@pytest.mark.parametrize("wait", [for_event, for_value])
+def test_waits_of_other_names_prove_missing_work_too(make, tmp_path, wait):
+    summary = summary_of(tmp_path, waiting(make, wait))
+    assert not summary.quality.reliable
+    assert idle_shares(summary)["unrecorded"] == pytest.approx(0.78, abs=0.03)
+    assert summary.gains == {}
+    assert summary.findings == []
+
+
+def late_graphs(make, us: float, *, copies: bool, steps: int = 8):
+    """Graphs whose kernels all carry a time that is off by `us`."""
+    run = make.Program(jitter=0.0)
+    for number in range(steps):
+        begin = run.host
+        if copies:
+            run.copy(1 << 20, pinned=True, stream=20)
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", 300.0)
+        run.wait()
+        run.python(300)
+        run.range(f"ProfilerStep#{number}", begin)
+    for event in run.events:
+        if event["cat"] == "kernel":
+            event["ts"] += us
+    return run
+
+
+def test_a_stream_s_wait_contradicts_work_where_nothing_else_ran_meanwhile(make, tmp_path):
+    summary = summary_of(tmp_path, late_graphs(make, 30_000.0, copies=True))
+    (missing,) = summary.quality.missing
+    assert missing.what.startswith("8 of 8 waits of the host return before the work")
+    assert summary.findings == []
+    assert [each.id for each in summary.withheld] == ["uneven-steps"]
+
+
+def test_work_that_starts_before_its_launch_has_a_wrong_time(make, tmp_path):
+    summary = summary_of(tmp_path, late_graphs(make, -700.0, copies=False))
+    (missing,) = summary.quality.missing
+    assert "start before the call that launched them" in missing.what
+    assert summary.gains == {}
+
+
+# waits and the host's own time
+
+
+def test_a_wait_that_keeps_python_from_running_beside_the_device_is_named(make, tmp_path):
+    """3 ms of kernels, a wait, 1.5 ms of Python: without either, the other is hidden."""
+    run = make.Program(jitter=0.0)
+    for number in range(12):
+        begin = run.host
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", 300.0)
+        run.item()
+        run.python(1_500)
+        run.range(f"ProfilerStep#{number}", begin)
+    (only,) = summary_of(tmp_path, run).findings
+    assert only.id == "host-stalls"
+    assert only.expected_gain_ratio == pytest.approx(1.5, abs=0.02)
+    assert "Not waiting for the device would do as well (at most 1.50x)" in only.evidence
+
+
+# ranks
+
+
+def ranks_of(make, tmp_path, count: int = 2, ahead: float = 0.0):
+    """Rank 1 computes for 40% longer; its clock is ahead by so many µs."""
+    for run in make.job("straggler", ranks=count, jitter=0.0):
+        trace = run.trace(world_size=count)
+        write(tmp_path / "job", f"rank{run.rank}", moved(trace, ahead * (run.rank == 1)))
+    return summarise(load(tmp_path / "job"))
+
+
+@pytest.mark.parametrize("ahead", [-5_000.0, 800.0])
+def test_clocks_that_disagree_are_set_by_the_collectives(make, tmp_path, ahead):
+    right = ranks_of(make, tmp_path).collective_waits
+    summary = ranks_of(make, tmp_path, ahead=ahead)
+    assert summary.collective_waits.waiting_ns == pytest.approx(right.waiting_ns, rel=0.02)
+    assert {row.rank for row in summary.collective_waits.late[:1]} == {1}
+    direction = "ahead" if ahead > 0 else "behind"
+    assert f"rank 1's was {abs(ahead) / 1e3:.2f} ms {direction}" in " ".join(summary.quality.notes)
+    assert finding(summary, "straggler").title == "Rank 1 keeps the others waiting"
+
+
+def test_clocks_that_agree_stay_as_they_are(make, tmp_path):
+    assert not any("clocks" in note for note in ranks_of(make, tmp_path).quality.notes)
+
+
+def test_of_two_ranks_the_slower_is_set_against_the_other(make, tmp_path):
+    """Not against the mean of both, which halves the difference."""
+    stragglers = ranks_of(make, tmp_path).stragglers
+    assert stragglers[1].excess_ns == stragglers[1].work_ns - stragglers[0].work_ns > 0
+
+
+def test_one_rank_of_several_does_not_tell_waiting_from_transfer(make, tmp_path):
+    run = make.job("straggler", ranks=4)[0]
+    write(tmp_path, "x", run.trace(world_size=4))
+    only = finding(summarise(load(tmp_path / "x.json")), "communication-exposed")
+    assert "Only 1 of 4 ranks was recorded" in only.evidence
+    assert only.advice.startswith("Put the captures of all ranks into one folder")
+
+
+def test_a_rank_that_is_late_for_a_reported_cause_hides_no_other(make, tmp_path):
+    """Rank 0 waits for input in even steps; rank 1 computes for 3 ms longer in odd ones."""
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(3)]
+    for number in range(10):
+        begins, ready = [run.host for run in runs], []
+        for run in runs:
+            if run.rank == 0 and number % 2 == 0:
+                run.python(4_000)
+                run.range("next batch", begins[0])
+            for _ in range(20):
+                slow = run.rank == 1 and number % 2
+                run.operator("aten::mm", "gemm_tensorop", 250.0 if slow else 100.0, host_us=6.0)
+            ready.append(max(run.tail.values()))
+        for run, begin, joined in zip(runs, begins, ready, strict=True):
+            length = max(ready) + 300.0 - joined
+            run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", length, stream=24, after=joined)
+            run.wait()
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=3))
+    summary = summarise(load(tmp_path / "job"))
+    assert [each.id for each in summary.findings] == ["input-starved", "straggler"]
+    assert summary.findings[0].expected_gain_ratio == pytest.approx(1.5, abs=0.05)
+    assert finding(summary, "straggler").title == "Rank 1 keeps the others waiting"
+
+
+def test_lightning_s_own_range_around_the_next_batch_is_input(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(8):
+        begin = run.host
+        run.python(4_000)
+        run.range("[pl][profile][_TrainingEpochLoop].train_dataloader_next", begin)
+        for _ in range(10):
+            run.operator("aten::mm", "gemm_tensorop", 200.0)
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+    assert [each.id for each in summary_of(tmp_path, run).findings] == ["input-starved"]
+
+
+# what a file is
+
+
+def test_two_runs_at_different_times_are_no_ranks(make, tmp_path):
+    write(tmp_path / "runs", "run0", moved(loop(make).trace(), 0.0, pid=900))
+    write(tmp_path / "runs", "run1", moved(loop(make).trace(), 3.6e9, pid=1200))
+    summary = summarise(load(tmp_path / "runs"))
+    assert (summary.ranks, len(summary.steps), summary.stragglers) == ([0], 12, [])
+    assert summary.wall_ns < 60e6
+    assert "in different processes (`lab compare`" in " ".join(summary.quality.notes)
+
+
+def test_cycles_may_overlap_by_a_little(make, tmp_path):
+    length = loop(make).host - 1_000_000.0
+    for number in range(3):
+        ahead = number * (length - 20.0)
+        write(tmp_path / "cycles", f"host_42.{number}", moved(loop(make).trace(), ahead))
+    summary = summarise(load(tmp_path / "cycles"))
+    assert (summary.ranks, len(summary.steps)) == ([0], 18)
+
+
+def both(first: dict, second: dict) -> dict:
+    """One file of what two processes recorded."""
+    second["traceEvents"] += first["traceEvents"]
+    return second
+
+
+def test_processes_whose_steps_have_other_numbers_are_two(make, tmp_path):
+    later = moved(loop(make, us=450.0).trace(), pid=200, device=1)
+    for event in later["traceEvents"]:
+        event["name"] = event["name"].replace("ProfilerStep#", "ProfilerStep#1")
+    write(tmp_path, "x", both(moved(loop(make).trace(), pid=100), later))
+    summary = summarise(load(tmp_path / "x.json"))
+    assert summary.quality.reliable, summary.quality.reasons
+    costs = {rank: [s.cost_ns for s in summary.steps if s.rank == rank] for rank in summary.ranks}
+    assert costs[0] == pytest.approx([3_010_000] * 6, rel=0.02)
+    assert costs[1] == pytest.approx([4_510_000] * 6, rel=0.02)
+
+
+def test_processes_without_steps_are_told_apart_by_what_they_launch(make, tmp_path):
+    traces = [moved(loop(make).trace(), pid=pid, device=pid % 10) for pid in (100, 201)]
+    trace = both(*traces)
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if "Profiler" not in e["name"]]
+    write(tmp_path, "x", trace)
+    summary = summarise(load(tmp_path / "x.json"))
+    assert [(use.rank, use.device) for use in summary.devices] == [(0, 0), (1, 1)]
+
+
+def test_processes_on_one_device_cannot_be_told_apart(make, tmp_path):
+    trace = both(*(moved(loop(make).trace(), pid=pid) for pid in (100, 200)))
+    write(tmp_path, "x", trace)
+    with pytest.raises(CaptureError, match=r"2 processes \(100, 200\) that used the same device"):
+        load(tmp_path / "x.json")
+
+
+def test_of_two_optimizers_the_last_ends_a_step(make, tmp_path):
+    """20 kernels for each of two optimizers: 40 a step, in 8 steps."""
+    run = make.Program(jitter=0.0)
+    for _ in range(8):
+        for name in ("Adam", "RMSprop"):
+            for _ in range(19):
+                run.operator("aten::mm", "gemm_tensorop", 3.0, host_us=25.0)
+            begin = run.host
+            run.operator("aten::_foreach_add_", "multi_tensor_apply_kernel", 3.0)
+            run.range(f"Optimizer.step#{name}.step", begin)
+    run.wait()
+    summary = summary_of(tmp_path, run)
+    assert len(summary.steps) == 8
+    assert summary.launches[0].kernels_per_step == 40
+
+
+def test_shares_of_the_part_without_start_up_say_so(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    begin = run.host
+    run.python(200_000)
+    run.add("cuda_runtime", "hipModuleLoad", begin, 199_000.0, correlation=9_999)
+    for _ in range(300):
+        run.operator("aten::mm", "gemm_tensorop", 3.0, host_us=40.0)
+    run.wait()
+    summary = summary_of(tmp_path, run)
+    assert describe_scope(summary).startswith("between the first and the last work, 13")
+    text = text_of(summary)
+    assert "x between the first and the last work, 13.5 ms of 214 ms)" in text
+    assert "Shares and gains are of the time between the first and the last work" in text
+    assert describe_scope(summary_of(tmp_path, loop(make))) == ""
+
+
+# recording and comparing
+
+
+def test_frames_that_all_broke_the_file_slowed_the_program_too(make, tmp_path):
+    assert summary_of(tmp_path, loop(make), with_stack=1).quality.slowed
+    assert not summary_of(tmp_path, loop(make), with_stack=0).quality.slowed
+
+
+def test_a_step_is_not_set_against_a_whole_recording(make, tmp_path):
+    marked = loop(make).trace()
+    bare = loop(make).trace()
+    bare["traceEvents"] = [e for e in bare["traceEvents"] if "Profiler" not in e["name"]]
+    write(tmp_path, "marked", marked)
+    write(tmp_path, "bare", bare)
+    comparison = compare(load(tmp_path / "marked.json"), load(tmp_path / "bare.json"))
+    (difference,) = comparison.differences
+    assert difference.sentence.startswith("steps are marked only before")
+    assert comparison.outcome == "cannot tell"
+
+
+def test_one_rank_of_two_and_one_of_eight_are_not_alike(make, tmp_path):
+    for ranks in (2, 8):
+        write(tmp_path, f"of{ranks}", loop(make, steps=8).trace(world_size=ranks))
+    comparison = compare(load(tmp_path / "of2.json"), load(tmp_path / "of8.json"))
+    (difference,) = comparison.differences
+    assert "numbers of ranks differ: 2 before, 8 after" in difference.sentence
+    assert comparison.outcome == "cannot tell"
