@@ -51,7 +51,7 @@ def installed() -> Iterator[None]:
 
     # Before names are replaced on import: what is replaced twice is not put back.
     modules = [import_module(name) for name in PACKAGE]
-    replaced: list[tuple[Any, Any]] = []
+    replaced: list[tuple[ModuleType, str, Any, Any]] = []
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = str(HERE)
     install()
@@ -61,8 +61,10 @@ def installed() -> Iterator[None]:
         yield
     finally:
         SourceFileLoader.exec_module = _exec_module  # type: ignore[method-assign]  # as it was
-        for old, new in replaced:
-            _swap(new, old)
+        for module, name, old, new in replaced:
+            setattr(module, name, old)
+            if callable(new):  # a number is the same object wherever it stands
+                _swap(new, old)
         del os.environ[VARIABLE]
         if before is not None:
             os.environ[VARIABLE] = before
@@ -73,9 +75,9 @@ def _exec_and_replace(self: SourceFileLoader, module: ModuleType) -> None:
     _replace(module)
 
 
-def _replace(module: ModuleType) -> list[tuple[Any, Any]]:
-    """Put what pretends in the place of a module's names; return what was there, each with its
-    replacement.
+def _replace(module: ModuleType) -> list[tuple[ModuleType, str, Any, Any]]:
+    """Put what pretends in the place of a module's names; return the module, each name, what was
+    there and its replacement.
 
     Raises AttributeError if the module lacks one: it was renamed, and its replacement must be too.
     """
@@ -84,7 +86,7 @@ def _replace(module: ModuleType) -> list[tuple[Any, Any]]:
     done = []
     for name, new in replacements_of(module).items():
         old = getattr(module, name)
-        done.append((old, new))
+        done.append((module, name, old, new))
         setattr(module, name, new)
         # A function may have been imported by name elsewhere; what this module itself has imported
         # is replaced in it alone.

@@ -97,6 +97,9 @@ def test_afterwards_everything_is_as_it_was_in_a_process_that_had_imported_nothi
         "left = [(module, name) for module in PACKAGE for name, value in vars(sys.modules[module])"
         ".items() if getattr(value, '__module__', '') == 'pretend_gpu.replacements']\n"
         "assert not left, left\n"
+        "from bottleneck_lab.grading import attest, verdict\n"
+        "from bottleneck_lab.measure.kinds.http_server import check\n"
+        "assert (check.TRIES, attest.SCHEMA, verdict.SCHEMA) == (3, 1, 1)\n"
     )
     subprocess.run([sys.executable, "-c", leave], cwd=ROOT, check=True)
 
