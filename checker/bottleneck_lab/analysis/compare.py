@@ -80,6 +80,17 @@ class FigureChange(msgspec.Struct, frozen=True):
     was: tuple[str, ...] = ()
 
 
+class MemoryChange(msgspec.Struct, frozen=True):
+    """Memory of one device (-1: the host) before and after, in bytes: its peak, and by how much it
+    grows from step to step. Of several captures a side, the medians.
+    """
+
+    rank: int
+    device: int
+    peak_bytes: tuple[int, int]
+    growth_bytes_per_step: tuple[int, int]
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """`speedup` is the ratio of the step times, before / after; `changes` are ordered by how much
     time they moved.
@@ -90,7 +101,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
     `differences`: what differs beside the code; while there is any, nothing is called the same, and
     under other settings nothing faster or slower. `unit`: what `speedup` compares the time of: a
-    step, an image that a server answered, or without either the whole recording.
+    step, an image that a server answered, or without either the whole recording. `memory` is of
+    devices whose allocations every capture holds.
     """
 
     speedup: float
@@ -110,6 +122,7 @@ class Comparison(msgspec.Struct, frozen=True):
     differences: list[Difference] = []
     unit: Unit = "step"
     images_per_s: tuple[float, float] | None = None
+    memory: list[MemoryChange] = []
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -245,7 +258,28 @@ def _compare(before: Side, after: Side) -> Comparison:
         differences=differences,
         unit=unit,
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
+        memory=_memory(old, new),
     )
+
+
+def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange]:
+    """Return the memory of every device on both sides, by rank and device."""
+    sides = [
+        [{(use.rank, use.device): use for use in each.summary.memory} for each in side]
+        for side in (old, new)
+    ]
+    everywhere = set.intersection(*(set(uses) for side in sides for uses in side))
+
+    def medians(key: tuple[int, int], name: str) -> tuple[int, int]:
+        before, after = (
+            int(np.median([getattr(uses[key], name) for uses in side])) for side in sides
+        )
+        return before, after
+
+    return [
+        MemoryChange(*key, medians(key, "peak_bytes"), medians(key, "growth_bytes_per_step"))
+        for key in sorted(everywhere)
+    ]
 
 
 def _unit(old: list[Observation], new: list[Observation]) -> Unit:

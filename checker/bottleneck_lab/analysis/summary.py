@@ -115,6 +115,8 @@ class Summary(msgspec.Struct, frozen=True):
     """By part of the time (`idle-<cause>`, `communication`, `copy`) how many times as fast the
     program would be without it at most; parts of which that cannot be told are left out.
     """
+    code: dict[str, str] = {}
+    """The source of the user's own lines, by their names here, where it is at hand."""
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
     measures: bool = False

@@ -301,7 +301,7 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
         answers = {question.id: ask_question(question) for question in QUESTIONS}
     missing = [question.id for question in QUESTIONS if question.id not in answers]
     if missing:
-        _tell_case(story, missing if texts else [], json=json)
+        _tell_case(workspace, story, missing if texts else [], json=json)
         return
     graded = grade_case(workspace, case, answers)
     if json:
@@ -318,11 +318,15 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
     say("`lab report --sibling` now shows its causes and findings.")
 
 
-def _tell_case(story: str, missing: list[str], *, json: bool) -> None:
+def _tell_case(workspace: Workspace, story: str, missing: list[str], *, json: bool) -> None:
     if json:
         print_json({"story": story, "questions": QUESTIONS})
         return
     say(story)
+    say(
+        "\nIt is another program, and its cause may be another. What carries over from this lab is"
+        f" the method, not the answer: {', '.join(workspace.lab.spec.skills)}."
+    )
     say(
         "\n`lab report --sibling` shows its capture, with --html as a page with the timeline. Five"
         " minutes, one answer to each question:"

@@ -270,7 +270,7 @@ def _show(
     summary = None
     if timeline is not None:
         summary = visible_summary(
-            summarise(timeline, ceilings_for(timeline, folder)), None, blind=is_blind_at(folder)
+            summarise(timeline, ceilings_for(timeline, folder)), folder, blind=is_blind_at(folder)
         )
     if json:
         files = sorted(path.name for path in folder.iterdir())
@@ -318,7 +318,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
     recorded = time.monotonic()
     summary = None
     if folder in readable(workspace):
-        summary = visible_summary(read_capture(folder), workspace, blind=is_blind_at(folder))
+        summary = visible_summary(read_capture(folder), folder, blind=is_blind_at(folder))
     if json:
         print_json(
             {

@@ -201,7 +201,7 @@ class Subject:
 
     def visible(self, summary: Summary) -> Summary:
         """Return the summary as this reader may see it."""
-        return visible_summary(summary, self.workspace, blind=self.blind)
+        return visible_summary(summary, self.folder, blind=self.blind)
 
     def timeline(self) -> Timeline:
         """Return the timeline of all ranks. Raises CaptureError for an unreadable trace."""

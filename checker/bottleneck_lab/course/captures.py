@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bottleneck_lab.analysis.counters.roofline import Machine
 from bottleneck_lab.analysis.host.second_run import place_frames
@@ -20,7 +23,11 @@ from bottleneck_lab.measure.machine import cpu_model
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
+from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.folder import Workspace, numbered, read_json, workspace_above
+
+_LINE = re.compile(r"(?:.*/)?([^/()]+)\((\d+)\): ")
+"""How a line of the user's own Python is named: "train.py(31): train"."""
 
 
 def read_timeline(folder: Path) -> Timeline:
@@ -54,15 +61,46 @@ def read_capture(folder: Path) -> Summary:
     return summarise(timeline, ceilings_for(timeline, folder))
 
 
-def visible_summary(summary: Summary, workspace: Workspace | None, *, blind: bool) -> Summary:
-    """Return a summary as its reader may see it: without causes while these are the reader's to
-    find, and without advice in a lab whose program is a benchmark.
+def visible_summary(summary: Summary, folder: Path | None, *, blind: bool) -> Summary:
+    """Return a capture's summary as its reader may see it: without causes while these are the
+    reader's to find. A lab's capture comes with the source of its lines, and without advice where
+    the lab's program is a benchmark.
     """
-    if blind:
-        return evidence_only(summary)
-    if workspace is not None and workspace.lab.spec.measure == "benchmark":
-        return without_advice(summary)
-    return summary
+    workspace = workspace_above(folder.absolute()) if folder else None
+    if folder and workspace and _description(folder).get("lab"):
+        if workspace.lab.spec.measure == "benchmark":
+            summary = without_advice(summary)
+        code = source_lines(summary, workspace, _description(folder).get("code", ""))
+        summary = msgspec.structs.replace(summary, code=code)
+    return evidence_only(summary) if blind else summary
+
+
+def source_lines(summary: Summary, workspace: Workspace, captured: str) -> dict[str, str]:
+    """Return the source of the lines that a summary names, by their names. Files may have been
+    edited since: the lines are of the version whose hash is `captured`, if it is still there, be it
+    in the workspace, as shipped or in a check.
+    """
+    lab = workspace.lab
+    folders = [workspace.root, lab.path, *(a.submission for a in load_attempts(workspace)[::-1])]
+    version = next((each for each in folders if lab.code_hash(each) == captured), None)
+    if version is None:
+        return {}
+    texts = {}
+    for name in lab.spec.files:
+        file = (version if name in lab.spec.editable else lab.path) / name
+        if name.endswith(".py") and file.is_file():
+            texts[name] = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    names = {
+        *(row.line for row in summary.syncs),
+        *(row.line for row in summary.lines),
+        *(holder.line for use in summary.memory for holder in use.holders),
+    }
+    lines = {}
+    for name in names:
+        match = _LINE.match(name)
+        if match and 0 < int(match[2]) <= len(texts.get(match[1], [])):
+            lines[name] = texts[match[1]][int(match[2]) - 1].strip()
+    return lines
 
 
 def ceilings_for(timeline: Timeline, folder: Path | None) -> Machine | None:

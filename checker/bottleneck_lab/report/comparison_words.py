@@ -160,6 +160,25 @@ def format_change_time(ns: float) -> str:
     return "–"
 
 
+def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Return rows of memory before and after, each with what it is: of every device the peak, and
+    the growth where there is any.
+    """
+    rows = []
+    several = len({change.rank for change in comparison.memory}) > 1
+    for change in comparison.memory[:TOP]:
+        where = "the host" if change.device < 0 else f"device {change.device}"
+        if several:
+            where = f"rank {change.rank}, {where}"
+        figures = {"at the peak": change.peak_bytes, "more each step": change.growth_bytes_per_step}
+        for what, sizes in figures.items():
+            # Memory that shrinks grows by nothing.
+            before, after = (words.format_bytes(max(size, 0)) for size in sizes)
+            if max(sizes) > 0:
+                rows.append((before, after, f"{what}, {where}"))
+    return rows
+
+
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:
     """Return the changes of one group that are worth a line."""
     shown = []

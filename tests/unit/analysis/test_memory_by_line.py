@@ -165,6 +165,26 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
     assert finding.evidence.endswith("Of what train.py(9): train allocates, 1 MiB a step are kept.")
 
 
+def test_memory_to_be_filled_belongs_to_the_line_that_fills_it(tmp_path: Path) -> None:
+    """As the virtual GPU records it: `zeros` allocates when the operator before it ends."""
+    operators = ((0, "aten::add_", 9), (20, "aten::zero_", 3), (40, "aten::copy_", 5))
+    events: list[dict[str, object]] = []
+    for begin, name, line in (*operators, (60, "aten::zero_", 3)):
+        row = {"ph": "X", "pid": 1, "ts": begin, "dur": 20}
+        code = f"train.py({line}): train"
+        events.append(row | {"cat": "cpu_op", "name": name, "tid": 1})
+        events.append(row | {"cat": "python_function", "name": code, "tid": f"{LINES_OF}1"})
+    # For the first zeros; then, at once, for the copy and for the zeros after it.
+    for address, (at, size) in enumerate(((20, 100), (60, 200), (60, 400))):
+        args = {"Bytes": size, "Addr": address, "Device Id": 0, "Device Type": 1}
+        row = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": at}
+        events.append(row | {"args": args})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    held = {row.line: row.held_bytes for row in on_the_host(path).holders}
+    assert held == {"train.py(3): train": 500, "train.py(5): train": 200}
+
+
 @pytest.mark.parametrize(
     ("levels", "growth"),
     [

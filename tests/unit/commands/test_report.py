@@ -17,6 +17,7 @@ from bottleneck_lab.commands import report
 from bottleneck_lab.course import captures
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.trace import load
+from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.workspace.commitments import commit
 from bottleneck_lab.workspace.start import start_workspace
 
@@ -92,3 +93,52 @@ def test_a_gap_without_a_number_says_how_many_have_one(workspace):
     count = int(re.search(r"the (\d+) longest", str(refused.exception))[1])
     shown = CliRunner().invoke(app, ["report", "--gap", str(count)])
     assert shown.exit_code == 0
+
+
+WAIT = "train.py(31): train"
+NORMS = "max_grad_norm = max(max_grad_norm, parameter.grad.norm().item())"
+
+
+@pytest.fixture
+def tagger(tmp_path, monkeypatch):
+    """`stuttering-tagger` with a capture that waits on a line of the shipped script."""
+    lab = find_lab("stuttering-tagger")
+    workspace, _ = start_workspace(lab, tmp_path / "tagger", "virtual")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    host = {"ph": "X", "pid": 1, "ts": 0}
+    rows = [
+        host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 5, "tid": 1},
+        host | {"cat": "cuda_runtime", "name": "cudaStreamSynchronize", "dur": 90, "tid": 1},
+        host | {"cat": "python_function", "name": WAIT, "dur": 95, "tid": f"{LINES_OF}1"},
+        host | {"cat": "kernel", "name": "gemm", "dur": 80, "args": {"device": 0, "stream": 7}},
+        host | {"cat": "user_annotation", "name": "ProfilerStep#1", "dur": 100, "tid": 1},
+    ]
+    (folder / "trace.json.gz").write_bytes(
+        gzip.compress(json.dumps({"traceEvents": rows}).encode())
+    )
+    described = {"lab": lab.slug, "files": ["trace.json.gz"], "code": lab.code_hash(lab.path)}
+    (folder / "capture.json").write_text(json.dumps(described))
+    monkeypatch.chdir(workspace.root)
+    return workspace
+
+
+def test_a_line_is_shown_with_the_source_that_was_captured(tagger, tmp_path):
+    """Also after an edit: the shipped script is still there."""
+    script = tagger.root / "train.py"
+    script.write_text(script.read_text().replace("import os", "import os  # edited"))
+    shown = CliRunner().invoke(app, ["report"], prog_name="lab").output
+    assert f"{WAIT}\n" in shown
+    assert NORMS[:30] in shown
+    assert all(len(line) <= 80 for line in shown.splitlines() if NORMS[:30] in line)
+    page = report.write_html(report.find_subject(None), tmp_path / "page.html").read_text()
+    assert NORMS in page
+
+
+def test_no_source_is_shown_of_a_version_that_is_gone(tagger):
+    folder = tagger.captures / "0001-torch"
+    described = json.loads((folder / "capture.json").read_text()) | {"code": "another version"}
+    (folder / "capture.json").write_text(json.dumps(described))
+    shown = CliRunner().invoke(app, ["report"], prog_name="lab").output
+    assert WAIT in shown
+    assert NORMS[:30] not in shown

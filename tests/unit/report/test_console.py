@@ -114,6 +114,14 @@ def test_a_program_that_measures_others_gets_no_advice(draw):
     assert "This program measures others" in shown
 
 
+def test_a_comparison_shows_memory_before_and_after(draw):
+    growing, even = (load(CAPTURES / f"synthetic-{name}.json.gz") for name in ("growth", "sync"))
+    shown = " ".join(draw(render_comparison, compare(growing, growing)).split())
+    assert "272.0 MiB → 272.0 MiB at the peak, device 0" in shown
+    assert "4.0 MiB → 4.0 MiB more each step, device 0" in shown
+    assert "at the peak" not in draw(render_comparison, compare(growing, even))
+
+
 def test_comparison(draw, golden):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     assert draw(render_comparison, compare(before, after)) == golden("comparison-80.txt")

@@ -44,6 +44,8 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
 
 STRETCHES = 160
+FILLS = frozenset(f"aten::{name}_" for name in ("zero", "fill", "normal", "uniform", "random"))
+"""Operators that write to memory which an operator without a time of its own has allocated."""
 JUST_BEFORE_NS = 2
 """A modelled allocation is recorded at the very end of its operator's time."""
 
@@ -92,13 +94,31 @@ def _use(
     )
 
 
+def _moments(timeline: Timeline, rows: MemoryTable) -> Ints:
+    """Return when each row's line was running: just before the row, which is its operator's end.
+
+    Modelled memory of `torch.zeros` and the like takes no time: it is recorded as the operator that
+    fills it begins, where the operator before ends, perhaps on another line. Of the allocations at
+    such a moment the last is the one to be filled.
+    """
+    operators = timeline.operators
+    fills = np.array([name in FILLS for name in timeline.strings], dtype=bool)[operators.name]
+    allocations = np.flatnonzero(rows.bytes > 0)
+    start = rows.start[allocations]
+    last = np.append(start[1:] != start[:-1], True)[: len(start)]
+    filled = allocations[last & np.isin(start, operators.start[fills])]
+    moments = rows.start - JUST_BEFORE_NS
+    moments[filled] = rows.start[filled]
+    return moments
+
+
 def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> list[Holder]:
     """Return who holds what was allocated in the capture, at the end of its last step; `steps` are
     the last rows of each.
     """
     if not (rows.address >= 0).any():
         return []
-    texts = places_at(timeline, rows.start - JUST_BEFORE_NS, rows.thread)
+    texts = places_at(timeline, _moments(timeline, rows), rows.thread)
     numbers: dict[str, int] = {}
     line = np.array(
         [numbers.setdefault(text or "not recorded", len(numbers)) for text in texts], dtype=np.int32

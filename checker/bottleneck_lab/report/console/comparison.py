@@ -12,6 +12,7 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_differences,
+    describe_memory,
     describe_samples,
     describe_speedup,
     format_change_time,
@@ -59,6 +60,11 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             sheet.write(
                 Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room))
             )
+    memory = describe_memory(comparison)
+    if memory:
+        sheet.heading("Memory")
+    for before, after, what in memory:
+        sheet.path(sheet.safe(f"{before:>11} → {after:<11} {what}"), indent=1)
     for title, titles in (
         ("No longer found", comparison.findings_gone),
         ("Newly found", comparison.findings_new),

@@ -59,6 +59,11 @@ def print_launches(sheet: Sheet, summary: Summary) -> None:
             count = f"rank {use.rank}: {count}"
         text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
         sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+    copies = sum(row.calls for row in summary.copies)
+    if summary.launches and copies:
+        # The table `device` and a timeline hold both: counted there, the sum is another.
+        each = f"{copies / len(summary.steps):,.0f} per step" if summary.steps else f"{copies:,}"
+        sheet.line(f"Copies ({each}) are not among them.", indent=2, style="dim")
 
 
 def print_late_ranks(sheet: Sheet, summary: Summary) -> None:
@@ -102,6 +107,7 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
                 f"Lines that allocated the memory held, in this capture: {where}",
                 use.holders,
                 TOP,
+                summary.code,
             )
 
 
@@ -222,6 +228,7 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
             (
                 row.device_ns if on_device else row.host_ns + row.backward_ns,
                 place_of_line(summary, row),
+                summary.code.get(row.line, ""),
             )
             for row in summary.lines
         ),
@@ -232,8 +239,8 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
             f"{describe_lines(summary)}, by"
             f" {'device time launched' if on_device else 'time spent in them'}"
         )
-    for ns, line in rows[:TOP]:
-        sheet.ranked(line, ns / wall, words.format_duration(ns))
+    for ns, line, code in rows[:TOP]:
+        sheet.ranked(line, ns / wall, words.format_duration(ns), code)
 
 
 def print_findings(sheet: Sheet, summary: Summary) -> None:

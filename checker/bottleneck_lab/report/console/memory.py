@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.text import Text
@@ -50,8 +51,14 @@ def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
         )
 
 
-def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: int) -> None:
-    """Print the first `top` lines that hold memory; growing ones are bold."""
+def print_holders(
+    sheet: Sheet,
+    heading: str,
+    holders: Sequence[Holder],
+    top: int,
+    code: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print the first `top` lines that hold memory, with their `code`; growing ones are bold."""
     sheet.heading(heading)
     head = f"{'held':>{_HELD}}{'blocks':>{_BLOCKS}}{'at the peak':>{_PEAK}}{'growth':>{_GROWTH}}"
     sheet.path(f"{'':{_LINE}}{head}", indent=1)
@@ -64,6 +71,7 @@ def print_holders(sheet: Sheet, heading: str, holders: Sequence[Holder], top: in
                 style="bold" if row.grows else "",
             )
         )
+        sheet.source(code.get(row.line, ""), indent=4)
         sheet.line(f"freed again: {freed}", indent=4, style="dim")
     rest = len(holders) - top
     if rest > 0:

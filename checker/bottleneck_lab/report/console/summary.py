@@ -176,21 +176,20 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
     wall = sum(use.wall_ns for use in summary.devices) or 1
     kernels = short_names(row.name for row in summary.kernels)
     contents = {
-        "Where the host waited, by share of the recording": [
-            (words.describe_wait(row), row.total_ns) for row in summary.syncs
-        ],
+        "Where the host waited, by share of the recording": _waits(summary),
         "Copies, by share of the recording": [
-            (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
+            (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
+            for row in summary.copies
         ],
         "Top kernels, by share of the recording": [
-            (kernels[row.name], row.total_ns) for row in summary.kernels
+            (kernels[row.name], row.total_ns, "") for row in summary.kernels
         ],
     }
     for title, rows in contents.items():
         if rows:
             sheet.heading(title)
-        for name, ns in rows[:TOP]:
-            sheet.ranked(name, ns / wall, words.format_duration(ns))
+        for name, ns, code in rows[:TOP]:
+            sheet.ranked(name, ns / wall, words.format_duration(ns), code)
     print_launches(sheet, summary)
     gaps = numbered_gaps(summary.devices)
     if gaps:
@@ -233,32 +232,46 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
         )
 
 
-Row = tuple[str, float, str]
+def _waits(summary: Summary) -> list[tuple[str, int, str]]:
+    """Return where the host waited, for how long (ns), and the source of that line."""
+    return [
+        (words.describe_wait(row), row.total_ns, summary.code.get(row.line, ""))
+        for row in summary.syncs
+    ]
+
+
+Row = tuple[str, float, str, str]
 
 
 def _inside(summary: Summary, biggest: Part) -> list[Row]:
-    """Return the largest contents of the block: name, share of the whole time, time."""
+    """Return the largest contents of the block: name, share of the whole time, time, and the source
+    of a line.
+    """
     wall = sum(use.wall_ns for use in summary.devices) or 1
     kernels = short_names(row.name for row in summary.kernels)
     if biggest.cause == "synchronisation":
-        rows: Iterable[tuple[str, int]] = (
-            (words.describe_wait(row), row.total_ns) for row in summary.syncs
-        )
+        rows: Iterable[tuple[str, int, str]] = _waits(summary)
     elif "copy" in biggest.key:
         rows = (
-            (f"{row.direction}, {row.host_memory} memory", row.total_ns) for row in summary.copies
+            (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
+            for row in summary.copies
         )
     elif biggest.key == "compute" and summary.cpu_only:
         rows = (
-            (row.name, row.self_ns)
+            (row.name, row.self_ns, "")
             for row in sorted(summary.operators, key=lambda row: -row.self_ns)
         )
     elif biggest.key == "communication":
-        rows = describe_collectives(summary)
+        rows = ((name, ns, "") for name, ns in describe_collectives(summary))
     elif biggest.key == "compute":
         rows = (
-            (kernels[row.name], row.total_ns) for row in summary.kernels if not row.communication
+            (kernels[row.name], row.total_ns, "")
+            for row in summary.kernels
+            if not row.communication
         )
     else:
-        return [(name, share, "host") for name, share in list(summary.range_shares.items())[:TOP]]
-    return [(name, ns / wall, words.format_duration(ns)) for name, ns in list(rows)[:TOP]]
+        shares = list(summary.range_shares.items())[:TOP]
+        return [(name, share, "host", "") for name, share in shares]
+    return [
+        (name, ns / wall, words.format_duration(ns), code) for name, ns, code in list(rows)[:TOP]
+    ]

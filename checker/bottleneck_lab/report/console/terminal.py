@@ -191,13 +191,20 @@ class Sheet:
         percent = words.format_share_column(share)
         self.path(f"{self.fit(label, room):{room}} {bar} {percent:>6} {figure:>9}", indent=2)
 
-    def ranked(self, name: str, share: float, figure: str) -> None:
+    def source(self, code: str, *, indent: int) -> None:
+        """Write a line of source code, cut to the width; nothing where it is not known."""
+        if code:
+            text = f"{' ' * indent}{self.fit(code, self.width - indent - 1)}"
+            self.write(Text(text, style="dim"))
+
+    def ranked(self, name: str, share: float, figure: str, code: str = "") -> None:
         """Write `41.2% figure ███ name`: a short bar leaves room for the long names of kernels,
-        operators and lines.
+        operators and lines. The `code` of a line stands below its name.
         """
         bar = self.bar(low=share, high=share, end=1.0, width=8)
         lead = f"{words.format_share_column(share):>6} {figure:>9} {bar} "
         self.path(self.safe(lead) + self.fit(name, self.width - len(lead) - 2), indent=1)
+        self.source(code, indent=len(lead) + 1)
 
 
 def _cells(figure: float, end: float, width: int) -> int:

@@ -6,6 +6,7 @@ from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report.comparison_words import (
     GROUPS,
     describe_differences,
+    describe_memory,
     describe_samples,
     describe_speedup,
     format_change_time,
@@ -53,6 +54,9 @@ def comparison_section(comparison: Comparison) -> Section:
                     numeric={1, 2, 3, 4},
                 )
             )
+    memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
+    if memory:
+        tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for title, titles in (

@@ -24,6 +24,8 @@ from bottleneck_lab.report.page.markup import Markup, join, table, tag
 
 # Rows of a table; `lab report --query` shows all.
 TOP = 15
+SOURCE = 90
+"""A line of source code is cut to so many characters."""
 
 
 def workers_table(summary: Summary) -> Markup | None:
@@ -183,7 +185,7 @@ def lines_table(summary: Summary) -> Markup | None:
         head += ["operators", "backward"]
     cells = []
     for row in summary.lines[:TOP]:
-        where = _name(place_of_line(summary, row))
+        where = _line(summary, row.line, place_of_line(summary, row))
         cell = [where, f"{row.calls:,}", words.format_duration(row.host_ns)]
         if on_device:
             cell.insert(2, words.format_duration(row.device_ns))
@@ -203,7 +205,7 @@ def waits_table(summary: Summary) -> Markup | None:
     """Render where the host waited, and for what."""
     cells = [
         [
-            _name(row.line or row.name),
+            _line(summary, row.line, row.line or row.name),
             _name(row.caused_by or "called directly"),
             f"{row.calls_per_step:.1f}" if summary.steps else f"{row.calls:,}",
             words.format_duration(row.total_ns),
@@ -260,7 +262,9 @@ def launches_table(summary: Summary) -> Markup | None:
         "median launch delay",
         "median queue",
     ]
-    return _table(head, cells, "How kernels were launched", numeric=range(1, 6))
+    return _table(
+        head, cells, "How kernels were launched (copies not counted)", numeric=range(1, 6)
+    )
 
 
 def memory_tables(summary: Summary) -> Markup | None:
@@ -290,7 +294,7 @@ def memory_tables(summary: Summary) -> Markup | None:
     held = [
         _table(
             list(COLUMNS),
-            [holder_cells(row) for row in use.holders],
+            [[_line(summary, row.line, row.line), *holder_cells(row)[1:]] for row in use.holders],
             "Lines that allocated the memory held, in this capture:"
             f" {_device(summary, use.rank, use.device)}",
             numeric=range(1, 5),
@@ -347,6 +351,17 @@ def _name(name: str, short: str = "") -> Markup:
         short if len(short) <= 120 else f"{short[:119]}…",
         title=name[:2000] if short != name or len(name) > 120 else None,
     )
+
+
+def _line(summary: Summary, line: str, shown: str) -> Markup:
+    """Return a line of the reader's code as it is shown, with its source, cut, where that is at
+    hand.
+    """
+    code = summary.code.get(line, "")
+    if not code:
+        return _name(shown)
+    cut = code if len(code) <= SOURCE else f"{code[: SOURCE - 1]}…"
+    return join([_name(shown), tag("code", cut, class_="soft", title=code)])
 
 
 def _table(
