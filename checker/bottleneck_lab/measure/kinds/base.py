@@ -49,7 +49,9 @@ class Kind(Generic[S]):
     answered_questions: ClassVar[Collection[str]] = ()
     """Ids of the questions whose answers the kind judges itself, against its own measurements."""
     modelled_on: ClassVar[tuple[Device, ...]] = ()
-    """The devices on which all times are modelled: other programs do not disturb a check there."""
+    """The devices on which every figure is counted or modelled: a check there needs no quiet
+    machine.
+    """
     records_itself: ClassVar[bool] = False
     """True if the learner's own code writes the capture: the shipped code may then write none, and
     a capture of the lab is compared with the solution's.
@@ -130,12 +132,11 @@ class Kind(Generic[S]):
         """
         return (sys.executable, "-u", lab.spec.entry)
 
-    def needs_quiet(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
-        """Return True if a check on this device measures the machine, and so needs it alone.
-
-        False where every figure is counted or modelled: such checks can run side by side.
+    def needs_quiet(self, device: Device) -> bool:
+        """Return True if a check on this device measures the machine, and so needs it alone; other
+        checks can run side by side.
         """
-        return True
+        return device not in self.modelled_on
 
     def scales_on(self, device: Device) -> bool:  # noqa: ARG002 - for kinds to override
         """Return True if `lab run` on this device shows how the workload scales over ranks."""

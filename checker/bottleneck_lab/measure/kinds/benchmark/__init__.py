@@ -40,9 +40,6 @@ class BenchmarkKind(Kind[BenchmarkSettings]):
     }
     run = Kind.run_by_kind
 
-    def needs_quiet(self, device: Device) -> bool:
-        return device != "virtual"
-
     def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - the same for every tool
         return ()  # what the GPU does there is the checker's own
 

@@ -19,8 +19,6 @@ from bottleneck_lab.measure.settings import Settings
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.ranks.scaling import Sweep
     from bottleneck_lab.measure.context import Context
-    from bottleneck_lab.measure.context import Measured as Measured
-    from bottleneck_lab.measure.sandbox.children import OnLine as OnLine
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone")
 
@@ -47,9 +45,6 @@ class DataParallelKind(Kind[Settings]):
             ranks = "--nproc-per-node=gpu"
             return (sys.executable, *unbuffered, *LAUNCHER, ranks, lab.spec.entry)
         return super().program(lab, device, tool)
-
-    def needs_quiet(self, device: Device) -> bool:
-        return device != "virtual"
 
     def scales_on(self, device: Device) -> bool:
         return device == "virtual"

@@ -68,9 +68,6 @@ class TrainingKind(Kind[TrainingSettings]):
     }
     required = ("right-reports", "right-parameters")
 
-    def needs_quiet(self, device: Device) -> bool:
-        return device != "virtual"
-
     def run(self, context: Context[TrainingSettings], on_line: OnLine) -> int:
         from bottleneck_lab.measure.kinds.training.run import run
 
