@@ -10,6 +10,7 @@ shared memory, its bytes. Anything else is `Malformed`. Big arrays travel in a s
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import select
@@ -160,9 +161,8 @@ def unpack(count: int, body: bytes, arena: Arena | None = None, half: int = 1) -
         raise Malformed(f"{len(body) - at} extra bytes")
     # Arrays may point at the same bytes of the arena: without this, a message of a few bytes could
     # make the verifier copy terabytes.
-    if sum(value.nbytes for value in values if isinstance(value, np.ndarray)) > len(body) + (
-        arena.size // 2 if arena else 0
-    ):
+    most = len(body) + (arena.size // 2 if arena else 0)
+    if sum(value.nbytes for value in values if isinstance(value, np.ndarray)) > most:
         raise Malformed("overlapping arrays")
     return values
 
@@ -184,16 +184,20 @@ def _typed(number: int, values: list[Value]) -> Message:
 
 
 def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple[Value, int]:
+    """Return the value that begins at byte `at` of a body, and where the next one does."""
     tag, code, ndim, size = _VALUE.unpack_from(body, at)
     at += _VALUE.size
     if tag in (_ARRAY, _SHARED):
         if ndim > _MAX_DIMS or code >= len(_DTYPES):
             raise Malformed("an impossible array")
-        shape = struct.unpack_from(f"<{ndim}Q", body, at)
+        dtype, shape = _DTYPES[code], struct.unpack_from(f"<{ndim}Q", body, at)
         at += 8 * ndim
-        return _unpack_array(
-            _DTYPES[code], shape, size, body, at, arena if tag == _SHARED else None, half, tag
-        )
+        if tag == _SHARED:  # `size` is then where the array begins in the shared memory
+            return _shared_array(arena, half, dtype, shape, size), at
+        if size != dtype.itemsize * math.prod(shape) or at + size > len(body):
+            raise Malformed("an array whose size does not match its shape")
+        flat = np.frombuffer(body, dtype, count=math.prod(shape), offset=at)
+        return flat.reshape(shape), at + size
     raw = body[at : at + size]
     if len(raw) != size:
         raise Malformed("a truncated value")
@@ -207,32 +211,18 @@ def _unpack_value(body: bytes, at: int, arena: Arena | None, half: int) -> tuple
     raise Malformed(f"unknown tag {tag}")
 
 
-def _unpack_array(
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    size: int,
-    body: bytes,
-    at: int,
-    arena: Arena | None,
-    half: int,
-    tag: int,
-) -> tuple[np.ndarray[Any, Any], int]:
-    nbytes = dtype.itemsize
-    for length in shape:
-        nbytes *= length
-    if tag == _SHARED:
-        if arena is None:
-            raise Malformed("shared memory where none was agreed")
-        low, high = arena.half(half)
-        if size < low or size + nbytes > high:
-            raise Malformed("an array outside its half of the shared memory")
-        return arena.view(dtype, shape, size), at
-    if size != nbytes or at + size > len(body):
-        raise Malformed("an array whose size does not match its shape")
-    return (
-        np.frombuffer(body, dtype, count=nbytes // dtype.itemsize, offset=at).reshape(shape),
-        at + size,
-    )
+def _shared_array(
+    arena: Arena | None, half: int, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
+) -> np.ndarray[Any, Any]:
+    """Return a view of an array in this half of the shared memory. Raises Malformed if it does not
+    lie there entirely.
+    """
+    if arena is None:
+        raise Malformed("shared memory where none was agreed")
+    low, high = arena.half(half)
+    if offset < low or offset + dtype.itemsize * math.prod(shape) > high:
+        raise Malformed("an array outside its half of the shared memory")
+    return arena.view(dtype, shape, offset)
 
 
 class Channel:
