@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from bottleneck_lab.catalog import CriterionKind, Device, Lab
+from bottleneck_lab.catalog import CriterionKind, CriterionSpec, Device, Lab
 from bottleneck_lab.declared import convert, position, unknown
 from bottleneck_lab.errors import LabError, UsageError
 from bottleneck_lab.measure.settings import HostCall, Settings
@@ -153,37 +153,39 @@ class Kind(Generic[S]):
         """Yield the problems that a lab's files alone reveal, one sentence each (`lab dev check
         --static`).
         """
-        file = lab.path / "lab.toml"
         for device, spec in lab.spec.devices.items():
             try:
                 self.settings(lab, device)
             except LabError as error:
                 yield error.message
-            for number, criterion in enumerate(spec.criteria if self.criteria is not None else ()):
-                assert self.criteria is not None
-                at = position(file, ("devices", device, "criteria", number))
-                kind = self.criteria.get(criterion.id)
-                if kind is None:
-                    yield unknown(
-                        f"{at}: `{self.name}` does not measure `{criterion.id}`",
-                        criterion.id,
-                        self.criteria,
-                    )
-                elif criterion.kind != kind:
-                    yield f"{at}: `{criterion.id}` is a criterion of kind `{kind}`."
-            declared = {criterion.id for criterion in spec.criteria}
-            for id_ in self.required:
-                if id_ not in declared:
-                    at = position(file, ("devices", device))
-                    yield f"{at}: {device} lacks the criterion `{id_}`."
-            kinds = {criterion.kind for criterion in spec.criteria}
-            if self.needs_correctness() and "correctness" not in kinds:
-                yield f"{device} has no criterion of kind `correctness`."
+            yield from self._criteria_problems(lab, device, spec.criteria)
         judge, name = lab.path / "judge.py", self.cuda_judge_function
         if not name or "cuda" not in lab.spec.devices or not judge.is_file():
             return
         if f"def {name}(" not in judge.read_text(encoding="utf-8"):
             yield f"{judge}: `{name}` is missing; on cuda it is called without arguments."
+
+    def _criteria_problems(
+        self, lab: Lab, device: Device, declared: list[CriterionSpec]
+    ) -> Iterator[str]:
+        """Yield criteria that the kind does not measure, or not so, and those that are missing."""
+        file = lab.path / "lab.toml"
+        for number, criterion in enumerate(declared):
+            if self.criteria is None or self.criteria.get(criterion.id) == criterion.kind:
+                continue
+            at = position(file, ("devices", device, "criteria", number))
+            if criterion.id in self.criteria:
+                kind = self.criteria[criterion.id]
+                yield f"{at}: `{criterion.id}` is a criterion of kind `{kind}`."
+            else:
+                problem = f"{at}: `{self.name}` does not measure `{criterion.id}`"
+                yield unknown(problem, criterion.id, self.criteria)
+        for id_ in self.required:
+            if id_ not in [criterion.id for criterion in declared]:
+                at = position(file, ("devices", device))
+                yield f"{at}: {device} lacks the criterion `{id_}`."
+        if self.needs_correctness() and "correctness" not in [each.kind for each in declared]:
+            yield f"{device} has no criterion of kind `correctness`."
 
     def captured_work(self, tool: str) -> tuple[str, ...]:  # noqa: ARG002 - for kinds to override
         """Return which of `starter` and `solution` a capture with a tool describes; nothing if the
