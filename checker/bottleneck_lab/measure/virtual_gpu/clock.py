@@ -11,10 +11,7 @@ import msgspec
 
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
-Where = Literal["host", "device"]
 Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "batch"]
-
-
 _OLDEST = 2
 """The generation whose collection looks at every object."""
 FREE_QUESTIONS = 4

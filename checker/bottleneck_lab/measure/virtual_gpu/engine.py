@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import select
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -90,7 +91,8 @@ class Engine:
     """When each event that the program recorded happens."""
     _races: list[str] = field(default_factory=list)
     _unawaited: list[str] = field(default_factory=list)
-    _next: int = 1
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of tensors, copies and events: each is given once."""
     _births: dict[int, int] = field(default_factory=dict)
     """The step in which each storage was allocated, by its address."""
     _copies: dict[int, int] = field(default_factory=dict)
@@ -196,7 +198,7 @@ class Engine:
         self.clock.copy("h2d", data.nbytes, pinned=pinned, blocking=blocking, line=line)
         if blocking or not pinned:
             return None
-        number, self._next = self._next, self._next + 1
+        number = next(self._numbers)
         self._reading[number] = self.clock.device_us, line
         return number
 
@@ -240,7 +242,7 @@ class Engine:
             return held
         # It arrives when the host waits for it. That it may have arrived before, on a device that
         # is fast enough today, is nothing that a program may rest on.
-        number, self._next = self._next, self._next + 1
+        number = next(self._numbers)
         self._under_way[number] = self.clock.device_us, held.clone(), line
         return number
 
@@ -264,7 +266,7 @@ class Engine:
 
     def record_event(self) -> int:
         """Record an event behind all that is queued, and return its number."""
-        number, self._next = self._next, self._next + 1
+        number = next(self._numbers)
         self._events[number] = self.clock.record_event()
         return number
 
@@ -420,7 +422,7 @@ class Engine:
         # In-place operators return their argument: the same object, and so the same handle.
         number = given.get(id(value))
         if number is None:
-            number, self._next = self._next, self._next + 1
+            number = next(self._numbers)
             self._hold(number, value, line)
         return Described(
             number,
@@ -528,7 +530,7 @@ class Server:
         """
         try:
             self._program.read()
-            while (body := self._program.come()) is not None:
+            while (body := self._program.next_message()) is not None:
                 name, released, collections, overwritten, *args = decode(body)
                 self._engine.overwritten(overwritten)
                 self._engine.let_go(released, collections)
@@ -558,7 +560,7 @@ class Server:
         nothing says that there are more once they have been read.
         """
         self._owner.read()
-        while (body := self._owner.come()) is not None:
+        while (body := self._owner.next_message()) is not None:
             question = msgspec.msgpack.decode(body, type=Begin | End)
             if isinstance(question, Begin):
                 self._engine = Engine(question.spec, question.recording, question.secret)

@@ -26,7 +26,7 @@ class Frames:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._come = bytearray()
+        self._received = bytearray()
         self._queued = bytearray()
 
     def queue(self, body: bytes) -> None:
@@ -52,7 +52,7 @@ class Frames:
         """Return the next message. Raises EOFError when the other side is gone, Malformed for a
         length that none has.
         """
-        while (body := self.come()) is None:
+        while (body := self.next_message()) is None:
             self.read()
         return body
 
@@ -63,21 +63,21 @@ class Frames:
         chunk = self.sock.recv(_CHUNK_BYTES)
         if not chunk:
             raise EOFError("the other side closed the channel")
-        self._come += chunk
+        self._received += chunk
 
-    def come(self) -> bytes | None:
+    def next_message(self) -> bytes | None:
         """Return the next message, if all of it has been read. Raises Malformed for a length that
         none has.
         """
-        if len(self._come) < _LENGTH.size:
+        if len(self._received) < _LENGTH.size:
             return None
-        (length,) = _LENGTH.unpack_from(self._come)
+        (length,) = _LENGTH.unpack_from(self._received)
         # Before its bytes are waited for: a length of terabytes would fill the verifier's memory.
         if length > MAX_BYTES:
             raise Malformed(f"a message of {length} bytes")
         end = _LENGTH.size + length
-        if len(self._come) < end:
+        if len(self._received) < end:
             return None
-        body = bytes(self._come[_LENGTH.size : end])
-        del self._come[:end]
+        body = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
         return body
