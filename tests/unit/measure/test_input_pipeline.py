@@ -308,7 +308,7 @@ def test_who_has_ended_is_to_blame():
     )
     with subprocess.Popen(["sleep", "60"]) as device:
         session = PipelineSession(
-            worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, device.kill), 1
+            worker, DeviceProcess(device, Mock(), Mock(), Mock(), 0.1, Mock()), 1
         )
         assert isinstance(session.script.closed("training"), LearnerFault), "the device lives"
         device.kill()

@@ -90,21 +90,9 @@ def start_device(context: Context[InferenceServerSettings], sizing: Sizing) -> D
 def _launch(context: Context[InferenceServerSettings], sizing: Sizing) -> DeviceProcess:
     options = ["--batch", str(context.settings.batch)]
     if sizing.members:
-        options += [
-            "--engine",
-            "cuda",
-            "--members",
-            str(sizing.members),
-            "--judge",
-            str(context.lab.path / "judge.py"),
-        ]
+        options += ["--engine", "cuda", "--members", str(sizing.members)]
+        options += ["--judge", str(context.lab.path / "judge.py")]
     else:
-        options += [
-            "--engine",
-            "emulated",
-            "--fixed-s",
-            repr(sizing.fixed_s),
-            "--image-s",
-            repr(sizing.image_s),
-        ]
+        options += ["--engine", "emulated", "--fixed-s", repr(sizing.fixed_s)]
+        options += ["--image-s", repr(sizing.image_s)]
     return DeviceProcess.launch(context, DEVICE, options, SLOTS * MAX_BATCH * IMAGES.largest_bytes)

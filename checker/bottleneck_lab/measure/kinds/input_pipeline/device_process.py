@@ -9,8 +9,6 @@ import math
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Self
 
@@ -71,14 +69,14 @@ class DeviceProcess:
         script_socket: socket.socket,
         arena: Arena,
         step_s: float,
-        end: Callable[[], None],
+        janitor: Janitor,
     ) -> None:
         self.process = process
         self.channel = channel
         self.script_socket = script_socket
         self.arena = arena
         self.step_s = step_s
-        self._end = end
+        self._janitor = janitor
 
     @classmethod
     def start(cls, context: Context[InputPipelineSettings], wanted_s: float) -> Self:
@@ -100,29 +98,16 @@ class DeviceProcess:
     ) -> Self:
         """Start a device process of any kind and wait until it is ready."""
         with context.clock.phase("workers"):
-            return cls._launch(context, program, options, arena_bytes)
-
-    @classmethod
-    def _launch(
-        cls, context: WorkerContext, program: str, options: list[str], arena_bytes: int
-    ) -> Self:
-        arena = Arena.create(arena_bytes)
-        process, channel, script_socket = start_device(context, program, options, arena)
-        # Its step is not known until it is ready; but whatever fails before has to end the process.
-        device = cls(
-            process,
-            channel,
-            script_socket,
-            arena,
-            math.nan,
-            partial(_end, process, context.janitor),
-        )
-        try:
-            device.step_s = _step_s(channel, context.settings.start_s, "start")
-        except BaseException:
-            device.close()
-            raise
-        return device
+            arena = Arena.create(arena_bytes)
+            process, channel, script_socket = start_device(context, program, options, arena)
+            # Its step is not known until it is ready; but whatever fails before has to end it.
+            device = cls(process, channel, script_socket, arena, math.nan, context.janitor)
+            try:
+                device.step_s = _step_s(channel, context.settings.start_s, "start")
+            except BaseException:
+                device.close()
+                raise
+            return device
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +124,9 @@ class DeviceProcess:
 
     def end(self) -> None:
         """End the process: whoever waits at its channels finds them closed."""
-        self._end()
+        self.process.kill()
+        self.process.wait()
+        self._janitor.forget(self.process.pid)
 
     def step_again_s(self, timeout_s: float) -> float:
         """Have the device measure its step again, once the script has ended: seconds.
@@ -180,32 +167,18 @@ def start_device(
     """
     ours, verifiers = Channel.pair()
     host, theirs = Channel.pair()
+    fds = {"--host": host.fileno(), "--verifier": verifiers.fileno(), "--arena": arena.fd}
     command = [sys.executable, "-I", "-m", program, *options]
-    command += [
-        "--host",
-        str(host.fileno()),
-        "--verifier",
-        str(verifiers.fileno()),
-        "--arena",
-        str(arena.fd),
-    ]
+    for option, fd in fds.items():
+        command += [option, str(fd)]
     process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        pass_fds=[host.fileno(), verifiers.fileno(), arena.fd],
-        start_new_session=True,
+        command, stdin=subprocess.DEVNULL, pass_fds=list(fds.values()), start_new_session=True
     )
     context.janitor.follow(process.pid)
     # Only the device may hold these ends now, or its end would never be noticed.
     host.close()
     verifiers.close()
     return process, Channel(ours), theirs
-
-
-def _end(process: subprocess.Popen[bytes], janitor: Janitor) -> None:
-    process.kill()
-    process.wait()
-    janitor.forget(process.pid)
 
 
 def _step_s(channel: Channel, timeout_s: float, doing: str) -> float:

@@ -70,13 +70,11 @@ def add_rows(trace: Path, rows: Iterable[Row], emulated: str | None, *, cut: boo
     for name, begin_ns, end_ns in rows:
         start_us, length_us = (begin_ns + offset_ns) / 1000, (end_ns - begin_ns) / 1000
         stop_us = start_us + length_us
-        if begin <= start_us and stop_us <= end:
-            pass
-        elif cut and start_us < end and stop_us > begin:
+        if not (begin <= start_us and stop_us <= end):
+            if not cut or start_us >= end or stop_us <= begin:
+                continue
             start_us, stop_us = max(start_us, begin), min(stop_us, end)
             length_us = stop_us - start_us
-        else:
-            continue
         content["traceEvents"].append(_kernel(name, start_us, length_us, emulated is not None))
     content["traceEvents"] += _labels(emulated is not None)
     with gzip.open(trace, "wt", encoding="utf-8") as file:
