@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 from types import ModuleType
@@ -97,19 +96,14 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
     return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))
 
 
-@contextlib.contextmanager
-def _standards(context: Context[SpeedupSettings], limits: Limits) -> Iterator[CallSession | None]:
-    """Yield the worker that runs what the brief allows; None in a lab that has none. It starts
-    while the reference does.
-    """
-    if context.settings.standards is None:
-        yield None
-        return
+def _standards(
+    context: Context[SpeedupSettings], limits: Limits
+) -> contextlib.AbstractContextManager[CallSession | None]:
+    """Start the worker that runs what the brief allows; none in a lab that has no `standards`."""
     entry = context.settings.standards
-    with CallSession.start(
-        context, "reference", context.pristine(), entry, limits, wait=False
-    ) as standards:
-        yield standards
+    if entry is None:
+        return contextlib.nullcontext()
+    return CallSession.start(context, "reference", context.pristine(), entry, limits, wait=False)
 
 
 def _refuse_slowed(
