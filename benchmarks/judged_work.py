@@ -39,8 +39,8 @@ from bottleneck_lab.catalog import Device, Lab, load_labs
 from bottleneck_lab.course.proving import machine, prove
 from bottleneck_lab.grading.criteria import format_figure
 from bottleneck_lab.grading.margins import Part, Row
-from bottleneck_lab.measure.lab_rules import variants
-from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
+from bottleneck_lab.measure.lab_rules.variants import variants
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "checker"

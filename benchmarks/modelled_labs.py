@@ -29,7 +29,7 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
 from bottleneck_lab.measure.kinds.training.session import train_modelled
-from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures

@@ -275,7 +275,7 @@ def gpu_slug(name: str) -> str:
 
 def submissions(lab: Any) -> dict[str, Path]:
     """Return what is graded of a lab: starter, solution, and each variant, with its folder."""
-    from bottleneck_lab.measure.lab_rules import variants
+    from bottleneck_lab.measure.lab_rules.variants import variants
 
     graded = {
         f"variant {path.name}": path

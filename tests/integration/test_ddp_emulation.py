@@ -29,11 +29,11 @@ from bottleneck_lab.measure.kinds.data_parallel.judging import same_training
 from bottleneck_lab.measure.kinds.data_parallel.session import Secret, crew
 from bottleneck_lab.measure.kinds.data_parallel.sweep import sweep
 from bottleneck_lab.measure.kinds.data_parallel.trace import write_traces
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 from bottleneck_lab.measure.sandbox import visible
 from bottleneck_lab.measure.sandbox.bubblewrap import lets_ranks_part
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
 from bottleneck_lab.measure.sandbox.janitor import Janitor
-from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 from ..exploits.hostile import WORKSPACES, find
 from ..modules import load_file

@@ -18,7 +18,7 @@ import pytest
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import Lab, find_lab
 from bottleneck_lab.course import proving
-from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
 

@@ -21,8 +21,9 @@ from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
 from bottleneck_lab.grading.siblings import misdescribed
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.lab_rules.captured import captured
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, mutant_problems, write_mutant
+from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.measured_key import has_key, measure_key
 from bottleneck_lab.measure.verifier import check_lab
@@ -31,7 +32,6 @@ from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.folder import handed_out
 from bottleneck_lab.workspace.home import home
-from bottleneck_lab.workspace.mutants import load_mutants, mutant_problems, write_mutant
 from bottleneck_lab.workspace.siblings import generate, specs_of
 
 _MISSED_TARGET = ("correct but slow", "the mechanism is still there")

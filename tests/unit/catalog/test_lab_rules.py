@@ -13,7 +13,8 @@ import pytest
 from bottleneck_lab.catalog import CourseSpec, LabSpec, find_lab, load_labs
 from bottleneck_lab.declared import line_of, load_declared
 from bottleneck_lab.errors import LabError, UsageError
-from bottleneck_lab.measure.lab_rules import add_to_course, check_files, spoilers
+from bottleneck_lab.measure.lab_rules import check_files, spoilers
+from bottleneck_lab.measure.lab_rules.course import add_to_course
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "example"
 TOML, JUDGE = "labs/running-mean/lab.toml", "labs/running-mean/judge.py"

@@ -11,8 +11,9 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.errors import LabError, UsageError
-from bottleneck_lab.measure.lab_rules import check_course, check_files
-from bottleneck_lab.workspace.mutants import load_mutants
+from bottleneck_lab.measure.lab_rules import check_files
+from bottleneck_lab.measure.lab_rules.course import check_course
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants
 
 ROOT = Path(__file__).parents[3]
 MINI, EXAMPLE = ROOT / "tests" / "integration" / "mini", ROOT / "docs" / "example"

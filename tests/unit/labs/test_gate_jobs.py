@@ -14,7 +14,7 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.measure.kinds.benchmark.gpu import Gpu
 from bottleneck_lab.measure.kinds.benchmark.trials import Open
-from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 
 from ...modules import load_file
 from ...streams import Stream

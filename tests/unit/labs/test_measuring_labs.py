@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
+from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.workspace.diagnosis_file import load_answers
-from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 from ...modules import load_file
 

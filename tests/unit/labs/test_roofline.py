@@ -17,8 +17,8 @@ import pytest
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.course import proving
 from bottleneck_lab.course.proving import key_problems
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 from bottleneck_lab.workspace.diagnosis_file import load_answers
-from bottleneck_lab.workspace.mutants import load_mutants, write_mutant
 
 ROOT = Path(__file__).parents[3]
 LAB, SOLUTION = ROOT / "labs" / "roofline", ROOT / "solutions" / "roofline"

@@ -19,11 +19,11 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import TrainingSettings, check
 from bottleneck_lab.measure.kinds.training.session import Training
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.trace import load
-from bottleneck_lab.workspace.mutants import load_mutants
 
 LABS = [lab for lab in load_labs().values() if lab.spec.measure == "training"]
 CRITERIA = [(lab, spec.id) for lab in LABS for spec in lab.spec.devices["virtual"].criteria]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.workspace.mutants import load_mutants
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants
 
 ROOT = Path(__file__).parents[3]
 TABLES = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["_judges"]()

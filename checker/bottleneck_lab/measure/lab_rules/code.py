@@ -15,7 +15,7 @@ from bottleneck_lab.errors import LabError
 from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules.declarations import at
-from bottleneck_lab.measure.lab_rules.proofs import LEAST_VARIANTS, variants
+from bottleneck_lab.measure.lab_rules.variants import LEAST_VARIANTS, variants
 from bottleneck_lab.needs import missing_package
 
 

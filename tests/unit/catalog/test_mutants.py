@@ -11,7 +11,7 @@ from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.measure.lab_rules import check_files
-from bottleneck_lab.workspace.mutants import (
+from bottleneck_lab.measure.lab_rules.mutants import (
     Mutant,
     load_mutants,
     mutant_problems,
