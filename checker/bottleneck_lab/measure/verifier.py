@@ -77,11 +77,16 @@ def check_lab(
     started = datetime.now(UTC)
     questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
     specs = [*lab.spec.devices[device].criteria, *questions]
-    ended = _Ended()
-    with Janitor() as janitor:
-        _measure_into(
-            ended, specs, janitor, lab, device, workspace, data, home, progress, sandbox_required
-        )
+    ended = _measure(
+        lab,
+        workspace,
+        device,
+        specs,
+        data=data,
+        home=home,
+        progress=progress,
+        sandbox_required=sandbox_required,
+    )
     measured, stopped = ended.measured, ended.stopped
     results = _complete(
         [*measured.results, *_graded(diagnosis or [], ended)], specs, stopped is not None
@@ -144,61 +149,63 @@ def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionRe
     ]
 
 
-def _measure_into(
-    ended: _Ended,
-    specs: list[CriterionSpec],
-    janitor: Janitor,
+def _measure(
     lab: Lab,
-    device: Device,
     workspace: Path,
+    device: Device,
+    specs: list[CriterionSpec],
+    *,
     data: Path,
     home: Path,
     progress: Progress,
     sandbox_required: bool,
-) -> None:
-    """Measure with the lab's kind, and note in `ended` how it ended; no exception but
-    KeyboardInterrupt leaves it.
+) -> _Ended:
+    """Measure with the lab's kind, and return how it ended: no exception but KeyboardInterrupt
+    leaves this function.
     """
-    # Noted before anything is written: afterwards nobody could say who filled the disk.
-    room_bytes = shutil.disk_usage(janitor.folder).free
-    try:
-        kind = kind_of(lab)
-        context = Context(
-            lab,
-            device,
-            kind.settings(lab, device),
-            janitor.folder / "submission",
-            workspace,
-            data,
-            home,
-            janitor,
-            progress,
-            clock=ended.clock,
-            isolation=ended.isolation,
-        )
-        ended.submission_hash = collect(lab, workspace, context.submission)
-        if sandbox_required:
-            require_sandbox()
-        for tool in context.settings.tools:
-            require_program(tool)
-        ended.measured = kind.measure(context)
-    except LearnerFault as fault:
-        ended.stopped, ended.measured = _blame(fault, specs)
-    except LabError as error:
-        ended.machine = error
-    except Exception as error:
-        # Ours, whatever it is; the learner's only where its files filled the disk.
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            ended.stopped, ended.machine = _of_a_full_disk(janitor, room_bytes)
-            return
-        ended.machine = _of_the_lab(lab, error) or LabError(
-            f"The checker itself failed: {type(error).__name__}: {error}",
-            "Report this with the verdict file.",
-        )
-        ended.measured = Measured([], details={"traceback": traceback.format_exc()})
+    ended = _Ended()
+    with Janitor() as janitor:
+        # Noted before anything is written: afterwards nobody could say who filled the disk.
+        room_bytes = shutil.disk_usage(janitor.folder).free
+        try:
+            kind = kind_of(lab)
+            context = Context(
+                lab,
+                device,
+                kind.settings(lab, device),
+                janitor.folder / "submission",
+                workspace,
+                data,
+                home,
+                janitor,
+                progress,
+                clock=ended.clock,
+                isolation=ended.isolation,
+            )
+            ended.submission_hash = collect(lab, workspace, context.submission)
+            if sandbox_required:
+                require_sandbox()
+            for tool in context.settings.tools:
+                require_program(tool)
+            ended.measured = kind.measure(context)
+        except LearnerFault as fault:
+            ended.stopped, ended.measured = _blame(fault, specs)
+        except LabError as error:
+            ended.machine = error
+        except Exception as error:
+            # Ours, whatever it is; the learner's only where its files filled the disk.
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                ended.stopped, ended.machine = _blame_full_disk(janitor, room_bytes)
+            else:
+                ended.machine = _lab_fault(lab, error) or LabError(
+                    f"The checker itself failed: {type(error).__name__}: {error}",
+                    "Report this with the verdict file.",
+                )
+                ended.measured = Measured([], details={"traceback": traceback.format_exc()})
+    return ended
 
 
-def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
+def _lab_fault(lab: Lab, error: Exception) -> LabError | None:
     """Return the fault of a file of the lab that the verifier runs, such as judge.py, with the line
     that raised it.
     """
@@ -217,7 +224,7 @@ def _of_the_lab(lab: Lab, error: Exception) -> LabError | None:
     )
 
 
-def _of_a_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
+def _blame_full_disk(janitor: Janitor, room_bytes: int) -> tuple[Stopped | None, LabError | None]:
     """Return whose fault a full disk is: the learner's where the check's files fill half of a disk
     that had room, otherwise nobody's.
     """
