@@ -38,15 +38,13 @@ CeilingDevice = Literal["cpu", "cuda"]
 OnStep = Callable[[str, float], None]
 """Called with what is being measured and the share (0–1) that is done."""
 
-REPEATS = 8
-REPEAT_S = 0.02
-"""Each figure is the best of so many repetitions; a repetition of copies takes at least so many
-seconds.
+REPEATS, REPEAT_S = 8, 0.02
+"""Repetitions of a measurement, of which the best counts, and the seconds that one of copies takes
+at least.
 """
-CALL_BYTES = 4 * 2**20
-MOST_ROWS = 32
-"""An in-cache copy goes over its window again and again until one call of NumPy's has copied about
-so much.
+CALL_BYTES, MOST_ROWS = 4 * 2**20, 32
+"""Bytes that one call of NumPy's copies, if passing over a small window this many times at most is
+enough for that.
 """
 MATRIX = 2048
 """Side of the square matrices on a CPU: 17 GFLOP a product, 16 MB each."""
@@ -57,8 +55,6 @@ LARGEST_BYTES = 2**31
 """Working set in memory: four times the last cache, but never more than this, nor than a quarter of
 the free memory.
 """
-
-
 SLACK = 0.9
 """A cache that delivers less than this part of what memory does was disturbed while it was
 measured.
@@ -77,8 +73,8 @@ class Cache(NamedTuple):
 def ceilings_of(
     device: CeilingDevice, on_step: OnStep, *, again: bool = False, threads: int | None = None
 ) -> Machine:
-    """Return the stored ceilings of this machine, or freshly measured ones, which are then stored:
-    of so many threads of its CPU, by default one a core.
+    """Return the stored ceilings of this machine, or freshly measured ones, which are then stored.
+    A CPU's are those of `threads` threads, by default one a core.
 
     Raises MachineError if `device` cannot be measured, BusyMachineError if what was measured cannot
     be true; nothing is stored then.
@@ -106,8 +102,8 @@ def _require_plausible(machine: Machine) -> None:
 
 
 def stored_ceilings(device: CeilingDevice, threads: int | None = None) -> Machine | None:
-    """Return the ceilings measured here before, with so many threads; None if nothing was, or by an
-    older form of this module. Imports no torch.
+    """Return the ceilings that were measured here with `threads` threads; None if there are none,
+    or an older form of this module measured them. Imports no torch.
     """
     try:
         return msgspec.json.decode(_file(device, threads).read_bytes(), type=Machine)
@@ -126,15 +122,15 @@ def _file(device: CeilingDevice, threads: int | None) -> Path:
 
 
 def _usable_cores() -> int:
-    """Return cores that this process may use; where the system does not tell, all."""
+    """Return the number of cores that this process may use; all where the system does not say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def measure_ceilings(device: CeilingDevice, on_step: OnStep, threads: int | None = None) -> Machine:
-    """Measure bandwidths in bytes/s and FLOP/s of so many threads, by default one for each core
-    that this process may use, or of the first GPU; takes about ten seconds.
+    """Measure bandwidths in bytes/s and FLOP/s of the first GPU, or of `threads` threads, by
+    default one for each core that this process may use; takes about ten seconds.
 
     Raises MachineError if there is no torch, or no GPU.
     """

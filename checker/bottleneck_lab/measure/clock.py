@@ -50,7 +50,7 @@ class PhaseClock:
             self._open.pop()
 
     def move(self, seconds: float, source: Phase, target: Phase) -> None:
-        """Count so many seconds of one phase, or as many as it has, for another."""
+        """Count seconds of one phase for another: these, or as many as it has."""
         moved = min(max(0.0, seconds), self._seconds[source])
         self._seconds[source] -= moved
         self._seconds[target] += moved

@@ -18,6 +18,7 @@ from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.clock import PhaseClock, TimedModule
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.settings import Settings, WorkerSettings
+from bottleneck_lab.measure.submission import collect_pristine
 
 Progress = Callable[[str, float], None]
 """Called with the current activity and the share (0–1) of the check that is done."""
@@ -61,16 +62,14 @@ class Context(Generic[S_co]):
 
     def pristine(self) -> Path:
         """Return a fresh folder with the shipped files, for the reference worker."""
-        from bottleneck_lab.measure.submission import collect_pristine
-
         folder = self.janitor.folder / "reference"
         if not folder.exists():
             collect_pristine(self.lab, folder)
         return folder
 
     def environment(self) -> dict[str, str]:
-        """Return the arguments of a workload that runs alone: where its data is, and which device
-        to use.
+        """Return the environment variables of a workload that runs alone: where its data is, and
+        which device to use.
         """
         return {"LAB_PHOTOS": str(self.data), "LAB_DEVICE": self.device}
 

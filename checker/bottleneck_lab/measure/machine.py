@@ -63,32 +63,31 @@ def installed_version(package: str) -> str:
         return "not installed"
 
 
-def _first(path: str, key: str | None = None) -> str:
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file of the kernel; none where it cannot be read."""
     try:
-        lines = Path(path).read_text().splitlines()
+        return Path(path).read_text().splitlines()
     except OSError:
-        return "unknown"
-    if key is None:
-        return lines[0] if lines else "unknown"
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith(key)), "unknown"
-    )
+        return []
 
 
 def cpu_model() -> str:
     """Return the processor's name as the kernel gives it; `unknown` where it does not."""
-    return _first("/proc/cpuinfo", "model name")
+    fields = (line.partition(":") for line in _lines("/proc/cpuinfo"))
+    return next(
+        (value.strip() for name, _, value in fields if name.startswith("model name")), "unknown"
+    )
 
 
 def fingerprint() -> dict[str, str]:
     """Return the environment of a measurement, as text a verdict keeps: CPU, cores, governor, load,
     versions, GPU and driver. No host name.
     """
-    governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    governor = _lines("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     facts = {
         "cpu": cpu_model(),
         "cores": str(len(os.sched_getaffinity(0))),
-        "governor": _first(governor),
+        "governor": governor[0] if governor else "unknown",
         "load": f"{os.getloadavg()[0]:.2f}",
         "kernel": platform.release(),
         "python": platform.python_version(),

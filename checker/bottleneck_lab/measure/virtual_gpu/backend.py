@@ -317,7 +317,7 @@ class Driver:
         self.ask("begin_pass")
 
     def step(self, samples: int) -> None:
-        """Begin a step with a batch, of which this thread has loaded so many samples itself."""
+        """Begin a step with a batch, of which this thread has loaded `samples` samples itself."""
         self._steps += 1
         self._copies = {host: step for host, step in self._copies.items() if not host.expired()}
         self.ask("step", samples, Counter(self._copies.values()))

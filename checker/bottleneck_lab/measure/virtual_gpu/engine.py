@@ -331,7 +331,7 @@ class Engine:
         self._lives.clear()
 
     def step(self, samples: int = 0, copies: dict[int, int] | None = None) -> None:
-        """Begin a step of the program, whose launching thread has loaded so many samples itself.
+        """Begin a step of the program, whose launching thread has loaded `samples` samples itself.
 
         `copies`: of those that the program has made of the device's values, how many it still has
         of each step's. That is its own word.

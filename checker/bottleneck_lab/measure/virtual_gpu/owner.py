@@ -80,7 +80,7 @@ def engine_process() -> Iterator[EngineOwner]:
 
 @contextmanager
 def engine_processes(count: int) -> Iterator[list[EngineOwner]]:
-    """Yield so many engines, each a process of its own that knows nothing of the others. They end
+    """Yield `count` engines, each a process of its own that knows nothing of the others. They end
     with this context, or with the process that opened it.
     """
     command = [sys.executable, "-I", "-m", "bottleneck_lab.measure.virtual_gpu.engine"]

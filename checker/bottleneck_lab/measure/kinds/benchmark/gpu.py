@@ -29,7 +29,7 @@ HELD_S = 2e-5
 kernels and the event in it take a few microseconds.
 """
 ZERO_S, ZERO_TRIES = 5e-5, 20
-"""The moment of an event should be known this exactly, and that is tried so often: other programs
+"""The moment of an event should be known this exactly, and that is tried this often: other programs
 can hold this process up between event and clock.
 """
 SPIN = b"""

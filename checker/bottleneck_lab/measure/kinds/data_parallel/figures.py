@@ -40,7 +40,7 @@ gradients' values; see `Moments`.
 STEP_TOLERANCE, MOST_STEP_TOLERANCE = 0.1, 1.0
 """Largest distance of one step's change of the parameters from the reference's change, as a share
 of it or of a usual one. All parameters together: the first; bfloat16 comes to 0.04, gradients of
-the step before to 0.46. A module's: so much beside ten times the script's usual distance, and at
+the step before to 0.46. A module's: the first and ten times the script's usual distance, but at
 most the second. A step without a module's gradient comes to 0.4 with a momentum of 0.9, and more
 without. In modules whose gradients nearly cancel between ranks, bfloat16 comes to 0.8.
 """

@@ -21,8 +21,8 @@ from bottleneck_lab.measure.kinds.operator_profile.genuine import TimingComplain
 TIE_SHARE = 0.01
 """Shares this close are a tie, whatever the noise: no two profilers' overheads agree better."""
 SHARE_TOLERANCE, SHARE_PART = 0.05, 0.3
-"""A share may be off by so much, but by no more than this part of itself: five points are more than
-all that a small operator takes.
+"""A share may be off by the first, but by no more than this part of itself: a small operator takes
+less than five points in all.
 """
 CEILING_TOLERANCE = 0.10
 BALANCE_FACTOR = 2.0

@@ -3,7 +3,7 @@ accesses and races, machine code.
 
 A lab asks for it in its device's settings: `triton_sources` are read before they are run,
 `sanitize` names a program of the lab that launches the kernel under compute-sanitizer, and a
-criterion `load-bytes` wants tensor cores fed by loads of so many bytes per thread.
+criterion `load-bytes` wants tensor cores fed by loads of at least that many bytes per thread.
 """
 
 from __future__ import annotations
