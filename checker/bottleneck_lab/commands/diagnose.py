@@ -40,7 +40,7 @@ from bottleneck_lab.workspace.diagnosis_file import Answer, is_given, load_answe
 from bottleneck_lab.workspace.folder import Workspace, numbered
 from bottleneck_lab.workspace.hints import take_hint
 from bottleneck_lab.workspace.progress import note_hint
-from bottleneck_lab.workspace.siblings import open_case
+from bottleneck_lab.workspace.siblings import open_sibling
 
 EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
 
@@ -290,7 +290,7 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
         raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
     if is_blind(workspace):
         raise UsageError("Commit this lab's own diagnosis first.", "`lab diagnose` commits it.")
-    fresh = open_case(workspace) is None
+    fresh = open_sibling(workspace) is None
     case, story = draw_case(workspace)
     answers, wrong = parse_answers(QUESTIONS, texts)
     if wrong:

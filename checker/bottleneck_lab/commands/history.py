@@ -22,7 +22,7 @@ from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
 from bottleneck_lab.workspace.progress import load_progress
-from bottleneck_lab.workspace.siblings import load_drawn
+from bottleneck_lab.workspace.siblings import load_siblings
 
 EXAMPLE = "lab history --json"
 DEFAULT_PAGE = "history.html"
@@ -59,7 +59,7 @@ def command(
         raise UsageError("--html plots the predictions of the whole course.", "Add --course.")
     workspace = here()
     rows, record = [_row(attempt) for attempt in load_attempts(workspace)], load_record(workspace)
-    cases = load_drawn(workspace)
+    cases = load_siblings(workspace)
     if json:
         print_json(
             {

@@ -59,7 +59,7 @@ from bottleneck_lab.workspace.cases import case_at, is_open_at
 from bottleneck_lab.workspace.commitments import is_blind, is_blind_at, load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace, numbered
-from bottleneck_lab.workspace.siblings import open_case, traces_of
+from bottleneck_lab.workspace.siblings import latest_traces, open_sibling
 
 EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
@@ -281,7 +281,7 @@ def sibling_subject() -> Subject:
     Raises UsageError if none was drawn.
     """
     workspace = here()
-    traces = traces_of(workspace)
+    traces = latest_traces(workspace)
     if not traces:
         if not workspace.lab.spec.siblings:
             raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
@@ -293,7 +293,7 @@ def sibling_subject() -> Subject:
         raise UsageError(
             "No other case has been drawn here.", "`lab diagnose --sibling` draws one."
         )
-    return Subject(traces, blind=open_case(workspace) is not None)
+    return Subject(traces, blind=open_sibling(workspace) is not None)
 
 
 def _choose_subject(

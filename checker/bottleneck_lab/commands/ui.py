@@ -9,10 +9,9 @@ import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from bottleneck_lab.workspace.folder import Workspace, find_workspace
+from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DeviceName = Annotated[
@@ -74,7 +73,7 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print `value`, of built-in types or msgspec structs, as indented JSON."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
+    sys.stdout.write(to_json(value).decode() + "\n")
 
 
 def here() -> Workspace:

@@ -28,15 +28,15 @@ class GradedCase:
         return all(result.holds for result in self.results)
 
 
-def draw_case(workspace: Workspace) -> tuple[siblings.DrawnCase, str]:
+def draw_case(workspace: Workspace) -> tuple[siblings.DrawnSibling, str]:
     """Return the case to diagnose, drawn now if none is open, and its story."""
     case = siblings.draw(workspace, random.SystemRandom())
-    number, story = len(siblings.load_drawn(workspace)), siblings.spec_of(workspace, case).story
+    number, story = len(siblings.load_siblings(workspace)), siblings.spec_of(workspace, case).story
     return case, story if number == 1 else f"Case {number}. {story}"
 
 
 def grade_case(
-    workspace: Workspace, case: siblings.DrawnCase, answers: dict[str, Answer]
+    workspace: Workspace, case: siblings.DrawnSibling, answers: dict[str, Answer]
 ) -> GradedCase:
     """Grade the answers to the open case, and record them: once, and finally."""
     spec, summary = siblings.spec_of(workspace, case), case_summary(workspace)
@@ -48,4 +48,4 @@ def grade_case(
 
 def case_summary(workspace: Workspace) -> Summary:
     """Return the summary of the latest case's capture."""
-    return summarise(merge_ranks([load(path) for path in siblings.traces_of(workspace)]))
+    return summarise(merge_ranks([load(path) for path in siblings.latest_traces(workspace)]))

@@ -16,7 +16,7 @@ from bottleneck_lab.catalog import Lab
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.workspace.atomic import TEMPORARY, explained, publish, remove
-from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, read_json
+from bottleneck_lab.workspace.folder import UNFINISHED, Workspace, numbered, read_json, to_json
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
 """No submitted source file is this large; a data file in its place would fill the history."""
@@ -90,11 +90,7 @@ def record(workspace: Workspace, verdict: Verdict, submitted: Path) -> Attempt:
             folder.rename(leftover)
             remove(leftover)
         publish(submitted, folder)
-        workspace.write(
-            folder.with_suffix(".json"),
-            msgspec.json.format(msgspec.json.encode(verdict)),
-            replace=False,
-        )
+        workspace.write(folder.with_suffix(".json"), to_json(verdict), replace=False)
     return Attempt(number, verdict, folder)
 
 

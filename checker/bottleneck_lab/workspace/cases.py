@@ -23,7 +23,7 @@ from bottleneck_lab.workspace.atomic import (
     write_bytes,
 )
 from bottleneck_lab.workspace.diagnosis_file import Answer
-from bottleneck_lab.workspace.folder import now, read_json
+from bottleneck_lab.workspace.folder import now, read_json, to_json
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.lock import locked
 
@@ -229,6 +229,5 @@ def _update(change: Callable[[list[DrawnCase]], list[DrawnCase]]) -> list[DrawnC
     with locked(folder / "cases.lock", "lab case"):
         clear(folder, TEMPORARY)
         drawn = change(load_drawn())
-        content = msgspec.json.format(msgspec.json.encode(drawn))
-        write_bytes(folder / "cases.json", content)
+        write_bytes(folder / "cases.json", to_json(drawn))
     return drawn

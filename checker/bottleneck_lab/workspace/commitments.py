@@ -107,7 +107,7 @@ def commit(workspace: Workspace, answers: Mapping[str, Answer], capture: str) ->
             revealed_by = "hints"
         made = Commitment(now(), dict(answers), capture, record.hints, revealed_by)
         record = msgspec.structs.replace(record, commitments=[*record.commitments, made])
-        _write(workspace, "diagnoses.json", record.commitments)
+        workspace.write_state("diagnoses.json", record.commitments)
     return record
 
 
@@ -126,8 +126,4 @@ def _note_help(workspace: Workspace, name: Literal["revealed", "solution"]) -> N
         help_ = load_record(workspace).help
         if getattr(help_, name) is None:  # the first time counts
             help_ = msgspec.structs.replace(help_, **{name: now()})
-        _write(workspace, "help.json", help_)
-
-
-def _write(workspace: Workspace, name: str, content: object) -> None:
-    workspace.write(workspace.state / name, msgspec.json.format(msgspec.json.encode(content)))
+        workspace.write_state("help.json", help_)

@@ -78,6 +78,11 @@ def read_json(path: Path, type_: type[Loaded]) -> Loaded:
         ) from error
 
 
+def to_json(content: object) -> bytes:
+    """Return typed data as the text of a state file: JSON, indented for people."""
+    return msgspec.json.format(msgspec.json.encode(content))
+
+
 class Workspace:
     """An opened workspace.
 
@@ -171,6 +176,10 @@ class Workspace:
     def write(self, path: Path, data: bytes, *, replace: bool = True) -> None:
         """Write one file of this workspace, atomically. Call it inside `writing`."""
         write_bytes(path, data, scratch=self.state, replace=replace)
+
+    def write_state(self, name: str, content: object) -> None:
+        """Write a state file, `.lab/<name>`, as JSON. Call it inside `writing`."""
+        self.write(self.state / name, to_json(content))
 
 
 def numbered(folder: Path) -> list[tuple[int, Path]]:

@@ -33,7 +33,5 @@ def take_hint(workspace: Workspace, opened: int | None = None) -> int | None:
             available = min(available, opened)
         if index >= available:
             return None
-        workspace.write(
-            workspace.state / "hints.json", msgspec.json.encode([*taken, HintTaken(index, now())])
-        )
+        workspace.write_state("hints.json", [*taken, HintTaken(index, now())])
     return index

@@ -14,7 +14,7 @@ from bottleneck_lab.workspace.commitments import Record, hides_causes
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, numbered, read_json
 from bottleneck_lab.workspace.progress import Progress
-from bottleneck_lab.workspace.siblings import load_drawn
+from bottleneck_lab.workspace.siblings import load_siblings
 
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 
@@ -149,7 +149,7 @@ def _after_pass(
     workspace: Workspace, record: Record, labs: dict[str, Lab], progress: Progress
 ) -> NextStep:
     lab = workspace.lab
-    answered = any(case.named is not None for case in load_drawn(workspace))
+    answered = any(case.named is not None for case in load_siblings(workspace))
     if lab.spec.siblings and not answered:
         step = NextStep(
             "lab diagnose --sibling",

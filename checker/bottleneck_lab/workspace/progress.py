@@ -8,7 +8,7 @@ import msgspec
 
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.workspace.atomic import TEMPORARY, clear, explained, write_bytes
-from bottleneck_lab.workspace.folder import now, read_json
+from bottleneck_lab.workspace.folder import now, read_json, to_json
 from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.lock import locked
 
@@ -81,7 +81,7 @@ def _update(slug: str, change: Callable[[LabProgress], LabProgress], workspace: 
         progress = load_progress()
         entry = change(progress.labs.get(slug) or LabProgress(workspace=workspace, started=now()))
         updated = msgspec.structs.replace(progress, labs={**progress.labs, slug: entry})
-        write_bytes(folder / "progress.json", msgspec.json.format(msgspec.json.encode(updated)))
+        write_bytes(folder / "progress.json", to_json(updated))
 
 
 def note_start(slug: str, workspace: str) -> None:

@@ -20,7 +20,7 @@ from bottleneck_lab.workspace.folder import Workspace, now, read_json
 GENERATE_S = 120
 
 
-class DrawnCase(msgspec.Struct, frozen=True):
+class DrawnSibling(msgspec.Struct, frozen=True):
     """One case that was drawn.
 
     `answers` are empty, and `named` None, until the learner has answered: once, and for good.
@@ -33,10 +33,10 @@ class DrawnCase(msgspec.Struct, frozen=True):
     named: bool | None = None
 
 
-def load_drawn(workspace: Workspace) -> list[DrawnCase]:
+def load_siblings(workspace: Workspace) -> list[DrawnSibling]:
     """Return the cases drawn so far, oldest first."""
     file = workspace.state / "siblings.json"
-    return read_json(file, list[DrawnCase]) if file.exists() else []
+    return read_json(file, list[DrawnSibling]) if file.exists() else []
 
 
 def specs_of(lab: Lab) -> dict[str, SiblingSpec]:
@@ -59,7 +59,7 @@ def specs_of(lab: Lab) -> dict[str, SiblingSpec]:
     return specs
 
 
-def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
+def spec_of(workspace: Workspace, drawn: DrawnSibling) -> SiblingSpec:
     """Return the lab's declaration of a case that was drawn.
 
     Raises UsageError if this edition of the lab does not have it.
@@ -73,57 +73,48 @@ def spec_of(workspace: Workspace, drawn: DrawnCase) -> SiblingSpec:
     )
 
 
-def open_case(workspace: Workspace) -> DrawnCase | None:
+def open_sibling(workspace: Workspace) -> DrawnSibling | None:
     """Return the case that waits for an answer; None when there is none."""
-    drawn = load_drawn(workspace)
+    drawn = load_siblings(workspace)
     return drawn[-1] if drawn and drawn[-1].named is None else None
 
 
-def traces_of(workspace: Workspace, number: int | None = None) -> list[Path]:
-    """Return the traces of a case, one per rank.
-
-    `number` counts the cases drawn here from 1; the latest by default.
-    """
-    if number is None:
-        number = len(load_drawn(workspace))
+def latest_traces(workspace: Workspace) -> list[Path]:
+    """Return the traces of the case drawn last, one per rank; none before the first."""
+    number = len(load_siblings(workspace))
     return sorted((workspace.state / "siblings" / f"{number:04}").glob("*.json.gz"))
 
 
-def draw(workspace: Workspace, rng: random.Random) -> DrawnCase:
+def draw(workspace: Workspace, rng: random.Random) -> DrawnSibling:
     """Return the open case, or draw a new one: of those that this learner has met least often.
 
     Raises UsageError if the lab has none.
     """
-    waiting = open_case(workspace)
-    if waiting and traces_of(workspace):
+    waiting = open_sibling(workspace)
+    if waiting and latest_traces(workspace):
         return waiting
     specs = specs_of(workspace.lab)
     if not specs:
         raise UsageError("This lab has no more cases to diagnose.", "`lab` shows what to do next.")
     with workspace.writing("lab diagnose"):
         # A case without an answer here has lost its traces; it is replaced.
-        drawn = [case for case in load_drawn(workspace) if case.named is not None]
+        drawn = [case for case in load_siblings(workspace) if case.named is not None]
         names = [*(case.program for case in drawn), *(case.name for case in cases.load_drawn())]
         met = {name: names.count(name) for name in specs}
         program = rng.choice([name for name, times in met.items() if times == min(met.values())])
-        case = DrawnCase(program, rng.randrange(1, 1_000_000), now())
+        case = DrawnSibling(program, rng.randrange(1, 1_000_000), now())
         folder = workspace.state / "siblings" / f"{len(drawn) + 1:04}"
         generate(workspace.lab, specs[program], case.seed, folder)
-        _write(workspace, [*drawn, case])
+        workspace.write_state("siblings.json", [*drawn, case])
     return case
 
 
 def answer(workspace: Workspace, answers: dict[str, Answer], *, named: bool) -> None:
     """Record the learner's answer to the open case."""
     with workspace.writing("lab diagnose"):
-        *before, case = load_drawn(workspace)
-        _write(workspace, [*before, msgspec.structs.replace(case, answers=answers, named=named)])
-
-
-def _write(workspace: Workspace, drawn: list[DrawnCase]) -> None:
-    workspace.write(
-        workspace.state / "siblings.json", msgspec.json.format(msgspec.json.encode(drawn))
-    )
+        *before, case = load_siblings(workspace)
+        case = msgspec.structs.replace(case, answers=answers, named=named)
+        workspace.write_state("siblings.json", [*before, case])
 
 
 def generate(lab: Lab, spec: SiblingSpec, seed: int, folder: Path) -> list[Path]:

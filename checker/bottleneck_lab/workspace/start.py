@@ -29,6 +29,7 @@ from bottleneck_lab.workspace.folder import (
     open_workspace,
     source_of,
     sums_of,
+    to_json,
 )
 
 GITIGNORE = ".gitignore"
@@ -91,7 +92,7 @@ def start_workspace(lab: Lab, root: Path, device: Device) -> tuple[Workspace, bo
     files = {name: _pristine(lab, name) for name in handed_out(lab)}
     existed = root.exists()
     try:
-        _fill(root, files, msgspec.json.format(msgspec.json.encode(_info(lab, device, files))))
+        _fill(root, files, to_json(_info(lab, device, files)))
     except BaseException:
         _empty(root, files, keep_root=existed)
         raise
@@ -195,9 +196,7 @@ def reset_workspace(workspace: Workspace, *, update_only: bool = False) -> Path 
         info = msgspec.structs.replace(
             _info(lab, workspace.info.device, files), created=workspace.info.created
         )
-        workspace.write(
-            workspace.state / "workspace.json", msgspec.json.format(msgspec.json.encode(info))
-        )
+        workspace.write_state("workspace.json", info)
         workspace.info = info
     return kept
 

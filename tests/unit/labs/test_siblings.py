@@ -72,7 +72,7 @@ def test_a_case_that_this_learner_has_met_comes_last(tmp_path, monkeypatch):
     drawn = siblings.draw(workspace, random.Random(1))
     assert drawn.program == "mosaic-painter"
     assert siblings.spec_of(workspace, drawn).gain == find_case("mosaic-painter").gain
-    assert [path.name for path in siblings.traces_of(workspace)] == ["trace.json.gz"]
+    assert [path.name for path in siblings.latest_traces(workspace)] == ["trace.json.gz"]
 
 
 def test_what_an_author_says_otherwise_is_told(summary_of):
@@ -91,9 +91,9 @@ def test_one_answer_and_then_another_case(tmp_path):
     rng = random.Random(1)
     first = siblings.draw(workspace, rng)
     assert siblings.draw(workspace, rng) == first, "an open case stays"
-    assert siblings.traces_of(workspace)
+    assert siblings.latest_traces(workspace)
     siblings.answer(workspace, {"cause": "copy-bound", "gain": 2.0}, named=False)
-    assert siblings.open_case(workspace) is None
+    assert siblings.open_sibling(workspace) is None
     second = siblings.draw(workspace, rng)
     assert second.program != first.program
-    assert [case.named for case in siblings.load_drawn(workspace)] == [False, None]
+    assert [case.named for case in siblings.load_siblings(workspace)] == [False, None]
