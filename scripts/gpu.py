@@ -82,9 +82,7 @@ GRACE_S, ORPHANS_S = 20.0, 5.0
 then for what it has left to go by itself.
 """
 ALL_OF_IT = 0.9
-"""A step that had so much of the budget (0-1) and was not done is not cut short by it, but too long
-for it.
-"""
+"""A step that had this share (0–1) of the budget and was not done is too long for any run."""
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
 """What may be committed of captures: a file, and all files of one GPU."""
 
@@ -207,7 +205,7 @@ def run(command: list[str], limit_s: float) -> Ran:
     """
     from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
-    adopt_orphans(True)
+    adopt_orphans()
     # The warm process finds this script by its being the main program.
     warm = __name__ == "__main__" and command[:2] == [sys.executable, str(Path(__file__).resolve())]
     if warm:
@@ -850,7 +848,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--budget-s",
         type=float,
         default=BUDGET_S,
-        help="stop after so long, and half a minute to tidy up; run again to go on",
+        help="stop after this many seconds, plus half a minute to tidy up; run again to go on",
     )
     parser.add_argument(
         "--fresh", action="store_true", help="do these steps again, also those that are in order"

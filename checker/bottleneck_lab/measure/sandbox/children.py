@@ -72,7 +72,8 @@ def stream(
     environment: Mapping[str, str],
     fds: tuple[int, ...] = (),
 ) -> int:
-    """Run a command in its own session, its output line by line to `on_line`; its exit status.
+    """Run a command in its own session, pass its output line by line to `on_line`, and return its
+    exit status.
 
     Its process group ends with its first process, or with this call.
     """

@@ -77,9 +77,7 @@ class Signals:
                 with contextlib.suppress(ProcessLookupError):
                     if os.getpgid(child.pid) == self._group:
                         members.append(child)
-        # The state follows the name, which the process chose and may itself hold a bracket.
-        states = {status.rpartition(")")[2].split()[0] for _, status in of_threads(members, "stat")}
-        return states <= _AT_REST
+        return thread_states(members) <= _AT_REST
 
 
 def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[tuple[int, str]]:
@@ -91,3 +89,9 @@ def of_threads(processes: Iterable[psutil.Process], file: str) -> Iterator[tuple
             for thread in Path(f"/proc/{process.pid}/task").iterdir():
                 with contextlib.suppress(OSError):  # so has this
                     yield int(thread.name), (thread / file).read_text(errors="replace")
+
+
+def thread_states(processes: Iterable[psutil.Process]) -> set[str]:
+    """Return the states of all living threads of these processes, as the letters of ps(1)."""
+    # The state follows the name, which the process chose and may itself hold a bracket.
+    return {text.rpartition(")")[2].split()[0] for _, text in of_threads(processes, "stat")}

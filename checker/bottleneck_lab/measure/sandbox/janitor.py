@@ -24,11 +24,11 @@ _CHILDREN = ("pid", "supervisor")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans(adopt: bool) -> None:
+def adopt_orphans() -> None:
     """Make this process the parent of every descendant that loses its own (linux/prctl.h). Children
     do not inherit it, a new program keeps it.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Janitor:

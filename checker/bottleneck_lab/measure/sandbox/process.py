@@ -20,7 +20,7 @@ import psutil
 from bottleneck_lab.measure.sandbox import supervisor
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
-from bottleneck_lab.measure.sandbox.freezer import Freezer, Signals, of_threads
+from bottleneck_lab.measure.sandbox.freezer import Freezer, Signals, thread_states
 from bottleneck_lab.measure.sandbox.gpus import chosen_gpus, words
 from bottleneck_lab.measure.sandbox.janitor import Janitor, adopt_orphans
 from bottleneck_lab.measure.sandbox.limits import Limits, Watch, set_limits
@@ -57,7 +57,7 @@ def _confinement(
 
     def prepare() -> None:
         os.setsid()
-        adopt_orphans(True)
+        adopt_orphans()
         if cgroup is not None:
             cgroup.add(0)
         if cores:
@@ -71,22 +71,20 @@ def _confinement(
 
 def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str, str]:
     """Describe what holds a worker, for a verdict."""
-    return {
-        "sandbox": (
-            "bubblewrap: no network, read-only system, private /tmp"
-            if bubblewrap()
-            else "none: install bubblewrap for isolation"
-        ),
-        "cgroup": (
-            f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
-            if cgroup
-            else "none: the worker's process group is stopped by signals"
-        ),
+    isolation = {
+        "sandbox": "none: install bubblewrap for isolation",
+        "cgroup": "none: the worker's process group is stopped by signals",
         "limits": (
             f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s"
         ),
-        **({"devices": words(chosen_gpus())} if gpu and bubblewrap() else {}),
     }
+    if cgroup:
+        isolation["cgroup"] = f"cgroup v2 ({', '.join(cgroup.limits) or 'freeze and kill'})"
+    if bubblewrap():
+        isolation["sandbox"] = "bubblewrap: no network, read-only system, private /tmp"
+        if gpu:
+            isolation["devices"] = words(chosen_gpus())
+    return isolation
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -136,13 +134,10 @@ class Worker:
             self._cgroup = None
         self._handle = psutil.Process(self.process.pid)
         self._freezer: Freezer = self._cgroup or Signals(self._handle)
-        counts = self._cgroup is not None and "memory.max" in self._cgroup.limits
-        self.watch = Watch(
-            limits,
-            paths.scratch,
-            self.tree,
-            self._cgroup.memory_bytes if self._cgroup and counts else None,
-        )
+        memory_bytes = None
+        if self._cgroup is not None and "memory.max" in self._cgroup.limits:
+            memory_bytes = self._cgroup.memory_bytes
+        self.watch = Watch(limits, paths.scratch, self.tree, memory_bytes)
         self.isolation = _isolation(self._cgroup, limits, gpu=gpu)
 
     def _launch(
@@ -196,9 +191,7 @@ class Worker:
 
     def states(self) -> set[str]:
         """Return the states of its threads, as the letters that ps(1) shows."""
-        return {
-            status.rpartition(")")[2].split()[0] for _, status in of_threads(self.tree(), "stat")
-        }
+        return thread_states(self.tree())
 
     def cpu_s(self) -> float:
         """Return CPU seconds used by the worker so far; without a cgroup, only of what is alive or

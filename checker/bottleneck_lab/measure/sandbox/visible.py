@@ -90,10 +90,7 @@ def write_accounts(folder: Path) -> Path:
 
 def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) -> list[str]:
     # First /proc and /dev: what follows may lie below them.
-    command = [
-        *namespaces(),
-        *(MAY_MOUNT if paths.may_mount else ()),
-    ]
+    command = [*namespaces(), *(MAY_MOUNT if paths.may_mount else ())]
     for folder in ("/dev/shm", "/tmp"):  # in memory that no process is charged for
         command += ["--size", str(memory_bytes // 4), "--tmpfs", folder]
     shown = list(paths.readable)
@@ -108,16 +105,10 @@ def _sandbox(paths: Paths, memory_bytes: int, gpu: bool, accounts: Path | None) 
         for name in ("passwd", "group"):
             command += ["--ro-bind", str(accounts / name), f"/etc/{name}"]
     # An installed package holds the labs with their solutions: nothing that runs here needs them.
-    for hidden in filter(
-        Path.is_dir, [*paths.hidden, Path(__file__).resolve().parents[2] / "content"]
-    ):
-        # Else it is memory that nobody is charged for.
-        command += [
-            "--tmpfs",
-            str(hidden),
-            "--remount-ro",
-            str(hidden),
-        ]
+    content = Path(__file__).resolve().parents[2] / "content"
+    for hidden in filter(Path.is_dir, [*paths.hidden, content]):
+        # Read-only, or it would be memory that nobody is charged for.
+        command += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
     command += ["--bind", str(paths.scratch), str(paths.scratch)]
     if gpu:
         for device in visible_nodes(chosen_gpus()):
@@ -197,16 +188,11 @@ def worker_environment(
     """Return a worker's whole environment: nothing of the verifier's own except which GPU to use,
     and what that GPU needs.
     """
-    # A thread that waits for work by spinning would go on into the next call, which may be of
-    # another case.
-    binding = {}
-    if bound:
-        binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"}
     # In the sandbox /tmp is the worker's own, and short: a DataLoader puts sockets there, whose
     # names may have 107 bytes.
     temporary = Path("/tmp") if bubblewrap() else paths.scratch / "tmp"
     temporary.mkdir(exist_ok=True)
-    return {
+    environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(paths.scratch),
         "USER": ACCOUNT,
@@ -216,9 +202,15 @@ def worker_environment(
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
-        **binding,
         "LAB_CACHE": str(paths.scratch / "cache"),
-        **({"TORCH_HOME": str(weights)} if (weights := torch_home()) else {}),
-        **({VARIABLE: str(plugin)} if (plugin := plugin_path()) else {}),
-        **(_gpu_environment() if gpu else {}),
     }
+    if bound:
+        # A thread that waits for work by spinning would go on into the next call, which may be of
+        # another case.
+        environment |= {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
+        environment["OMP_WAIT_POLICY"] = "passive"
+    if weights := torch_home():
+        environment["TORCH_HOME"] = str(weights)
+    if plugin := plugin_path():
+        environment[VARIABLE] = str(plugin)
+    return environment | (_gpu_environment() if gpu else {})
