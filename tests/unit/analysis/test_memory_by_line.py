@@ -191,6 +191,8 @@ def test_memory_to_be_filled_belongs_to_the_line_that_fills_it(tmp_path: Path) -
         ([100 + 7 * step for step in range(40)], 7),
         ([700 * (step % 10) for step in range(61)], 0),  # collected in every tenth step
         ([50 * (step // 10) for step in range(60)], 5),  # kept in every tenth step
+        ([700 * (step % 23) + 20 * step for step in range(70)], 20),  # both at once
+        ([*range(1000, 1700, 7), 3], 7),  # let go at the end
         ([0, 90, 90, 90], 0),  # an optimizer's state
         ([100], 0),
     ],

@@ -174,12 +174,16 @@ def _earlier(
 
 def growth_a_step(levels: Ints) -> int:
     """Return by how many bytes memory grows from step to step, of its levels at the ends of steps:
-    the median change over half of them, a step. What is collected or allocated now and then, as
-    cycles are, does not look like growth then, and what grows in every tenth step does.
+    how far the lowest level of the last third lies above that of the third before, a step.
+
+    The first third is start-up. What is collected or allocated now and then, as cycles are, moves
+    the lowest level no higher, and hides no growth beneath it. After the last step a program may
+    have let go of everything, so its level does not count.
     """
-    apart = max((len(levels) - 1) // 2, 1)
-    changes = levels[apart:] - levels[:-apart]
-    return int(np.median(changes) / apart) if len(changes) else 0
+    levels = levels[:-1]
+    third = max(len(levels) // 3, 1)
+    before, last = levels[-2 * third : -third], levels[-third:]
+    return (int(last.min()) - int(before.min())) // third if len(before) else 0
 
 
 def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallInts) -> DeviceMemory:
