@@ -115,7 +115,7 @@ def _after_diagnosis(
     see = "`lab profile` and `lab compare`" if lab.spec.evidence == "profile" else "`lab run`"
     change = (
         f"Change {files} one thing at a time, and see with {see} what each change gained. One may"
-        " not be enough: a check judges all of them together."
+        " not be enough: `lab check` judges all of them together."
     )
     if not attempts:
         return NextStep("lab check", change)
@@ -139,7 +139,7 @@ def _after_diagnosis(
     if lab.spec.evidence == "run":
         command = "lab run"
     elif str(captured.get("made_at", ""))[:19] <= last.started_at[:19]:
-        command, why = "lab profile", f"Look at what takes the time now. {change}"
+        command, why = "lab profile", f"Look at what is left. {change}"
     elif captured.get("code") != last.submission_hash:
         why = "Your code has changed since the last check, and its capture is made."
     return NextStep(command, why)
