@@ -78,7 +78,7 @@ class Kind(Generic[S]):
         Raises LearnerFault or VerifierFault if it ends early.
         """
         with context.clock.phase("imports"):
-            measure = self._own("check", "measure")
+            measure = self._load("check", "measure")
         measured: Measured = measure(context)
         return measured
 
@@ -86,7 +86,7 @@ class Kind(Generic[S]):
         """Run the workspace's code under torch.profiler and write its trace to `trace` (`lab
         profile`): `profile` in the kind's run.py. Returns the exit status.
         """
-        status: int = self._own("run", "profile")(context, trace, on_line)
+        status: int = self._load("run", "profile")(context, trace, on_line)
         return status
 
     def run(self, context: Context[S], on_line: OnLine) -> int:
@@ -102,10 +102,10 @@ class Kind(Generic[S]):
         """Run it with `run` in the kind's run.py: a kind whose workload needs more than its program
         has `run = Kind.run_by_kind`. Returns the exit status.
         """
-        status: int = self._own("run", "run")(context, on_line)
+        status: int = self._load("run", "run")(context, on_line)
         return status
 
-    def _own(self, module: str, function: str) -> Callable[..., Any]:
+    def _load(self, module: str, function: str) -> Callable[..., Any]:
         """Load a function from a module of the kind's package. Raises LabError if there is none."""
         name = f"{type(self).__module__}.{module}"
         try:

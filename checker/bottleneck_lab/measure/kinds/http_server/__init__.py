@@ -45,7 +45,7 @@ class LoadedKind(Kind[S]):
         """Run the server under load, its parts marked as NVTX ranges for as long as a capture
         lasts: `under_load` in the kind's run.py. Returns its exit status.
         """
-        status: int = self._own("run", "under_load")(context, on_line)
+        status: int = self._load("run", "under_load")(context, on_line)
         return status
 
     def captured_work(self, tool: str) -> tuple[str, ...]:

@@ -253,10 +253,11 @@ def _decide_p99(
     # server that takes requests in turn answers none earlier by more than it gets it earlier.
     most_ms = 1000 * max(float(level.lateness_s().max(initial=0.0)) for level in levels)
     in_time = test.decide([p99_ms - most_ms for p99_ms in observed.windows_ms])
-    reason = figures.bottleneck_of_its_own
+    doubt_of = figures.bottleneck_of_its_own
     if in_time.state is decision.state:
-        reason = figures.greedy
-    return decision.state, next(filter(None, map(reason, levels)), None)
+        doubt_of = figures.greedy
+    doubts = [doubt for level in levels if (doubt := doubt_of(level))]
+    return decision.state, doubts[0] if doubts else None
 
 
 def grade_problems(
@@ -350,9 +351,9 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
 
 def gain(context: Context[Any], observed: Observed) -> float | None:
     """Return the learner's rate over the shipped server's; None where that decides nothing."""
-    if observed.rates and doubtful_baseline(context, observed):
+    if not observed.rates or doubtful_baseline(context, observed):
         return None
-    return median(observed.rates) / observed.shipped[0].rate if observed.rates else None
+    return median(observed.rates) / observed.shipped[0].rate
 
 
 def conditions(observed: Observed) -> Conditions:

@@ -471,13 +471,15 @@ class FabricServer:
             if links[0].gradients:
                 reduced = self._reduced.setdefault(links[0].clock.step, {})
                 reduced[event.group] = reduced.get(event.group, NOTHING).plus(moments)
-        if not everyone:
-            nbytes, start = parts * count * size, 0
-            if event.kind is EventKind.REDUCESCATTER:
-                nbytes //= len(arenas)
-            for arena in arenas:
-                arena[:nbytes].copy_(result[start : start + nbytes])
-                start += nbytes if event.kind is EventKind.REDUCESCATTER else 0
+        if everyone:
+            return
+        if event.kind is EventKind.REDUCESCATTER:  # each gets its own part
+            nbytes = count * size // len(arenas)
+            pieces = [result[at * nbytes : (at + 1) * nbytes] for at in range(len(arenas))]
+        else:
+            pieces = [result[: parts * count * size]] * len(arenas)
+        for arena, piece in zip(arenas, pieces, strict=True):
+            arena[: len(piece)].copy_(piece)
 
 
 def _reduce(sources: list[Any], out: Any, operation: str) -> Moments:
