@@ -29,7 +29,6 @@ HOST_BYTES_PER_US = 6_000.0
 HOST_OPERATOR_US = 4.0
 DISK_BYTES_PER_US = 1_200.0
 """Serialising and writing a checkpoint."""
-PRINT_US = 30.0
 COMPILED_LAUNCH_US = 5.0
 """The price of a launch by Inductor's wrapper."""
 REPLAYED_US = 0.2

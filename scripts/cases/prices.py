@@ -42,7 +42,6 @@ _NAMES = {
     "topk": "void at::native::sbtopk::gatherTopK",
     "max_pool2d_with_indices": "void at::native::(anonymous namespace)::max_pool_forward_nhwc",
 }
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear")
 _REDUCTIONS = ("sum", "mean", "max", "min", "argmax", "norm", "linalg_vector_norm", "var", "all")
 
 
