@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bottleneck_lab.errors import SITE, MachineError
@@ -73,3 +73,8 @@ def _folders() -> Iterator[Path]:
     yield Path("/usr/local/cuda/bin")
     for pattern in _FOLDERS:
         yield from sorted(Path("/").glob(pattern[1:]), reverse=True)
+
+
+def as_options(values: Mapping[str, object]) -> list[str]:
+    """Return options with their values as words of a command line: `--name value`."""
+    return [word for name, value in values.items() for word in (name, str(value))]

@@ -149,6 +149,21 @@ def serve(channel: Channel, folder: Path, work: Callable[[], None]) -> NoReturn:
     os._exit(0)
 
 
+def serve_options(
+    add_options: Callable[[argparse.ArgumentParser], object],
+    work: Callable[[Channel, argparse.Namespace], None],
+) -> NoReturn:
+    """Be a kind's own child in a check: read `--entry` and the options that `add_options` adds,
+    among them the channel's `--socket`, and do the work as `serve` does.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--entry", type=Path, required=True)
+    add_options(parser)
+    options = parser.parse_args()
+    channel = Channel(socket.socket(fileno=options.socket))
+    serve(channel, options.entry.parent, lambda: work(channel, options))
+
+
 def main() -> None:
     """Entry point: `python -I -m bottleneck_lab.measure.worker …`."""
     parser = argparse.ArgumentParser()

@@ -29,6 +29,7 @@ from bottleneck_lab.measure.sandbox.limits import WATCH_S, Limits
 from bottleneck_lab.measure.sandbox.process import Worker, printable, python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, python_folders
 from bottleneck_lab.measure.settings import WorkerSettings
+from bottleneck_lab.programs import as_options
 
 Role = Literal["reference", "learner"]
 PROGRAM = "bottleneck_lab.measure.worker"
@@ -243,17 +244,9 @@ class CallSession(Session):
         """
         arena = Arena.create(context.settings.arena_mb << 20)
         ours, theirs = Channel.pair()
-        arguments = [
-            "--entry",
-            str(folder / entry),
-            "--socket",
-            str(theirs.fileno()),
-            "--arena",
-            str(arena.fd),
-            "--device",
-            context.device,
-            *options,
-        ]
+        own = {"--socket": theirs.fileno(), "--arena": arena.fd}
+        arguments = as_options({"--entry": folder / entry, **own, "--device": context.device})
+        arguments += options
         learners = role == "learner"
         hidden = context.settings.hidden if learners else []
         if learners and context.settings.threads_only:
@@ -262,7 +255,7 @@ class CallSession(Session):
         is_entry = entry == context.lab.spec.entry
         if is_entry and context.settings.native:
             arguments += ["--native"]
-        passed = [theirs.fileno(), arena.fd, *fds]
+        passed = [*own.values(), *fds]
         worker = start_worker(context, program, arguments, folder, limits, passed, hidden=hidden)
         theirs.close()
         session = cls(role, worker, Channel(ours, arena), clock=context.clock)

@@ -20,7 +20,7 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.bench import judge_settings
-from bottleneck_lab.measure.kinds.benchmark.session import PROGRAM
+from bottleneck_lab.measure.kinds.benchmark.session import PROGRAM, child_options
 from bottleneck_lab.measure.kinds.benchmark.trials import Judge, Row, Trial
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
 
@@ -72,11 +72,9 @@ def _play(
     on_line: OnLine,
 ) -> int:
     ours, theirs = Channel.pair()
-    folder, harness = context.workspace, context.settings.harness
-    command = [sys.executable, "-u", "-m", PROGRAM, "--entry", str(folder / context.lab.spec.entry)]
-    command += ["--harness", str(folder / harness), "--socket", str(theirs.fileno())]
-    if context.settings.own_process:
-        command += ["--own-process"]
+    folder = context.workspace
+    command = [sys.executable, "-u", "-m", PROGRAM]
+    command += child_options(context, folder, theirs.fileno())
     channel = Channel(ours)
     server = threading.Thread(target=_serve, args=(channel, trials, show), daemon=True)
     server.start()

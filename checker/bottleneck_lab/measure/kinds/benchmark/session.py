@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
@@ -11,12 +12,21 @@ from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.benchmark import BenchmarkSettings
 from bottleneck_lab.measure.kinds.benchmark.trials import Trial
+from bottleneck_lab.programs import as_options
 
 PROGRAM = "bottleneck_lab.measure.kinds.benchmark.child"
 LONGEST_TRIAL = 10.0
 """A trial may take this many times as long as code may take between two questions: tens of
 thousands of questions are right, and take long where other programs keep the cores busy.
 """
+
+
+def child_options(context: Context[BenchmarkSettings], folder: Path, fd: int) -> list[str]:
+    """Return the options of a child on the code in `folder`, whose end of the channel is `fd`."""
+    files = {"--entry": context.lab.spec.entry, "--harness": context.settings.harness}
+    options = as_options({name: folder / file for name, file in files.items()})
+    own = ["--own-process"] if context.settings.own_process else []
+    return [*options, "--socket", str(fd), *own]
 
 
 class TrialSession(Session):
@@ -29,12 +39,7 @@ class TrialSession(Session):
         """Start the worker and wait until the learner's code is loaded."""
         ours, theirs = Channel.pair()
         folder, limits = context.submission, limits_of(context.settings)
-        options = [
-            *("--entry", str(folder / context.lab.spec.entry)),
-            *("--harness", str(folder / context.settings.harness)),
-            *("--socket", str(theirs.fileno())),
-            *(["--own-process"] if context.settings.own_process else []),
-        ]
+        options = child_options(context, folder, theirs.fileno())
         # Measuring code never sees the GPU that it measures: it could ask its timers.
         worker = start_worker(
             context, PROGRAM, options, folder, limits, [theirs.fileno()], gpu=False

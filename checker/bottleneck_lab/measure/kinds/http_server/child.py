@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import socket
 import time
-from pathlib import Path
 
 from bottleneck_lab.measure.channel.messages import Done, Ready
 from bottleneck_lab.measure.channel.wire import Channel
-from bottleneck_lab.measure.worker import load_module, serve
+from bottleneck_lab.measure.worker import load_module, serve_options
 
 
 def script_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -28,14 +27,5 @@ def run_server(channel: Channel, options: argparse.Namespace) -> None:
     channel.send(Done())
 
 
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--entry", type=Path, required=True)
-    options = script_parser(parser).parse_args()
-    channel = Channel(socket.socket(fileno=options.socket))
-    serve(channel, options.entry.parent, lambda: run_server(channel, options))
-
-
 if __name__ == "__main__":
-    main()
+    serve_options(script_parser, run_server)

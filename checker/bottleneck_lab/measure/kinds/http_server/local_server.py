@@ -20,6 +20,7 @@ from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level, Load
 from bottleneck_lab.measure.kinds.http_server.load.loops import compare_loops
 from bottleneck_lab.measure.kinds.profiling import child_command
 from bottleneck_lab.measure.sandbox.children import OnLine, stream
+from bottleneck_lab.programs import as_options
 
 WARM_UP_S, CAPTURED_S, LEAD_S = 2.0, 4.0, 1.0
 LOOP_S = 6.0
@@ -120,8 +121,7 @@ def serve_locally(
     worker = threading.Thread(target=_work, args=(server, load, work, ours, problems), daemon=True)
     worker.start()
     fds = {**launch.fds, "--control": theirs}
-    options = [part for option, fd in fds.items() for part in (option, str(fd))]
-    options += [*launch.options, *(["--trace", str(trace)] if trace else [])]
+    options = [*as_options(fds), *launch.options, *(["--trace", str(trace)] if trace else [])]
     command = child_command(launch.program, context, options)
     # The janitor removes this folder, with what a killed server leaves there.
     temporary = {"TMPDIR": str(context.janitor.folder)}

@@ -17,6 +17,7 @@ from bottleneck_lab.measure.kinds.http_server.load.level import OK, Level, Load
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.sandbox.process import Worker
 from bottleneck_lab.measure.sandbox.waiting import Waiting
+from bottleneck_lab.programs import as_options
 
 PROGRAM = "bottleneck_lab.measure.kinds.http_server.child"
 BACKLOG = 1024
@@ -46,9 +47,7 @@ def start_server(
     """Start the process in which a server runs. `fds`: the options of `program` that name
     descriptors; `environment`: that of a Triton server, if it runs one.
     """
-    arguments = ["--entry", str(folder / context.lab.spec.entry)]
-    for option, fd in fds.items():
-        arguments += [option, str(fd)]
+    arguments = as_options({"--entry": folder / context.lab.spec.entry, **fds})
     if environment:
         arguments += ["--environment", str(environment)]
     return start_worker(

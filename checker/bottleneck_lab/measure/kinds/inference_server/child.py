@@ -19,7 +19,7 @@ from bottleneck_lab.measure.kinds.inference_server.triton.server import (
     Tritonserver,
     device_fds,
 )
-from bottleneck_lab.measure.worker import load_module, serve
+from bottleneck_lab.measure.worker import load_module, serve_options
 
 
 def server_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -57,14 +57,5 @@ def gateway_of(options: argparse.Namespace, *, captured: bool = False) -> Gatewa
     )
 
 
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--entry", type=Path, required=True)
-    options = server_parser(parser).parse_args()
-    channel = Channel(socket.socket(fileno=options.socket))
-    serve(channel, options.entry.parent, lambda: run_server(channel, options))
-
-
 if __name__ == "__main__":
-    main()
+    serve_options(server_parser, run_server)

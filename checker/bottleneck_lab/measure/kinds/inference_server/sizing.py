@@ -16,6 +16,7 @@ from bottleneck_lab.measure.kinds.inference_server.learner_api import MAX_BATCH
 from bottleneck_lab.measure.kinds.inference_server.pixels import IMAGES
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
+from bottleneck_lab.programs import as_options
 
 DEVICE = "bottleneck_lab.measure.kinds.inference_server.device"
 PROBED_MEMBERS = 4
@@ -90,9 +91,9 @@ def start_device(context: Context[InferenceServerSettings], sizing: Sizing) -> D
 def _launch(context: Context[InferenceServerSettings], sizing: Sizing) -> DeviceProcess:
     options = ["--batch", str(context.settings.batch)]
     if sizing.members:
-        options += ["--engine", "cuda", "--members", str(sizing.members)]
-        options += ["--judge", str(context.lab.path / "judge.py")]
+        judge = context.lab.path / "judge.py"
+        options += as_options({"--engine": "cuda", "--members": sizing.members, "--judge": judge})
     else:
-        options += ["--engine", "emulated", "--fixed-s", repr(sizing.fixed_s)]
-        options += ["--image-s", repr(sizing.image_s)]
+        times = {"--fixed-s": sizing.fixed_s, "--image-s": sizing.image_s}
+        options += as_options({"--engine": "emulated", **times})
     return DeviceProcess.launch(context, DEVICE, options, SLOTS * MAX_BATCH * IMAGES.largest_bytes)

@@ -5,7 +5,6 @@ bottleneck_lab.measure.kinds.input_pipeline.child …`.
 from __future__ import annotations
 
 import argparse
-import socket
 import time
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,7 @@ from bottleneck_lab.measure.channel.messages import Ready
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import Accelerator
 from bottleneck_lab.measure.kinds.input_pipeline.samples import Samples
-from bottleneck_lab.measure.worker import load_module, serve
+from bottleneck_lab.measure.worker import load_module, serve_options
 
 
 def prepared(entry: Path, data: Path, cache: Path) -> ModuleType:
@@ -46,14 +45,5 @@ def train(channel: Channel, options: argparse.Namespace) -> None:
     accelerator.finish()
 
 
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--entry", type=Path, required=True)
-    options = script_parser(parser).parse_args()
-    channel = Channel(socket.socket(fileno=options.socket))
-    serve(channel, options.entry.parent, lambda: train(channel, options))
-
-
 if __name__ == "__main__":
-    main()
+    serve_options(script_parser, train)

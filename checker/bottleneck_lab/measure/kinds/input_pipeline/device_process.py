@@ -23,6 +23,7 @@ from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import SLOTS
 from bottleneck_lab.measure.sandbox.janitor import Janitor
+from bottleneck_lab.programs import as_options
 
 CALIBRATIONS = 3
 CALIBRATION_SAMPLES = 16
@@ -168,17 +169,23 @@ def start_device(
     ours, verifiers = Channel.pair()
     host, theirs = Channel.pair()
     fds = {"--host": host.fileno(), "--verifier": verifiers.fileno(), "--arena": arena.fd}
-    command = [sys.executable, "-I", "-m", program, *options]
-    for option, fd in fds.items():
-        command += [option, str(fd)]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, pass_fds=list(fds.values()), start_new_session=True
+        [sys.executable, "-I", "-m", program, *options, *as_options(fds)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=list(fds.values()),
+        start_new_session=True,
     )
     context.janitor.follow(process.pid)
     # Only the device may hold these ends now, or its end would never be noticed.
     host.close()
     verifiers.close()
     return process, Channel(ours), theirs
+
+
+def script_options(context: Context[InputPipelineSettings], device: DeviceProcess) -> list[str]:
+    """Return the options by which a script's process reaches its device and its data."""
+    fds = {"--socket": device.script_socket.fileno(), "--arena": device.arena.fd}
+    return as_options({**fds, "--data": context.data, "--samples": context.settings.samples.option})
 
 
 def _step_s(channel: Channel, timeout_s: float, doing: str) -> float:

@@ -17,6 +17,7 @@ from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import (
     DeviceProcess,
     calibrate,
+    script_options,
     wanted_step_s,
 )
 from bottleneck_lab.measure.kinds.input_pipeline.device_rows import add_device_rows
@@ -93,9 +94,7 @@ def _run_child(
     options: list[str],
 ) -> int:
     fds = (device.script_socket.fileno(), device.arena.fd)
-    arguments = ["--socket", str(fds[0]), "--arena", str(fds[1]), "--data", str(context.data)]
-    arguments += ["--samples", context.settings.samples.option]
-    command = child_command(CHILD, context, [*options, *arguments])
+    command = child_command(CHILD, context, [*options, *script_options(context, device)])
     return stream(command, context.workspace, context.janitor, on_line, {}, fds)
 
 

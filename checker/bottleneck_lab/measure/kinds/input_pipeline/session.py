@@ -10,7 +10,7 @@ from bottleneck_lab.measure.clock import PhaseClock
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
-from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess
+from bottleneck_lab.measure.kinds.input_pipeline.device_process import DeviceProcess, script_options
 from bottleneck_lab.measure.machine import loading_cores
 from bottleneck_lab.measure.sandbox.process import Worker
 
@@ -94,22 +94,9 @@ class PipelineSession:
 
 def _start_script(context: Context[InputPipelineSettings], device: DeviceProcess) -> Worker:
     """Start the script's worker."""
-    fds = [device.script_socket.fileno(), device.arena.fd]
-    arguments = [
-        "--entry",
-        str(context.submission / context.lab.spec.entry),
-        "--data",
-        str(context.data),
-        "--socket",
-        str(fds[0]),
-        "--arena",
-        str(fds[1]),
-        "--samples",
-        context.settings.samples.option,
-    ]
-    limits = limits_of(context.settings)
+    folder, limits = context.submission, limits_of(context.settings)
+    arguments = ["--entry", str(folder / context.lab.spec.entry), *script_options(context, device)]
     # Closed here once the worker has it: the end of the script must end the channel.
-    with device.script_socket:
-        return start_worker(
-            context, PROGRAM, arguments, context.submission, limits, fds, cores=loading_cores()
-        )
+    with device.script_socket as script:
+        fds = [script.fileno(), device.arena.fd]
+        return start_worker(context, PROGRAM, arguments, folder, limits, fds, cores=loading_cores())

@@ -155,8 +155,7 @@ class Load:
         planned_s = plan.seconds + plan.patience_s
         if plan.due_ns:
             planned_s = plan.due_ns[-1] / 1e9 + plan.patience_s
-        command = [sys.executable, "-I", "-m", PROGRAM]
-        command += ["--plan", str(plan_file), "--out", str(out)]
+        command = [sys.executable, "-I", "-m", PROGRAM, "--plan", str(plan_file), "--out", str(out)]
         status = run_watched(command, self._janitor, watch, planned_s + OVERTIME_S)
         if status != 0:
             raise VerifierFault("The load generator did not finish.")
