@@ -104,6 +104,16 @@ def export(profiler: Any, trace: Path) -> None:
     plain.unlink()
 
 
+@contextlib.contextmanager
+def edited_trace(trace: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of a trace (.json.gz), to be changed in place; it is written when the block
+    has ended well.
+    """
+    content: dict[str, Any] = json.loads(igzip.decompress(trace.read_bytes()))  # type: ignore[no-untyped-call]  # as above
+    yield content
+    trace.write_bytes(igzip.compress(json.dumps(content).encode(), compresslevel=1))
+
+
 def print_learners(error: Exception, folder: Path) -> None:
     """Print a traceback from the first frame in the learner's `folder` on."""
     # How this program came to call their code is of no use to them.

@@ -4,8 +4,6 @@ as what they are.
 
 from __future__ import annotations
 
-import gzip
-import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from bottleneck_lab.measure.channel.messages import Trained
 from bottleneck_lab.measure.kinds.input_pipeline import InputPipelineSettings
+from bottleneck_lab.measure.kinds.profiling import edited_trace
 
 DEVICE, COMPUTE_STREAM = 0, 7
 PREFIX = "emulated: "
@@ -57,28 +56,25 @@ def add_rows(trace: Path, rows: Iterable[Row], emulated: str | None, *, cut: boo
     emulated device stands for; None for a real one. A row that crosses an end of the trace is cut
     there with `cut`, else left out.
     """
-    with gzip.open(trace, "rt", encoding="utf-8") as file:
-        content: dict[str, Any] = json.load(file)
-    for private in ("host_name", "hostname", "trace_name"):
-        content.pop(private, None)
-    if emulated:
-        content["emulatedDevice"] = emulated
-    begin, end = _span_us(content["traceEvents"])
-    base_ns = int(content.get("baseTimeNanoseconds", 0))
-    # The device's clock is monotonic; the trace counts Unix time from its own base.
-    offset_ns = time.time_ns() - time.monotonic_ns() - base_ns
-    for name, begin_ns, end_ns in rows:
-        start_us, length_us = (begin_ns + offset_ns) / 1000, (end_ns - begin_ns) / 1000
-        stop_us = start_us + length_us
-        if not (begin <= start_us and stop_us <= end):
-            if not cut or start_us >= end or stop_us <= begin:
-                continue
-            start_us, stop_us = max(start_us, begin), min(stop_us, end)
-            length_us = stop_us - start_us
-        content["traceEvents"].append(_kernel(name, start_us, length_us, emulated is not None))
-    content["traceEvents"] += _labels(emulated is not None)
-    with gzip.open(trace, "wt", encoding="utf-8") as file:
-        json.dump(content, file)
+    with edited_trace(trace) as content:
+        for private in ("host_name", "hostname", "trace_name"):
+            content.pop(private, None)
+        if emulated:
+            content["emulatedDevice"] = emulated
+        begin, end = _span_us(content["traceEvents"])
+        base_ns = int(content.get("baseTimeNanoseconds", 0))
+        # The device's clock is monotonic; the trace counts Unix time from its own base.
+        offset_ns = time.time_ns() - time.monotonic_ns() - base_ns
+        for name, begin_ns, end_ns in rows:
+            start_us, length_us = (begin_ns + offset_ns) / 1000, (end_ns - begin_ns) / 1000
+            stop_us = start_us + length_us
+            if not (begin <= start_us and stop_us <= end):
+                if not cut or start_us >= end or stop_us <= begin:
+                    continue
+                start_us, stop_us = max(start_us, begin), min(stop_us, end)
+                length_us = stop_us - start_us
+            content["traceEvents"].append(_kernel(name, start_us, length_us, emulated is not None))
+        content["traceEvents"] += _labels(emulated is not None)
 
 
 def _span_us(events: list[dict[str, Any]]) -> tuple[float, float]:

@@ -4,7 +4,6 @@ batch, and a sampled stack.
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import os
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from bottleneck_lab.measure.kinds.profiling import edited_trace
 
 INTERVAL_S = 0.005
 """Seconds between two samples of the stack: 200 a second cost a worker less than 1% of its time."""
@@ -149,22 +150,19 @@ def add_worker_rows(trace: Path, folder: Path) -> None:
         records += [(int(file.stem), json.loads(line)) for line in file.read_text().splitlines()]
     if not records or not trace.is_file():
         return
-    with gzip.open(trace, "rt", encoding="utf-8") as file_:
-        content = json.load(file_)
-    events = content["traceEvents"]
-    spans = [event for event in events if event.get("ph") == "X"]
-    first_us = min(event["ts"] for event in spans)
-    last_us = max(event["ts"] + event["dur"] for event in spans)
-    base_ns = int(content.get("baseTimeNanoseconds", 0))
-    for pid, batch in records:
-        thread = {"pid": pid, "tid": batch["thread"]}
-        name = {"name": f"DataLoader worker {batch['worker']}"}
-        events.append({"name": "thread_name", "ph": "M", "args": name} | thread)
-        for category, name, begin_ns, end_ns in batch["rows"]:
-            begin_us = max(first_us, (begin_ns - base_ns) / 1e3)
-            end_us = min(last_us, (end_ns - base_ns) / 1e3)
-            if end_us > begin_us:
-                row = {"ph": "X", "cat": category, "name": name, "args": {}} | thread
-                events.append(row | {"ts": begin_us, "dur": end_us - begin_us})
-    with gzip.open(trace, "wt", encoding="utf-8", compresslevel=5) as file_:
-        json.dump(content, file_)
+    with edited_trace(trace) as content:
+        events = content["traceEvents"]
+        spans = [event for event in events if event.get("ph") == "X"]
+        first_us = min(event["ts"] for event in spans)
+        last_us = max(event["ts"] + event["dur"] for event in spans)
+        base_ns = int(content.get("baseTimeNanoseconds", 0))
+        for pid, batch in records:
+            thread = {"pid": pid, "tid": batch["thread"]}
+            name = {"name": f"DataLoader worker {batch['worker']}"}
+            events.append({"name": "thread_name", "ph": "M", "args": name} | thread)
+            for category, name, begin_ns, end_ns in batch["rows"]:
+                begin_us = max(first_us, (begin_ns - base_ns) / 1e3)
+                end_us = min(last_us, (end_ns - base_ns) / 1e3)
+                if end_us > begin_us:
+                    row = {"ph": "X", "cat": category, "name": name, "args": {}} | thread
+                    events.append(row | {"ts": begin_us, "dur": end_us - begin_us})
