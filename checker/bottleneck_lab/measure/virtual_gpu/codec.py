@@ -175,9 +175,5 @@ def _extend(value: Any) -> msgspec.msgpack.Ext:
     )
 
 
-def _narrow(code: int, data: memoryview) -> Any:
-    return _READERS[code](bytes(data))
-
-
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_extend)
-_DECODER = msgspec.msgpack.Decoder(ext_hook=_narrow)
+_DECODER = msgspec.msgpack.Decoder(ext_hook=lambda code, data: _READERS[code](bytes(data)))

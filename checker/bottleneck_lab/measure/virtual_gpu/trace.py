@@ -94,9 +94,9 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
                 yield emulated_row(
                     "cpu_op", f"aten::{operator}", span.start_us, span.end_us, HOST, HOST
                 )
-            begin = span.start_us + DISPATCH_SHARE * (span.end_us - span.start_us) * (
-                span.kind == "launch"
-            )
+            begin = span.start_us
+            if span.kind == "launch":
+                begin += DISPATCH_SHARE * (span.end_us - span.start_us)
             yield emulated_row(
                 category, name, begin, span.end_us, HOST, HOST, correlation=span.correlation
             )
@@ -107,19 +107,23 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
 def _memory(books: Books, begin_us: float) -> Iterator[dict[str, Any]]:
     for change in books.changes:
         if change.at_us >= begin_us:
-            where = {"Device Type": 1, "Device Id": DEVICE, "Addr": change.storage}
-            args = where | {"Bytes": change.nbytes, "Total Allocated": change.allocated}
-            row = {
+            yield {
                 "ph": "i",
                 "s": "t",
                 "name": "[memory]",
                 "cat": "cpu_instant_event",
                 "pid": HOST,
                 "tid": HOST,
-            }
-            yield row | {
                 "ts": round(change.at_us, 3),
-                "args": {"emulated": True, "line": change.line, **args},
+                "args": {
+                    "emulated": True,
+                    "line": change.line,
+                    "Device Type": 1,
+                    "Device Id": DEVICE,
+                    "Addr": change.storage,
+                    "Bytes": change.nbytes,
+                    "Total Allocated": change.allocated,
+                },
             }
 
 

@@ -72,14 +72,12 @@ def measure(context: Context[InputPipelineSettings]) -> Measured:
         after_s = session.step_after_s()
     context.progress(f"checking {called}", 0.9)
     problem, checked = check_kept(run, judge, context)
-    # An emulated step follows the host's speed, so the shipped loader is timed again. A real
-    # device's does not, but its own clocks may change.
-    # Far off is far off at any speed.
-    if context.device == "cuda":
+    drift = 1.0
+    if context.device == "cuda":  # its clocks may have changed
         drift = after_s / step_s
-    else:
-        far = far_off(context, run, step_s, foreign_cores)
-        drift = 1.0 if far else calibrate(context, count) / before_s
+    elif not far_off(context, run, step_s, foreign_cores):  # what is far off is so at any speed
+        # An emulated step follows the host's speed, so the shipped loader is timed again.
+        drift = calibrate(context, count) / before_s
     wrong_batch, looked_at = check_batches(run, judge, context)
     correctness = [
         grade_check(context.required("every-sample-once"), wrong_batch, looked_at, called),

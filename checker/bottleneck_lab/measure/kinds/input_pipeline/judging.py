@@ -48,11 +48,10 @@ def check_batches(
     """
     batches = 0
     for assignment in run.assignments:
-        # order: (batches × batch,) indices into the data set, as the epoch handed them out
-        # A check of work that is far off ends within an epoch.
-        left = run.steps[batches : batches + assignment.batches]
-        orders = assignment.order.reshape(-1, run.batch)[: len(left)]
-        for order, step in zip(orders, left, strict=True):
+        # Fewer steps than the epoch has batches where a check of far-off work ended within it.
+        steps = run.steps[batches : batches + assignment.batches]
+        orders = assignment.order.reshape(-1, run.batch)[: len(steps)]
+        for order, step in zip(orders, steps, strict=True):
             labels = step.labels
             batches += 1
             if labels.tolist() == [judge.label(context.data, int(index)) for index in order]:

@@ -204,18 +204,17 @@ def _wall_clock_s() -> float:
 
 def _details(truth: Truth, captures: int) -> dict[str, Any]:
     """Return the figures that `measured_answers` and the write-up read."""
-    top = truth.ranked()[:6]
     return {
         "captures": captures,
         "balance_flop_per_byte": truth.balance,
         "operators": [
             {
-                "name": s.name,
-                "share": s.share,
-                "half_width": s.half_width,
-                "flop_per_byte": truth.intensity.get(s.name),
-                "roof_share": truth.reached.get(s.name),
+                "name": share.name,
+                "share": share.share,
+                "half_width": share.half_width,
+                "flop_per_byte": truth.intensity.get(share.name),
+                "roof_share": truth.reached.get(share.name),
             }
-            for s in top
+            for share in truth.ranked()[:6]
         ],
     }
