@@ -34,7 +34,7 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     if memory.steps:
         sentences.append(
             f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step"
-            f" (median of {memory.steps:,} steps, without the first quarter)."
+            f" (the lowest level in the last third of {memory.steps:,} steps, less that before it)."
         )
     return sentences
 

@@ -136,11 +136,14 @@ def _after_diagnosis(
         )
     command, why = "lab check", change
     captured = read_json(latest / "capture.json", dict[str, Any]) if latest else {}
+    # What was checked may have been captured already: then it is there to be looked at.
+    other_code = captured.get("code") != last.submission_hash
+    older = str(captured.get("made_at", ""))[:19] <= last.started_at[:19]
     if lab.spec.evidence == "run":
         command = "lab run"
-    elif str(captured.get("made_at", ""))[:19] <= last.started_at[:19]:
+    elif other_code and older:
         command, why = "lab profile", f"Look at what is left. {change}"
-    elif captured.get("code") != last.submission_hash:
+    elif other_code:
         why = "Your code has changed since the last check, and its capture is made."
     return NextStep(command, why)
 

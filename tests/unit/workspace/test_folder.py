@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -624,6 +625,10 @@ class TestNextStep:
         commit(workspace, answers, "")
         check_once(workspace, Outcome.FAIL)
         assert self.next(workspace) == "lab profile"
+        checked = load_attempts(workspace)[-1].verdict.submission_hash
+        made = json.dumps({"made_at": "2001-01-01T00:00:00+00:00", "code": checked})
+        make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
+        assert self.next(workspace) == "lab check", "that very code is captured"
         made = '{"made_at": "2099-01-01T00:00:00+00:00", "code": "changed"}'
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
         assert self.next(workspace) == "lab check"
