@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.errors import UsageError
 
 from .fake_job import COMMAND
 from .serving import RUNNER, Process, Visitor, free_port, wait_until_it_answers
@@ -101,6 +103,10 @@ def test_a_workshop_on_the_command_line(served, here):
     assert (captured.returncode, "captures/0001-torch --html" in captured.stdout) == (0, True)
     refused = lab("submit", home=home, at=work)
     assert (refused.returncode, "The diagnosis is incomplete" in refused.stderr) == (2, True)
+    close(folder, 1.0)
+    refused = lab("submit", home=home, at=work)
+    assert (refused.returncode, "'slow' closed at" in refused.stderr) == (2, True), refused.stderr
+    close(folder, None)
     (work / "diagnosis.toml").write_text('cause = "the loop in Python"\ngain = 3.0\n')
     (work / "work.py").write_text("# wrong\n")
     failed = lab("submit", home=home, at=work)
@@ -124,7 +130,7 @@ def test_a_workshop_on_the_command_line(served, here):
         here("verify", str(file), "--key", key, home=home)
     assert "✓ slow: 2 submitted" in here("status", home=home)
     verdict.unlink()
-    later = lab("status", standing["submission"], home=home, at=work)
+    later = lab("status", standing["submission"], "--wait", home=home, at=work)
     assert (later.returncode, "PASS" in later.stdout) == (0, True), later.stderr
     assert verdict.is_file()
     assert lab("status", "nobodys", home=home, at=work).returncode == 2
@@ -137,19 +143,29 @@ def test_a_workshop_on_the_command_line(served, here):
     assert server.wait(60) == 0
 
 
+def close(folder: Path, at: float | None) -> None:
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, closes=at)
+
+
 def instructors(outside: Path, folder: Path, here) -> None:
     """Do what an instructor does while it runs."""
     about = ("--folder", str(folder))
     (outside / "roster.csv").write_text("student_id,name\ns1,Grace Hopper\n")
-    assert "Roster: 1 added, 0 corrected." in here("cohort", "roster", "roster.csv", *about)
+    assert "Read 1 learner from the roster: 1 added, 0 corrected." in here(
+        "cohort", "roster", "roster.csv", *about
+    )
     here("cohort", "export", "nbgrader", "-o", "grades.csv", *about)
     assert "Hopper" in (outside / "grades.csv").read_text()
+    with pytest.raises(UsageError, match=r"grades\.csv already exists"):
+        here("cohort", "export", "nbgrader", "-o", "grades.csv", *about)
+    here("cohort", "export", "nbgrader", "-o", "grades.csv", "--replace", *about)
     assert "password" in here("cohort", "staff", "Grace", *about)
     assert "/login/" in here("cohort", "link", *about)
-    assert "2 submissions are queued again" in here("cohort", "regrade", "slow", *about)
+    assert "Queued again: 2 submissions." in here("cohort", "regrade", "slow", *about)
     here("cohort", "backup", "backup.tar", *about)
     here("cohort", "restore", "backup.tar", "--folder", "restored")
-    assert "2 learners, 1 labs passed" in here("cohort", "status", "--folder", "restored")
+    assert "2 learners, 1 lab passed" in here("cohort", "status", "--folder", "restored")
     again = lab("cohort", "create", "Autumn workshop", home=outside / "ada")
     assert (again.returncode, "already holds a cohort" in again.stderr) == (2, True)
 

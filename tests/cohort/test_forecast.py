@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.running import forecast as module
+from bottleneck_lab.cohort.running import leases, workers
 from bottleneck_lab.cohort.running.durations import (
     KEPT,
     TYPICAL_S,
@@ -25,6 +28,8 @@ from bottleneck_lab.cohort.running.workers import (
     require_useful,
 )
 from bottleneck_lab.cohort.settings import change_settings
+from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import MachineError
 
 DURATIONS = {("timed", "cpu"): [60.0], ("modelled", "virtual"): [20.0], ("timed", "cuda"): [90.0]}
@@ -74,6 +79,30 @@ def test_what_is_under_way_counts_for_what_is_left_of_it():
     status = msgspec.structs.replace(runner("cpu0"), slots=[Slot("cpu0", "busy")])
     assert waits(TIMED, runners=[status], running={"busy": ("timed", "cpu", -45.0)}) == [15]
     assert waits(TIMED, runners=[status], running={"busy": ("timed", "cpu", -100.0)}) == [0]
+
+
+def test_what_needs_a_missing_data_set_waits_for_it_or_goes_elsewhere(sqlite_room, monkeypatch):
+    room = sqlite_room
+    images = SimpleNamespace(spec=SimpleNamespace(datasets=["photos"]))
+    monkeypatch.setattr(workers, "load_labs", lambda: {"slow": images})
+    lacking = msgspec.structs.replace(
+        runner("cpu0", name="lacking", seen=room.clock() + 10), missing=["photos"]
+    )
+    with room.cohort.database.writing() as connection:
+        report_status(connection, lacking)
+    token = room.join()[1]
+    assert room.submit(token).wait_s is None
+    other = room.submit(token, lab="wrong").receipt.submission
+    devices, judge = {"cpu"}, verdict_reader_of(room.cohort.public_key)
+    with room.cohort.database.writing() as connection:
+        lease = leases.claim(connection, "lacking", devices, lambda _one: "cpu0", room.clock())
+        assert lease.submission == other
+        (status,) = load_runners(connection)
+        assert status.slots == [Slot("cpu0", other)], "busy by the lease, not by the last report"
+        assert leases.peek(connection, "lacking", devices) is None
+        (sentence,) = load_room(connection, judge, room.clock()).stranded
+        assert "No runner has the data set photos, so submissions to slow wait" in sentence
+        assert leases.peek(connection, "another", devices).lab == "slow"
 
 
 def test_an_estimate_says_that_measuring_is_paused(sqlite_room):

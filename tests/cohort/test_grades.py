@@ -26,7 +26,7 @@ from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Outcome, Standing
 
 from .serving import Visitor, log_in, serving
-from .test_exports import grades, measured
+from .test_exports import exported, grades, measured
 from .test_leases import claim, finish, signed
 
 
@@ -97,7 +97,7 @@ def test_an_altered_record_is_loud_in_export_status_and_room(room, alter, tmp_pa
 def test_an_older_round_does_not_come_back_into_force(room):
     _, token = room.join("Ada")
     handle = measured(room, token)
-    assert "1 submissions are queued again" in run(room, "regrade", handle).output
+    assert "Queued again: 1 submission." in run(room, "regrade", handle).output
     lease = claim(room)
     finish(room, lease, signed(room, lease, outcome=Outcome.FAIL, reason="correct but slow"))
     verdicts = tables.verdicts
@@ -113,6 +113,8 @@ def test_an_override_needs_a_comment_and_can_be_withdrawn(room):
         path = f"/people/{person.handle}/grades/slow"
         assert instructor.post(path, points="90", comment=" ").status == 400
         assert instructor.post(path, points="-1", comment="no").status == 400
+        assert "slow is worth 100 points" in instructor.post(path, points="400", comment="no").text
+        assert instructor.post(path, points="", comment="no").status == 400
         assert instructor.post(path, points="87,5", comment="Shown at the board").status == 303
         assert "87.5†" in instructor.get("/grades").text
         mine = visit(person).get("/me").text
@@ -124,7 +126,11 @@ def test_an_override_needs_a_comment_and_can_be_withdrawn(room):
         ]
         override = grades(room)[person.handle, "slow"].override
         assert (override.points, override.author) == (87.5, "Instructor")
+        moodle = list(csv.DictReader(io.StringIO(exported(room, "moodle"))))
+        assert moodle[0]["slow feedback"] == "Shown at the board"
         assert instructor.post(path, action="withdraw").status == 303
+        page = instructor.get(path).text
+        assert page.index("withdrew the override of slow") < page.index("Shown at the board")
     assert grades(room)[person.handle, "slow"].score == 50.0
     log = [row.text for row in room.rows(tables.events) if row.kind == "graded"]
     assert log[0] == "Instructor set slow to 87.5 points: Shown at the board"

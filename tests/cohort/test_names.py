@@ -153,7 +153,7 @@ def test_a_cohort_of_an_older_version_has_the_names_of_today_once_opened(
         .invoke(app, ["cohort", "regrade", OLD, "--folder", str(room.cohort.folder)])
         .output
     )
-    assert "1 submissions are queued again" in output
+    assert "Queued again: 1 submission." in output
 
     file = tmp_path / "receipt.json"
     (row,) = room.rows(tables.submissions)

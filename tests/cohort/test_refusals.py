@@ -9,6 +9,7 @@ import socket
 import pytest
 from typer.testing import CliRunner
 
+from bottleneck_lab.capture import doctor
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.folder import Config
 from bottleneck_lab.cohort.running import job, preflight
@@ -142,6 +143,33 @@ def test_a_failed_create_leaves_nothing(tmp_path, existed):
     assert sorted(tmp_path.rglob("*")) == before
     done = CliRunner().invoke(app, ["cohort", *words[:-2]])
     assert done.exit_code == 0, done.exception
+
+
+def test_a_folder_without_a_cohort_is_named_with_the_one_below_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["cohort", "status"])
+    assert done.exception.message == f"There is no cohort in {tmp_path}."
+    assert "lab cohort create NAME" in done.exception.remedy
+    (tmp_path / "autumn").mkdir()
+    (tmp_path / "autumn" / "cohort.toml").write_text('name = "Autumn"\n')
+    done = CliRunner().invoke(app, ["cohort", "status"])
+    assert done.exception.remedy == "There is one below it: --folder autumn."
+
+
+@pytest.mark.parametrize("problem", ["", "the control groups it can create have no memory.max"])
+def test_doctor_and_serve_judge_control_groups_alike(monkeypatch, tmp_path, problem):
+    for module in (doctor, preflight):
+        monkeypatch.setattr(module, "limits_problem", lambda: problem)
+    monkeypatch.setattr(doctor, "own_group", lambda: tmp_path)
+    monkeypatch.setattr(preflight, "bubblewrap", lambda: tmp_path)
+    monkeypatch.setattr(preflight, "free_uids", lambda _count: [])
+    finding = doctor.probe_cgroup()
+    assert (finding.present, finding.found) == (not problem, problem or str(tmp_path))
+    done = CliRunner().invoke(app, ["doctor", "--runner"])
+    if problem:
+        assert problem in done.exception.message
+    else:
+        assert "can measure for a cohort" in done.output
 
 
 def test_link_prints_the_address_that_the_server_was_last_reached_at(sqlite_room):

@@ -10,9 +10,9 @@ from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.protocol import content_of
-from bottleneck_lab.cohort.running import leases, profiling
+from bottleneck_lab.cohort.running import job, leases, profiling
 from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
-from bottleneck_lab.cohort.running.job import Result
+from bottleneck_lab.cohort.running.job import Job, Result, read_result, run_job, write_job
 from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import load_room
@@ -55,6 +55,41 @@ def test_a_capture_is_neither_an_attempt_nor_off_the_budget(room):
         assert (lab.slug, lab.submissions) == ("slow", 0)
         assert content_of(CAPTURE) == room.cohort.blobs.get(room.rows(tables.submissions)[0].made)
         assert room.rows(tables.submissions)[0].made in tables.blobs_of_submissions(connection)
+
+
+def test_a_capture_of_nothing_is_said_once_and_is_no_fault_of_the_machine(
+    sqlite_room, tmp_path, monkeypatch
+):
+    room = sqlite_room
+
+    def nothing(*_):
+        raise CaptureError("nsys left no report.", "Run the code without it first.")
+
+    monkeypatch.setattr(job, "make_capture", nothing)
+    person, token = room.join()
+    handle = room.submit(token, tool="nsys").receipt.submission
+    dispatcher = LocalDispatcher(room.cohort, "r")
+    work = dispatcher.claim({"cpu"}, lambda _waiting: "cpu0")
+    order = Job(
+        work.lease.nonce,
+        work.lease.lab,
+        work.lease.lab_hash,
+        "cpu",
+        sandbox_required=False,
+        limits_required=False,
+        tool="nsys",
+    )
+    write_job(tmp_path / "job", order, work.files, {})
+    run_job(tmp_path / "job")
+    dispatcher.conclude(work.lease.nonce, read_result(tmp_path / "job"), "me")
+    assert dispatcher.claim({"cpu"}, lambda _waiting: "cpu0") is None, "it is not tried again"
+    with room.cohort.database.reading() as connection:
+        judge = verdict_reader_of(room.cohort.public_key)
+        standing = load_standing(connection, judge, person, handle, room.clock())
+    assert standing.state == "uncaptured"
+    assert standing.note == (
+        "Nothing was recorded. nsys left no report. Run the code without it first."
+    )
 
 
 def test_only_who_submitted_fetches_the_capture(sqlite_room):

@@ -263,7 +263,7 @@ def test_roster_and_grades_go_there_and_back(house):
         fields = {"csrf": csrf, "service": service}
         return browser.post(f"{house.url}/courses/{number}", fields, timeout=PATIENCE_S).text
 
-    for expected in ("1 learners were added, 1 corrected.", "0 learners were added, 2 corrected."):
+    for expected in ("Added: 1 learner; corrected: 1.", "Added: 0 learners; corrected: 2."):
         assert expected in use("roster")
     learners = {row.name: row for row in room.rows(tables.people) if row.role == "learner"}
     assert {name: row.student_id for name, row in learners.items()} == {
@@ -311,7 +311,7 @@ def test_a_browser_goes_there_and_back(house, browser):
     page.click("text=Courses of learning platforms")
     look(page, "courses")
     page.click("button:has-text('Fetch the roster')")
-    page.wait_for_selector("text=0 learners were added")
+    page.wait_for_selector("text=Added: 0 learners")
 
 
 def test_every_route_of_signing_in_declares_who_may_use_it():

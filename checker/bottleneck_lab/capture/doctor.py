@@ -24,7 +24,7 @@ from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.errors import SITE, MachineError, UsageError
 from bottleneck_lab.measure.gpu import GpuState, cuda_devices, gpu_states
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap, bubblewrap_problem, how_to_allow
-from bottleneck_lab.measure.sandbox.cgroup import own_group
+from bottleneck_lab.measure.sandbox.cgroup import in_charge, limits_problem, own_group
 from bottleneck_lab.needs import (
     dali_build,
     dali_extra,
@@ -349,8 +349,11 @@ def probe_isolation() -> list[Requirement]:
 
 
 def probe_cgroup() -> Requirement:
-    """Check for cgroup v2, delegated to this user."""
-    unlocks = "exact limits and reliable clean-up for every process of a check"
+    """Check for cgroup v2 in which limits can be set, as a cohort's runner does."""
+    unlocks = (
+        "limits that the kernel enforces in a check; a cohort's runner measures nothing without"
+        " (`--allow-no-cgroup`)"
+    )
     own = own_group()
     if own is None:
         return Requirement(
@@ -361,15 +364,15 @@ def probe_cgroup() -> Requirement:
             "optional",
             "Boot with cgroup v2; until then process groups are used.",
         )
-    if os.access(own, os.W_OK):
+    with in_charge():
+        problem = limits_problem()
+    if not problem:
         return Requirement("cgroup v2", True, str(own), unlocks, "optional")
     remedy = (
-        "Run the check under `systemd-run --user --scope -p Delegate=yes`; until then process"
-        " groups are used."
+        "Put `systemd-run --user --scope -p Delegate=yes` before the command; until then a check"
+        " watches its processes itself."
     )
-    return Requirement(
-        "cgroup v2", False, "mounted, but not delegated to this user", unlocks, "optional", remedy
-    )
+    return Requirement("cgroup v2", False, problem, unlocks, "optional", remedy)
 
 
 def probe_sizes() -> list[Requirement]:

@@ -17,6 +17,7 @@ import msgspec
 
 from bottleneck_lab.cohort.protocol import (
     Accepted,
+    Allowed,
     Help,
     Join,
     Joined,
@@ -31,9 +32,11 @@ from bottleneck_lab.cohort.protocol import (
 )
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 
-Answer = TypeVar("Answer", Accepted, Joined, Me, OpenHelp, Standing, Stored)
+Answer = TypeVar("Answer", Accepted, Allowed, Joined, Me, OpenHelp, Standing, Stored)
 MAX_ANSWER_BYTES = 32 << 20
 TIMEOUT_S = 40.0
+CONNECT_S = 5.0
+"""A machine that is switched off refuses nothing: it must not cost the time of a slow answer."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Pauses between tries; the last is repeated."""
 PATIENCE_S = 120.0
@@ -104,6 +107,10 @@ class Client:
         return self._patiently(
             "POST", "/api/submissions", Accepted, msgspec.json.encode(submission)
         )
+
+    def require_allowed(self, lab: str) -> None:
+        """Raise UsageError, as `submit` would, if the lab takes no submission of this learner now."""
+        self._patiently("GET", f"/api/labs/{quote(lab)}/allowed", Allowed)
 
     def send_capture(self, files: dict[str, bytes]) -> str:
         """Have the server store the files of a capture, unless it has them.
@@ -189,17 +196,17 @@ class Client:
         Raises _Unanswered for whatever may be better next time, RefusedByServerError for a refusal.
         """
         host, port = str(self._parts.hostname), self._parts.port
+        connect_s = min(CONNECT_S, self._timeout_s)
+        connection = http.client.HTTPConnection(host, port, timeout=connect_s)
         if self._parts.scheme == "https":
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=self._timeout_s
-            )
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            connection = http.client.HTTPSConnection(host, port, timeout=connect_s)
         headers = {
             "Content-Type": "application/json",
             **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
         }
         try:
+            connection.connect()
+            connection.sock.settimeout(self._timeout_s)
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
             # Bounded, since the address may lead to anything.

@@ -185,10 +185,11 @@ def _opened(folder: Path, config: Config) -> Iterator[Cohort]:
 def open_cohort(folder: Path) -> Iterator[Cohort]:
     """Open the cohort in `folder`, its schema brought up to date. Raises UsageError without one."""
     if not (folder / CONFIG).is_file():
-        raise UsageError(
-            f"There is no cohort in {folder}.",
-            "Create one with `lab cohort create NAME`, or name yours with `--folder`.",
-        )
+        below = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+        remedy = "Name yours with --folder, or create one with `lab cohort create NAME`."
+        if below:
+            remedy = f"There is one below it: --folder {folder / below[0]}."
+        raise UsageError(f"There is no cohort in {folder.resolve()}.", remedy)
     try:
         config = msgspec.convert(read_toml(folder / CONFIG), Config)
     except msgspec.ValidationError as error:

@@ -12,7 +12,7 @@ from bottleneck_lab.cohort.running.workers import RunnerStatus, load_runners
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
 
-STATES = ("queued", "running", "done", "captured", "failed")
+STATES = ("queued", "running", "done", "captured", "uncaptured", "failed")
 
 
 def render_metrics(connection: Connection, judge: VerdictReader, now: float, pages: int) -> str:

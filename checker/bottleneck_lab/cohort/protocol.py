@@ -18,9 +18,10 @@ MAX_CAPTURE_BYTES = 16 << 20
 MAX_NAME = 80
 """Characters of a learner's name."""
 
-State = Literal["queued", "running", "done", "captured", "failed"]
-"""A submission's state; `captured` if a runner made the capture that was wanted; `failed` if the
-machine failed too often, which is never the learner's fault.
+State = Literal["queued", "running", "done", "captured", "uncaptured", "failed"]
+"""A submission's state; `captured` if a runner made the capture that was wanted, `uncaptured` if its
+profiler recorded nothing; `failed` if the machine failed too often, which is never the learner's
+fault.
 """
 Tool = Literal["torch", "nsys", "ncu"]
 """A profiler that a runner can run against submitted code."""
@@ -112,6 +113,12 @@ class Receipt(_Message, frozen=True):
     received_at: str
     key: str
     signature: str = ""
+
+
+class Allowed(_Message, frozen=True):
+    """A learner may submit to a lab now, and after that `left` times more; None without a limit."""
+
+    left: int | None
 
 
 class Accepted(_Message, frozen=True):

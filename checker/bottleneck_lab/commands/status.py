@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bottleneck_lab.catalog import current_name
-from bottleneck_lab.cohort.client import Client
+from bottleneck_lab.cohort.client import PATIENCE_S, Client
 from bottleneck_lab.cohort.members.membership import require_membership
 from bottleneck_lab.cohort.moments import local_iso
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.ui import OUTCOME_STYLES, Json, note, print_json, say
 
 if TYPE_CHECKING:
@@ -39,6 +40,16 @@ def command(
         ),
     ] = None,
     helped: Annotated[bool, typer.Option("--helped", help="Take that back.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help=(
+                "Wait for the verdict of SUBMISSION, and up to two minutes for a server that does"
+                " not answer."
+            ),
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show your standing in the cohort: submissions, how many are left, announcements.
@@ -46,25 +57,29 @@ def command(
     With SUBMISSION, the exit code is that of its verdict, as for `lab submit`.
     """
     membership = require_membership()
-    client = Client(membership.url, membership.joined.token, on_retry=note)
+    patience_s = PATIENCE_S if wait else 0.0
+    client = Client(membership.url, membership.joined.token, on_retry=note, patience_s=patience_s)
     if need_help is not None or helped:
         client.call_for_help(None if helped else need_help)
         say("You have taken it back." if helped else "The room sees that you need help.")
     elif web:
         say(f"{client.url}{client.login_path()}")
     elif submission is not None:
-        _show_one(membership, client.standing(submission), json=json)
+        _show_one(membership, client, submission, wait=wait, json=json)
     elif json:
         print_json(client.me())
     else:
         _show(client.me(), client.url)
 
 
-def _show_one(membership: Membership, standing: Standing, *, json: bool) -> None:
-    if standing.state in ("done", "failed"):
-        # Half a second of imports, which `lab status` needs for nothing else.
-        from bottleneck_lab.commands.submit import finish  # noqa: PLC0415
+def _show_one(
+    membership: Membership, client: Client, submission: str, *, wait: bool, json: bool
+) -> None:
+    # Half a second of imports, which `lab status` needs for nothing else.
+    from bottleneck_lab.commands.submit import finish, follow  # noqa: PLC0415
 
+    standing = follow(client, submission, quiet=json) if wait else client.standing(submission)
+    if standing.state in ("done", "uncaptured", "failed"):
         finish(membership, standing, json=json)
     elif json:
         print_json(standing)
@@ -82,7 +97,7 @@ def _show(me: Me, url: str) -> None:
     if me.paused:
         say("Measuring is paused. You can still submit.", style="yellow")
     for lab in me.labs:
-        left = "" if lab.left is None else f", {lab.left} submissions left"
+        left = "" if lab.left is None else f", {counted(lab.left, 'submission')} left"
         due = f", opens {local_iso(lab.opens)}" if lab.opens else ""
         if lab.due:
             due += f", due {local_iso(lab.due)}"
@@ -93,6 +108,8 @@ def _show(me: Me, url: str) -> None:
                 points += f" ({lab.penalty:g} off for being late)"
         mark = "✓" if lab.passed else "·"
         say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{points}{left}{due}")
+        if lab.comment:
+            say(f"    points set by your instructor: {lab.comment}", hang=4)
     for standing in me.submissions[:10]:
         _show_standing(standing)
 

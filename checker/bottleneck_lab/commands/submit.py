@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.members.membership import (
 from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem, gather
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
 from bottleneck_lab.course.captures import evidence_capture, figures, read_capture, readable
@@ -90,7 +91,7 @@ def command(
         else:
             say(f"Fetch the verdict with: lab status {accepted.receipt.submission}")
         return
-    standing = _follow(client, accepted, quiet=json)
+    standing = follow(client, accepted.receipt.submission, quiet=json)
     if standing.state == "captured" and capture is not None:
         _fetch_capture(workspace, client, standing, capture, json=json)
         return
@@ -107,7 +108,13 @@ def _send(
     """Send the files, and keep the receipt once it has been verified with the cohort's key."""
     record = load_record(workspace)
     if tool is None:  # a capture is what a diagnosis is read from
-        record = require_diagnosis(workspace, record)
+        try:
+            record = require_diagnosis(workspace, record)
+        except UsageError:
+            # Nobody should work on a diagnosis for a lab that is closed. Not asked otherwise: what
+            # was sent before and not answered is accepted also when its time is over.
+            client.require_allowed(workspace.lab.slug)
+            raise
     spec = workspace.lab.spec
     # This machine needs no such device: the runner measures.
     chosen: Device = workspace.info.device
@@ -209,22 +216,22 @@ def _report_accepted(accepted: Accepted, workspace: Workspace) -> None:
         f" {receipt.submission}, received {receipt.received_at}.",
         style="green",
     )
-    wait = "no runner is working yet"
+    wait = "no runner can measure it yet, which your instructor sees"
     if accepted.wait_s is not None:
         wait = f"about {accepted.wait_s:.0f} s until it is measured"
         if accepted.paused:
             wait += ", once your instructor ends the pause"
     say(f"{accepted.ahead} ahead of you; {wait}.")
     if accepted.left is not None:
-        say(f"{accepted.left} submissions left for this lab.")
+        say(f"{counted(accepted.left, 'submission')} left for this lab.")
 
 
-def _follow(client: Client, accepted: Accepted, *, quiet: bool) -> Standing:
-    """Wait for the verdict and report each change once.
+def follow(client: Client, submission: str, *, quiet: bool) -> Standing:
+    """Wait for the verdict on a submission and report each change once, unless `quiet`.
 
     Ctrl-C stops waiting; the submission stays queued.
     """
-    standing, reported = client.standing(accepted.receipt.submission), ""
+    standing, reported = client.standing(submission), ""
     while standing.state in ("queued", "running"):
         line = f"Waiting, {standing.ahead} ahead of you."
         line += " Measuring is paused." if standing.paused else ""
@@ -259,5 +266,5 @@ def finish(membership: Membership, standing: Standing, *, json: bool) -> None:
                 "The machine failed, not your work. This does not count, and your instructor can"
                 " see it."
             )
-    if standing.state == "failed":
+    if standing.state in ("failed", "uncaptured"):
         raise typer.Exit(ExitCode.ERROR)

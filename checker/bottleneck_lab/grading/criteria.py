@@ -460,7 +460,7 @@ _ADVICE: dict[FailReason, list[str]] = {
     ],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
-        "`lab hint` shows the next hint, if one is left.",
+        "`lab hint` shows the next hint, if one is left and not locked.",
     ],
     "the mechanism is still there": [
         "What this lab is about is not all gone. Capture it again with `lab profile`, and look for"
@@ -470,8 +470,8 @@ _ADVICE: dict[FailReason, list[str]] = {
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
     ],
     "crashed": [
-        "If the shipped workload meets the same error, `lab run` shows all of it. A check also"
-        " tries other inputs."
+        "`lab run` shows the whole error, unless it comes from one of the other inputs that a check"
+        " tries."
     ],
     "timed out": [
         "`lab run` shows where it hangs; a check allows several times what the shipped code takes."

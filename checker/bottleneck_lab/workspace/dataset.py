@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from bottleneck_lab.catalog import Lab, find_dataset
+from bottleneck_lab.catalog import Lab, find_dataset, load_labs
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.needs import require_packages
 from bottleneck_lab.workspace.home import dataset_root, home
@@ -31,6 +31,12 @@ def is_made(name: str) -> bool:
         manifest = json.loads((dataset_root(name) / "manifest.json").read_bytes())
         return manifest.get("complete") is True
     return False
+
+
+def missing_datasets() -> list[str]:
+    """Return the names of data sets that a lab needs and that are not complete on this machine."""
+    needed = {name for lab in load_labs().values() for name in lab.spec.datasets}
+    return sorted(name for name in needed if not is_made(name))
 
 
 def require_dataset(name: str) -> Path:

@@ -55,3 +55,12 @@ def test_what_no_group_limits_is_said(monkeypatch, limits, said):
 def test_without_cgroup_v2_it_is_said(monkeypatch):
     monkeypatch.setattr(cgroup, "own_group", lambda: None)
     assert cgroup.limits_problem() == "cgroup v2 is not mounted"
+
+
+def test_charge_is_taken_for_a_moment_and_given_back(own, monkeypatch):
+    with cgroup.in_charge():
+        assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
+        monkeypatch.setattr(cgroup, "own_group", lambda: own / "bottleneck-lab")
+        (own / "cgroup.procs").write_text("")
+    assert (own / "cgroup.subtree_control").read_text() == "-memory -pids"
+    assert (own / "cgroup.procs").read_text() == str(os.getpid())

@@ -174,9 +174,7 @@ def canvas_csv(book: Gradebook) -> bytes:
     possible: list[Cell] = ["    Points Possible", None, None, None, None]
     rows = [possible + [points.get(lab, 100.0) for lab in book.labs]]
     for student, grades in book.by_student():
-        name = student.last_name
-        if student.first_name:
-            name = f"{student.last_name}, {student.first_name}"
+        name = ", ".join(part for part in (student.last_name, student.first_name) if part)
         # An empty cell leaves Canvas's own value as it is; a 0 would overwrite it.
         scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
         # Canvas finds a student by these; what its own gradebook had is given back unchanged.
@@ -192,13 +190,23 @@ MOODLE = ["First name", "Last name", "ID number", "Email address"]
 
 
 def moodle_csv(book: Gradebook) -> bytes:
-    """Write a table for Moodle's grade import: identity, then a column per lab."""
+    """Write a table for Moodle's grade import: identity, then two columns per lab."""
+    header = [*MOODLE]
+    for lab in book.labs:
+        header += [lab, f"{lab} feedback"]
     rows: list[list[Cell]] = []
     for student, grades in book.by_student():
-        scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
-        identity = [student.first_name, student.last_name, student.student_id, student.email]
-        rows.append([*identity, *scores])
-    return write_csv([*MOODLE, *book.labs], rows)
+        row: list[Cell] = [
+            student.first_name,
+            student.last_name,
+            student.student_id,
+            student.email,
+        ]
+        for grade in grades:
+            row += [grade.score if grade.graded else None]
+            row += [grade.override.comment if grade.override else None]
+        rows.append(row)
+    return write_csv(header, rows)
 
 
 GRADESCOPE = ["First Name", "Last Name", "SID", "Email", "Sections"]
@@ -296,8 +304,8 @@ EXPORTS: dict[str, Export] = {
         Export(
             "moodle",
             "Moodle",
-            "a Moodle grade import, one column per lab",
-            [*MOODLE, "one per lab"],
+            "a Moodle grade import, with points and feedback of each lab",
+            [*MOODLE, "two per lab"],
             moodle_csv,
         ),
         Export(

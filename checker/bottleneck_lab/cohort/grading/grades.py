@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.grading.credit import credit
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
-from bottleneck_lab.cohort.members.people import Person
+from bottleneck_lab.cohort.members.people import IN_ORDER, Person
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import (
     LatePolicy,
@@ -29,7 +29,6 @@ from bottleneck_lab.cohort.workshop import workshop_labs
 DAY_S = 86400.0
 MAX_COMMENT = 500
 """Characters of the comment on an override."""
-MAX_POINTS = 100_000.0
 
 
 class Student(msgspec.Struct, frozen=True):
@@ -115,7 +114,7 @@ class Grade(msgspec.Struct, frozen=True):
 
 
 def load_students(connection: Connection, person: int | None = None) -> list[Student]:
-    """Return all learners by last name, or the one whose number is `person`.
+    """Return all learners in their order, or the one whose number is `person`.
 
     Who was merged into somebody else is left out: their submissions count for the other.
     """
@@ -125,9 +124,7 @@ def load_students(connection: Connection, person: int | None = None) -> list[Stu
     )
     if person is not None:
         query = select(people).where(people.c.id == person)
-    rows = connection.execute(
-        query.order_by(people.c.last_name, people.c.first_name, people.c.name, people.c.id)
-    )
+    rows = connection.execute(query.order_by(*IN_ORDER))
     return [
         Student(
             row.id,
@@ -135,7 +132,8 @@ def load_students(connection: Connection, person: int | None = None) -> list[Stu
             row.name,
             row.student_id or row.handle,
             row.first_name,
-            row.last_name or row.name,
+            # A name that nobody took apart is not given twice, as in "Eve, Eve".
+            row.last_name or ("" if row.first_name else row.name),
             row.email,
             row.section,
             row.sis_id,
@@ -261,6 +259,15 @@ def _overrides(connection: Connection) -> dict[tuple[int, str], Override]:
     }
 
 
+def override_log(connection: Connection, person: Person) -> list[tuple[float, str]]:
+    """Return when points of this learner were set or put back, and what was done, newest first."""
+    table = tables.events
+    query = select(table.c.at, table.c.text).where(
+        table.c.kind == "graded", table.c.person == person.id
+    )
+    return [(row.at, row.text) for row in connection.execute(query.order_by(table.c.id.desc()))]
+
+
 def override_grade(
     connection: Connection,
     person: Person,
@@ -272,18 +279,19 @@ def override_grade(
 ) -> None:
     """Give points in place of those computed, in place of an earlier override.
 
-    The log of events keeps every override. Raises RefusedError without a comment: learners read it,
-    and whoever looks into the grade later.
+    The log of events keeps every override. Raises RefusedError without a comment, which learners
+    read, and for points outside of what the lab can earn.
     """
+    most = load_grading(connection).points.get(lab, 0.0)
     if not comment.strip():
         raise RefusedError(
             "bad-request", "An override needs a comment.", "Write why; the learner sees it."
         )
-    if not 0 <= points <= MAX_POINTS:
+    if not 0 <= points <= most:
         raise RefusedError(
             "bad-request",
-            f"{points:g} is not a number of points.",
-            f"Write a number from 0 to {MAX_POINTS:g}.",
+            f"{lab} is worth {most:g} points, so nobody can be given {points:g}.",
+            f"Write a number from 0 to {most:g}; Rules and weights changes what a lab is worth.",
         )
     # Deleted and written anew: SQLAlchemy has no upsert for both databases.
     table = tables.overrides

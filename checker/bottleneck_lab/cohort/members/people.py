@@ -48,6 +48,13 @@ class Person(msgspec.Struct, frozen=True):
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
+IN_ORDER = (
+    func.lower(func.coalesce(func.nullif(tables.people.c.last_name, ""), tables.people.c.name)),
+    func.lower(tables.people.c.first_name),
+    tables.people.c.id,
+)
+"""The order of people on every page and in every export: by last name where one is known."""
+
 PERSON_COLUMNS = [tables.people.c[name] for name in Person.__struct_fields__]
 
 
@@ -217,7 +224,7 @@ def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]
         raise RefusedError(
             "already-joined",
             "Somebody has already joined with that student id.",
-            "If that was you on another machine, ask your instructor to reset it.",
+            "If that was you on another machine, ask your instructor to let you join again.",
         )
     connection.execute(update(people).where(people.c.id == row.id).values(**access))
     return as_person(row)
@@ -335,7 +342,7 @@ def the_instructor(connection: Connection, at: float) -> Person:
     return as_person(row)
 
 
-def reset_token(connection: Connection, person: Person) -> None:
+def let_join_again(connection: Connection, person: Person) -> None:
     """Let somebody on the roster join again from another machine; the old token ends."""
     values = {"token_sha256": None, "joined": None}
     connection.execute(update(tables.people).where(tables.people.c.id == person.id).values(values))

@@ -7,13 +7,15 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.cohort.members.people import add_person, clean
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.errors import UsageError
 
 MAX_ROWS = 20_000
@@ -47,6 +49,13 @@ Gradescope: First Name, Last Name, SID, Email, Sections.
 """
 _CANVAS = {"student", "id", "sis user id", "section"}
 """Columns by which a gradebook that Canvas exported is known."""
+_EXPORTS = (
+    _CANVAS,
+    {"first name", "last name", "id number", "email address"},
+    {"first name", "last name", "sid", "email"},
+    {"identifier", "github_username", "github_id", "name"},
+)
+"""Columns by which an export of Canvas, Moodle, Gradescope or GitHub Classroom is known."""
 _CANVAS_TEST_STUDENT = ("student, test", "test student")
 
 
@@ -81,63 +90,109 @@ def decode_table(data: bytes) -> str:
     )
 
 
-def read_roster(data: bytes) -> list[dict[str, str]]:
-    """Return a dictionary per learner, with `student_id` and whatever else is given.
-
-    Raises UsageError naming the line that cannot be used.
+class Roster(NamedTuple):
+    """The learners of a roster, each with `student_id` and whatever else is given; and the names of
+    columns that are not read.
     """
-    text = decode_table(data)
-    rows = _rows(text)
-    if not rows:
-        raise UsageError(
-            "The roster is empty.", "It needs a line of column names, then one line per learner."
-        )
-    header = [cell.strip().lower() for cell in rows[0]]
+
+    learners: list[dict[str, str]]
+    unread: list[str]
+
+
+class _Row(NamedTuple):
+    """A row of the table, with the number of the line on which it ends."""
+
+    line: int
+    cells: list[str]
+
+
+def read_roster(data: bytes) -> Roster:
+    """Return the learners of a table.
+
+    Raises UsageError naming the line or the column that cannot be used.
+    """
+    (_, header), *rows = _rows(decode_table(data))
+    while header and not header[-1].strip():
+        header.pop()
+    names = [cell.strip().lower() for cell in header]
     columns = {}
-    for field, names in _COLUMNS.items():
-        column = next((header.index(name) for name in names if name in header), None)
+    for field, known in _COLUMNS.items():
+        column = next((names.index(name) for name in known if name in names), None)
         if column is not None:
             columns[field] = column
+    # An export has a column for each assignment, and their names may be like anything.
+    if not any(set(names) >= export for export in _EXPORTS):
+        _require_well_spelt(header, columns)
     if "student_id" not in columns:
         raise UsageError(
-            f"The roster has no student-id column; its columns are {', '.join(rows[0])}.",
+            f"The roster has no student-id column; its columns are {', '.join(header)}.",
             "Call it student_id (or identifier, as GitHub Classroom does).",
         )
-    canvas = set(header) >= _CANVAS
+    canvas = set(names) >= _CANVAS
     if canvas:
-        columns["canvas_id"] = header.index("id")
+        columns["canvas_id"] = names.index("id")
     learners = []
-    for line, row in enumerate(rows[1:], 2):
+    for row in rows:
         # Canvas adds a line with the points possible, one that may say "Manual Posting", and a
         # student who is there for testing.
-        first = row[0].strip().lower()
+        first = row.cells[0].strip().lower()
         if canvas and (first in ("", "points possible", *_CANVAS_TEST_STUDENT)):
             continue
-        learners.append(_learner(row, columns, line))
+        learners.append(_learner(row, header, columns))
+    if not learners:
+        raise UsageError(
+            "The roster has a line of column names, but no learners.",
+            "Add one line per learner below it.",
+        )
     counts = Counter(learner["student_id"] for learner in learners)
     twice = sorted(student_id for student_id, count in counts.items() if count > 1)
     if twice:
         raise UsageError(f"The student id '{twice[0]}' appears twice.", "Remove one of the lines.")
-    return learners
+    read = set(columns.values())
+    return Roster(learners, [name for at, name in enumerate(header) if at not in read and name])
 
 
-def _rows(text: str) -> list[list[str]]:
+def _require_well_spelt(header: list[str], columns: dict[str, int]) -> None:
+    """Raise UsageError for a column whose name is almost one of those that are read.
+
+    Its contents would be missing without a word.
+    """
+    missing = [name for field, names in _COLUMNS.items() if field not in columns for name in names]
+    for at, name in enumerate(header):
+        if at not in columns.values() and (
+            close := get_close_matches(name.strip().lower(), missing, n=1, cutoff=0.8)
+        ):
+            raise UsageError(
+                f"Column {at + 1} of the roster is called '{name}', which is not read.",
+                f"Call it {close[0]} if that is meant, otherwise give it quite another name.",
+            )
+
+
+def _rows(text: str) -> list[_Row]:
     """Split a table at commas, semicolons or tabs, whichever its header uses.
 
-    Excel writes semicolons wherever the comma is the decimal separator.
+    Excel writes semicolons wherever the comma is the decimal separator. Raises UsageError for an
+    empty table, one that is not CSV, and one that is too long.
     """
     lines = text.lstrip("\ufeff").splitlines(keepends=True)
+    skipped = 0
     if lines and lines[0].lower().startswith("sep="):  # Excel's own way to name the separator
-        lines = lines[1:]
+        lines, skipped = lines[1:], 1
     header = next((line for line in lines if line.strip()), "")
     delimiter = max(",;\t", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
     reader = csv.reader(io.StringIO("".join(lines)), delimiter=delimiter)
     try:
-        rows = [row for row in reader if any(cell.strip() for cell in row)]
+        every = [_Row(reader.line_num + skipped, cells) for cells in reader]
     except csv.Error as error:
         raise UsageError(
-            f"Line {reader.line_num} of the roster is not CSV: {error}.", "Save it as CSV again."
+            f"Line {reader.line_num + skipped} of the roster is not CSV: {error}.",
+            "Save it as CSV again.",
         ) from error
+    rows = [row for row in every if any(cell.strip() for cell in row.cells)]
+    if not rows:
+        raise UsageError(
+            "The roster is empty.", "It needs a line of column names, then one line per learner."
+        )
     if len(rows) > MAX_ROWS + 1:
         raise UsageError(
             f"The roster has {len(rows) - 1} learners; at most {MAX_ROWS} are read.",
@@ -146,20 +201,43 @@ def _rows(text: str) -> list[list[str]]:
     return rows
 
 
-def _learner(row: list[str], columns: dict[str, int], line: int) -> dict[str, str]:
-    values = {field: clean(row[at], MAX_CELL) for field, at in columns.items() if at < len(row)}
-    if not values.get("student_id"):
+def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str, str]:
+    """Return what a row says of its learner.
+
+    Raises UsageError if it has more or fewer cells than the header, so that they would be read
+    under wrong names, or no student id.
+    """
+    count = len(row.cells)
+    if count < len(header) or any(cell.strip() for cell in row.cells[len(header) :]):
         raise UsageError(
-            f"Line {line} of the roster has no student id.", "Fill it in, or remove the line."
+            f"Line {row.line} of the roster has {count} cells, and the line of column names has"
+            f" {len(header)}.",
+            "Give it as many; a cell that contains the separator stands in quotation marks.",
         )
+    values = {field: clean(row.cells[at], MAX_CELL) for field, at in columns.items()}
+    if not values["student_id"]:
+        raise UsageError(
+            f"Line {row.line} of the roster has no student id.", "Fill it in, or remove the line."
+        )
+    # A full name is taken apart only where a comma says how: of "Maria Garcia Lopez" nobody knows.
     name = values.pop("name", "")
     if name and not (values.get("first_name") or values.get("last_name")):
         last, comma, first = name.partition(", ")
-        if not comma:
-            first, _, last = name.rpartition(" ")
-        values |= {"last_name": last, "first_name": first}
-    shown = " ".join(part for part in (values.get("first_name"), values.get("last_name")) if part)
+        if comma:
+            values |= {"last_name": last, "first_name": first}
+            name = ""
+    parts = (values.get("first_name"), values.get("last_name"))
+    shown = " ".join(part for part in parts if part) or name
     return {**values, "name": clean(shown) or values["student_id"]}
+
+
+def describe_roster(roster: Roster, added: int, corrected: int) -> str:
+    """Return in a sentence or two what was read of a roster and what came of it."""
+    learners = counted(len(roster.learners), "learner")
+    text = f"Read {learners} from the roster: {added} added, {corrected} corrected."
+    if roster.unread:
+        text += f" Columns that are not read: {', '.join(roster.unread)}."
+    return text
 
 
 def enter_roster(

@@ -29,7 +29,6 @@ from bottleneck_lab.cohort.running.executors.local import LocalExecutor
 from bottleneck_lab.cohort.running.job import JOB, RESULT, Job, Result
 from bottleneck_lab.cohort.running.leases import Choose
 from bottleneck_lab.cohort.running.runner import Runner
-from bottleneck_lab.cohort.running.workers import Slot
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.grading.verdict import Outcome, Verdict
@@ -112,10 +111,6 @@ class _Executor(LocalExecutor):
     def release(self, slot: str, handle: str | None) -> None:
         super().release(slot, handle)
         self._ends.pop(handle or "", None)
-
-    def slots(self) -> list[Slot]:
-        busy = {slot: handle for handle, (slot, _, _) in self._ends.items()}
-        return [Slot(slot.name, busy.get(slot.name)) for slot in super().slots()]
 
     def health(self) -> dict[str, str]:
         return {}
@@ -270,6 +265,7 @@ class _Play:
                         jobs,
                         clock=lambda: self.now,
                         keep=lambda _lab, _device, _seconds: None,
+                        missing=list,
                     )
                 )
                 executors.append(executor)

@@ -12,6 +12,7 @@ from bottleneck_lab.cohort.rehearsal.learners import Block, make_scripts
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
 from bottleneck_lab.cohort.running.durations import Durations, typical_s
 from bottleneck_lab.cohort.running.forecast import needs_quiet
+from bottleneck_lab.cohort.words import counted
 
 TOO_LONG_S = 300.0
 """A wait from which learners stop working on the lab and begin to ask."""
@@ -122,8 +123,8 @@ def what_breaks(
         alone = first.device != "cuda" and needs_quiet(first.lab, first.device)
         why = "its checks need the machine to themselves" if alone else "its slots are full"
         sentences.append(
-            f"At {clock(first.sent)}, waits for {first.lab} pass {TOO_LONG_S / 60:.0f} minutes:"
-            f" {why}."
+            f"Who submits {first.lab} at {clock(first.sent)} waits longer than"
+            f" {TOO_LONG_S / 60:.0f} minutes: {why}."
         )
     for block in blocks:
         seconds = [
@@ -139,18 +140,21 @@ def what_breaks(
         room = (block.ends - block.begins) * at_once * machines.count
         if room and sum(seconds) > room:
             sentences.append(
-                f"{block.lab} needs {sum(seconds) / 60:.0f} minutes of checks, and its"
-                f" {(block.ends - block.begins) / 60:.0f} minutes have room for {room / 60:.0f}."
+                f"All checks of {block.lab} take {sum(seconds) / 60:.0f} minutes; in the"
+                f" {(block.ends - block.begins) / 60:.0f} minutes of the lab,"
+                f" {room / 60:.0f} can be had."
             )
     unknown = [block.lab for block in blocks if (block.lab, block.device) not in durations]
     if unknown:
         sentences.append(
-            f"No runner of this machine has recorded how long checks of {', '.join(unknown)} take:"
-            " typical seconds stand in for them. `--measure` measures them first."
+            f"No check of {', '.join(unknown)} has run on this machine yet, so how long one takes"
+            " is assumed. `--measure` measures it first."
         )
     missing = sum(check.began is None for check in outcomes.checks)
     if missing:
-        sentences.append(f"{missing} submissions are never measured: no machine has their device.")
+        sentences.append(
+            f"{counted(missing, 'submission')} never measured: no machine has the device."
+        )
     return sentences
 
 

@@ -171,7 +171,11 @@ class LocalDispatcher:
             leases.finish(connection, nonce, document, public, result.checker, now)
 
     def _keep_capture(self, lease: Lease, result: Result) -> None:
-        """Store a capture that was made, and record it."""
+        """Store a capture that was made, and record it, or that there is none and why."""
+        if result.nonce == lease.nonce and result.uncaptured:
+            with self._writing() as (connection, now):
+                leases.finish_capture(connection, lease.nonce, None, now, result.problem)
+            return
         if result.nonce != lease.nonce or files_problem(result.capture):
             problem = result.problem or "The job ended without a capture."
             raise MachineError(problem, "It is made again.")

@@ -109,6 +109,7 @@ def forecast(
         offers = [
             (*offer, number, sort)
             for number, machine in enumerate(machines)
+            if not runners[number].lacks_for(one.lab)
             for sort in sorts
             if (offer := machine.earliest(sort))
         ]

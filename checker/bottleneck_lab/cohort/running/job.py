@@ -26,7 +26,7 @@ from bottleneck_lab.catalog import Device, Lab, find_lab
 from bottleneck_lab.cohort.protocol import Tool
 from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
-from bottleneck_lab.errors import LabError, MachineError
+from bottleneck_lab.errors import CaptureError, LabError, MachineError
 from bottleneck_lab.grading.diagnosis import for_check
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
@@ -42,7 +42,7 @@ UNSANDBOXED = (
     "Measured without a sandbox, which the instructor allowed: the code could have interfered."
 )
 UNLIMITED = (
-    "Measured without a control group, which the instructor allowed: the code's memory and"
+    "Measured without a control group's limits, which the instructor allowed: the code's memory and"
     " processes were monitored, not limited by the kernel."
 )
 HOW_TO_LIMIT = (
@@ -70,13 +70,17 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A verdict that is not signed yet, the files of a capture, or why there is neither."""
+    """A verdict that is not signed yet, the files of a capture, or why there is neither.
+
+    `uncaptured` if the profiler ran and recorded nothing, so that another try would be no better.
+    """
 
     nonce: str
     checker: str
     verdict: Verdict | None = None
     problem: str | None = None
     capture: dict[str, bytes] = {}
+    uncaptured: bool = False
 
 
 def write_job(folder: Path, job: Job, files: dict[str, bytes], capture: dict[str, bytes]) -> None:
@@ -117,6 +121,9 @@ def run_job(folder: Path, check: Check | None = None) -> None:
             result = Result(job.nonce, checker, verdict=_measure(job, folder, check))
         else:
             result = Result(job.nonce, checker, capture=_profile(job, job.tool, folder))
+    except CaptureError as error:
+        problem = f"Nothing was recorded. {error.message} {error.remedy}"
+        result = Result(job.nonce, checker, problem=problem, uncaptured=True)
     except LabError as error:
         result = Result(job.nonce, checker, problem=f"{error.message} {error.remedy}")
     except Exception as error:  # whatever it is, it is ours: the learner's code runs elsewhere
@@ -127,10 +134,22 @@ def run_job(folder: Path, check: Check | None = None) -> None:
     write_bytes(folder / RESULT, msgspec.json.encode(result))
 
 
+def _data_of(lab: Lab) -> Path:
+    """Return the folder of a lab's data set. Raises MachineError, in words for the instructor."""
+    try:
+        return data_folder(lab)
+    except MachineError as error:
+        raise MachineError(
+            f"The machine that measures lacks something, which is the instructor's to mend:"
+            f" {error.message}",
+            error.remedy,
+        ) from error
+
+
 def _profile(job: Job, tool: Tool, folder: Path) -> dict[str, bytes]:
     lab = _same_lab(job)
     _containment_notes(job)
-    return make_capture(lab, folder / FILES, job.device, tool, data_folder(lab))
+    return make_capture(lab, folder / FILES, job.device, tool, _data_of(lab))
 
 
 def _same_lab(job: Job) -> Lab:
@@ -154,7 +173,7 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
         lab,
         files,
         job.device,
-        data=data_folder(lab),
+        data=_data_of(lab),
         home=home(),
         diagnosis=for_check(lab.spec.devices[job.device].criteria, results),
         prediction=prediction.predicted if prediction else None,

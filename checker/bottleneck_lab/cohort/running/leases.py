@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, func, select, update
 from bottleneck_lab.catalog import Device, current_name, load_labs
 from bottleneck_lab.cohort.protocol import Tool
 from bottleneck_lab.cohort.running.queue_order import Waiting, load_queue
+from bottleneck_lab.cohort.running.workers import load_runners
 from bottleneck_lab.cohort.settings import Settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -80,12 +81,20 @@ Choose = Callable[[Waiting], str | None]
 """The slot for the submission that is next, or None while there is none."""
 
 
-def peek(connection: Connection, devices: Iterable[Device]) -> Waiting | None:
-    """Return the submission that is next on these devices; None if none is, or in a pause."""
-    if load_settings(connection).paused:
+def peek(connection: Connection, runner: str, devices: Iterable[Device]) -> Waiting | None:
+    """Return the submission that is next for this runner on these devices.
+
+    None if none is, or in a pause. What needs a data set that the runner's machine lacks is left to
+    others, or waits until the data set is there.
+    """
+    if load_settings(connection).paused or not (waiting := load_queue(connection)):
         return None
     known = set(devices)
-    return next((one for one in load_queue(connection) if one.device in known), None)
+    own = next((one for one in load_runners(connection) if one.name == runner), None)
+    possible = (
+        one for one in waiting if one.device in known and not (own and own.lacks_for(one.lab))
+    )
+    return next(possible, None)
 
 
 def claim(
@@ -95,7 +104,7 @@ def claim(
 
     Returns None if there is none, or no room for it.
     """
-    first = peek(connection, devices)
+    first = peek(connection, runner, devices)
     # The next one waits for room rather than let others pass: what needs the whole machine would
     # otherwise never get it.
     if first is None or (slot := choose(first)) is None:
@@ -217,14 +226,17 @@ def finish(
     )
 
 
-def finish_capture(connection: Connection, nonce: str, blob: str, now: float) -> None:
-    """Record the capture that was made under a lease.
+def finish_capture(
+    connection: Connection, nonce: str, blob: str | None, now: float, why: str | None = None
+) -> None:
+    """Record the capture that was made under a lease; without `blob`, why there is none.
 
     Raises StaleError when the lease is not valid any more.
     """
     row = _require_valid(connection, nonce, now)
     _end(connection, row.lease, "done", None, now)
-    _change(connection, row.id, now, "captured", state="captured", made=blob)
+    state = "uncaptured" if blob is None else "captured"
+    _change(connection, row.id, now, "captured", state=state, made=blob, note=why)
 
 
 def give_up(

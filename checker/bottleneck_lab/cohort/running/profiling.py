@@ -133,7 +133,8 @@ def _collect(folder: Path, output: str) -> dict[str, bytes]:
                 files[name] = _read(folder / "out" / name, MAX_CAPTURE_BYTES)
     except (OSError, msgspec.DecodeError) as error:
         raise CaptureError(
-            f"Nothing was captured: {output.strip() or error}", "Try the code with `lab run`."
+            f"The profiler left no capture: {output.strip() or error}",
+            "Try the code with `lab run`.",
         ) from error
     if wrong := files_problem(files):
         raise CaptureError(wrong, "Submit it again.")

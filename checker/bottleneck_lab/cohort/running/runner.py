@@ -27,6 +27,7 @@ from bottleneck_lab.cohort.running.queue_order import Waiting
 from bottleneck_lab.cohort.running.workers import RunnerStatus, Slot
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.errors import LabError, MachineError
+from bottleneck_lab.workspace.dataset import missing_datasets
 
 log = logging.getLogger("bottleneck_lab.cohort.running.runner")
 BEAT_S = 5.0
@@ -37,7 +38,7 @@ class Runner:
     """One loop over everything under way. `step` is one turn of it; `run` turns until stopped.
 
     `jobs` is the folder of its jobs, `clock` counts seconds, `quiet` tells what needs the machine
-    alone, and `keep` is told how long each check took.
+    alone, `keep` is told how long each check took, and `missing` names data sets that are not here.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Runner:
         clock: Callable[[], float] = time.time,
         quiet: Callable[[str, Device], bool] = needs_quiet,
         keep: Callable[[str, Device, float], None] = keep_duration,
+        missing: Callable[[], list[str]] = missing_datasets,
     ) -> None:
         self._dispatcher = dispatcher
         self._executor = executor
@@ -64,6 +66,7 @@ class Runner:
         self._clock = clock
         self._quiet = quiet
         self._keep = keep
+        self._missing = missing
         self._under_way: dict[str, tuple[Lease, str, float]] = {}
         self._beat = 0.0
         self._moved = False
@@ -97,7 +100,7 @@ class Runner:
 
         Raises MachineError if this runner cannot help.
         """
-        for lease in self._dispatcher.register(self._status(self._executor.slots())):
+        for lease in self._dispatcher.register(self._status()):
             if self._executor.survives and lease.job is not None:
                 self._executor.adopt(lease.slot, lease.job)
                 self._under_way[lease.nonce] = (lease, lease.job, lease.taken)
@@ -138,14 +141,16 @@ class Runner:
         self._under_way.clear()
         self._dispatcher.leave()
 
-    def _status(self, slots: list[Slot]) -> RunnerStatus:
+    def _status(self) -> RunnerStatus:
+        alone = not self._executor.survives  # a cluster's nodes are other machines than this one
         return RunnerStatus(
             self._name,
             self._executor.name,
-            slots,
+            [Slot(name) for name in self._executor.slots()],
             0.0,  # whoever is told puts the time on it: clocks of machines differ
             self._executor.health(),
-            "" if self._executor.survives else machine_id(),
+            machine_id() if alone else "",
+            self._missing() if alone else [],
         )
 
     def _keep_alive(self) -> None:
@@ -153,11 +158,7 @@ class Runner:
         now = self._clock()
         if 0 <= now - self._beat < BEAT_S:  # a clock that was set back does not stop the beat
             return
-        submissions = {handle: lease.submission for lease, handle, _ in self._under_way.values()}
-        slots = [
-            Slot(slot.name, submissions.get(slot.busy or "")) for slot in self._executor.slots()
-        ]
-        beat = self._dispatcher.beat(self._status(slots), list(self._under_way))
+        beat = self._dispatcher.beat(self._status(), list(self._under_way))
         self._beat = now
         for nonce, (_, handle, began) in list(self._under_way.items()):
             # Somebody else may be measuring it already; two results would waste a slot.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from sqlalchemy import Connection, select
 
+from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.errors import MachineError
 
@@ -15,7 +16,10 @@ FORGOTTEN_S = 3600.0
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Room for one check at a time, and what is measured there now (a submission's handle)."""
+    """Room for one check at a time, and what is measured there now (a submission's handle).
+
+    Runners report names alone: what is measured is what the leases in the database say.
+    """
 
     name: str
     busy: str | None = None
@@ -24,7 +28,8 @@ class Slot(msgspec.Struct, frozen=True):
 class RunnerStatus(msgspec.Struct, frozen=True):
     """A runner as it last reported itself. `seen` in seconds since the epoch.
 
-    `machine` tells machines apart; empty for a cluster, whose nodes nobody else uses.
+    `machine` tells machines apart; empty for a cluster, whose nodes nobody else uses. `missing` are
+    data sets that are not on that machine.
     """
 
     name: str
@@ -33,23 +38,40 @@ class RunnerStatus(msgspec.Struct, frozen=True):
     seen: float
     health: dict[str, str]
     machine: str = ""
+    missing: list[str] = []
 
     def alive(self, now: float) -> bool:
         """Return True if it has been heard from lately."""
         return now - self.seen < SILENT_S
 
+    def lacks_for(self, lab: str) -> list[str]:
+        """Return the data sets that a lab needs and that are not on this machine."""
+        known = load_labs().get(lab)  # None if this installation has no such lab
+        return [name for name in self.missing if known and name in known.spec.datasets]
+
 
 def load_runners(connection: Connection) -> list[RunnerStatus]:
     """Return every runner that has reported and was not stopped, by name."""
+    leases, submissions = tables.leases, tables.submissions
+    active = (
+        select(leases.c.runner, leases.c.slot, submissions.c.handle)
+        .join(submissions, submissions.c.id == leases.c.submission)
+        .where(leases.c.state == "active")
+    )
+    busy = {(row.runner, row.slot): row.handle for row in connection.execute(active)}
     rows = connection.execute(select(tables.runners).order_by(tables.runners.c.name))
     return [
         RunnerStatus(
             row.name,
             row.executor,
-            msgspec.json.decode(row.slots, type=list[Slot]),
+            [
+                Slot(slot.name, busy.get((row.name, slot.name)))
+                for slot in msgspec.json.decode(row.slots, type=list[Slot])
+            ],
             row.seen,
             msgspec.json.decode(row.health, type=dict[str, str]),
             row.machine,
+            msgspec.json.decode(row.missing, type=list[str]),
         )
         for row in rows
     ]
@@ -67,6 +89,7 @@ def report_status(connection: Connection, runner: RunnerStatus) -> None:
         "seen": runner.seen,
         "health": msgspec.json.encode(runner.health).decode(),
         "machine": runner.machine,
+        "missing": msgspec.json.encode(runner.missing).decode(),
     }
     connection.execute(table.insert().values(values))
 

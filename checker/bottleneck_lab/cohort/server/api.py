@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import (
     MAX_BODY_BYTES,
     MAX_CAPTURE_BYTES,
+    Allowed,
     Help,
     Join,
     Joined,
@@ -35,6 +36,7 @@ from bottleneck_lab.cohort.server.guard import OPEN, ByToken, api_person, bearer
 from bottleneck_lab.cohort.server.state import answer, state
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.handing_in import files_problem
+from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
 
 router = APIRouter(prefix="/api")
@@ -209,6 +211,15 @@ def open_help(request: Request, person: ByToken, slug: str) -> Response:
         for at in (rules.hints_at, rules.solution_at)
     )
     return answer(OpenHelp(rules.hints_open_at(now), hints_from, solution_from))
+
+
+@router.get("/labs/{slug}/allowed")
+def allowed(request: Request, person: ByToken, slug: str) -> Response:
+    """Return whether this learner may submit to a lab now. Raises RefusedError if not."""
+    database = state(request).cohort.database
+    with database.reading() as connection:
+        ledger = Ledger(connection, [person], [], database.clock())
+        return answer(Allowed(ledger.require_allowed(person, current_name(slug))))
 
 
 @router.post("/help")

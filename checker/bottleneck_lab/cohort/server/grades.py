@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.grading.grades import (
     load_grades,
     load_grading,
     override_grade,
+    override_log,
     withdraw_override,
 )
 from bottleneck_lab.cohort.members import people
@@ -162,14 +163,20 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
     with shared.cohort.database.reading() as connection:
         who = people.by_handle(connection, handle)
         own = load_grades(connection, shared.judge, person=who.id)
-        grading = load_grading(connection)
+        grading, log = load_grading(connection), override_log(connection, who)
     grade = next((each for each in own if each.lab == lab), None)
     if grade is None:
         raise RefusedError(
             "not-found", f"'{lab}' is not part of this workshop.", "Choose it again under Workshop."
         )
     return shared.page(
-        "grade.html", session, person=who, grade=grade, grading=grading, max_comment=MAX_COMMENT
+        "grade.html",
+        session,
+        person=who,
+        grade=grade,
+        grading=grading,
+        log=log,
+        max_comment=MAX_COMMENT,
     )
 
 
@@ -184,8 +191,9 @@ def override(
         if fields.get("action") == "withdraw":
             withdraw_override(connection, who, lab, session.person, now)
         else:
-            # A field left empty is no zero: -1 is refused, with the words for a wrong number.
-            points = amount_field(fields.get("points", ""), -1.0)
+            if not fields.get("points", "").strip():  # an empty field is no zero
+                raise RefusedError("bad-request", "Points are missing.", "Write a number.")
+            points = amount_field(fields["points"], 0.0)
             comment = clean(fields.get("comment", ""), MAX_COMMENT)
             override_grade(connection, who, lab, points, comment, session.person, now)
     return RedirectResponse(f"/people/{handle}/grades/{lab}", status_code=303)

@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.server.forms import answer_fields, lab_field
 from bottleneck_lab.cohort.server.guard import LEARNER, AsLearner, Fields, Form
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.submissions.intake import DIAGNOSIS
+from bottleneck_lab.cohort.submissions.ledger import Ledger
 from bottleneck_lab.cohort.view.attempts import find_evidence, load_known_record
 from bottleneck_lab.grading.answers import describe_choices
 from bottleneck_lab.workspace.commitments import Commitment, Record
@@ -72,7 +73,13 @@ def hand_in(request: Request, session: AsLearner, slug: str, fields: Form) -> Re
     if (tool and tool not in TOOLS) or device not in lab.spec.devices:
         raise RefusedError("bad-request", "This form was changed.", "Reload the page.")
     record = _record(request, session, lab)
-    answers = _answers(lab, record, fields, needed=not tool)
+    try:
+        answers = _answers(lab, record, fields, needed=not tool)
+    except RefusedError:
+        with shared.cohort.database.reading() as connection:
+            ledger = Ledger(connection, [session.person], [], shared.cohort.database.clock())
+            ledger.require_allowed(session.person, lab.slug)  # that it is closed comes first
+        raise
     if answers and not (record.commitments and record.commitments[-1].answers == answers):
         # Committed at the server's time: unlike a learner's machine, this page can vouch for it.
         at = iso(shared.cohort.database.clock())

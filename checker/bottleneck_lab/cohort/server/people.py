@@ -132,8 +132,8 @@ def remove_person(request: Request, session: AsInstructor, handle: str, fields: 
             raise RefusedError(
                 "forbidden", "You cannot remove yourself.", "Another instructor can."
             )
-        if fields.get("how") == "reset":
-            people.reset_token(connection, who)
+        if fields.get("how") == "again":
+            people.let_join_again(connection, who)
         else:
             changes.remove(connection, who, database.clock())
     return RedirectResponse("/settings#people", status_code=303)

@@ -90,7 +90,7 @@ def next_(request: Request, body: Body) -> Response:
     """Return what is next on some devices, without leasing it."""
     message = _decoded(body, Next)
     with state(request).cohort.database.reading() as connection:
-        return answer(Offer(peek(connection, message.devices)))
+        return answer(Offer(peek(connection, message.runner, message.devices)))
 
 
 @router.post("/claim")

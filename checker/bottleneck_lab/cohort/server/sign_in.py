@@ -34,6 +34,7 @@ from bottleneck_lab.cohort.sign_in.courses import (
 from bottleneck_lab.cohort.sign_in.identities import sign_in
 from bottleneck_lab.cohort.sign_in.openid import OpenId
 from bottleneck_lab.cohort.sign_in.tokens import BEGUN_S, BegunSignIns
+from bottleneck_lab.cohort.words import counted
 
 router = APIRouter()
 COOKIE = "bottleneck_lab_sign_in"
@@ -188,7 +189,7 @@ def use_service(
         members = services.members()
         with database.writing() as connection:
             added, corrected = enter_members(connection, course, members, database.clock())
-        done = f"{added} learners were added, {corrected} corrected."
+        done = f"Added: {counted(added, 'learner')}; corrected: {corrected}."
     else:
         done = f"{services.push(scores.grades)} grades were sent."
         if scores.unknown:

@@ -18,7 +18,7 @@ from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.changes import former_people
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.members.qr import qr_page
-from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
+from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running import leases
@@ -183,21 +183,28 @@ def regrade(request: Request, handle: str) -> Response:
 
 
 @router.post("/settings/roster", dependencies=[Depends(INSTRUCTOR)])
-def roster(request: Request, fields: Form) -> Response:
-    """Add the learners of a CSV file, or correct them. Raises RefusedError if it cannot be read."""
+def roster(request: Request, session: AsInstructor, fields: Form) -> Response:
+    """Add the learners of a CSV file, or correct them, and say how many there were.
+
+    Raises RefusedError if it cannot be read.
+    """
     database = state(request).cohort.database
     try:
-        learners = read_roster(fields.files.get("roster", b""))
+        read = read_roster(fields.files.get("roster", b""))
     except UsageError as error:
         raise RefusedError("bad-request", error.message, error.remedy) from error
     with database.writing() as connection:
-        enter_roster(connection, learners, database.clock())
-    return RedirectResponse("/room", status_code=303)
+        added, corrected = enter_roster(connection, read.learners, database.clock())
+    return _settings(request, session, describe_roster(read, added, corrected))
 
 
 @router.get("/settings")
 def settings(request: Request, session: AsInstructor) -> Response:
     """Show the settings of the whole cohort."""
+    return _settings(request, session)
+
+
+def _settings(request: Request, session: Session, done: str = "") -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         values = load_settings(connection)
@@ -212,6 +219,7 @@ def settings(request: Request, session: AsInstructor) -> Response:
     return shared.page(
         "settings.html",
         session,
+        done=done,
         settings=values,
         codes=codes,
         revoked=revoked,

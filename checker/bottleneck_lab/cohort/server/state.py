@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.server.reports import Reports
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.grading.criteria import format_figure
 
 if TYPE_CHECKING:
@@ -97,11 +98,6 @@ def plain(text: object) -> str:
     For text that learners wrote: a direction override could make a name read as another's.
     """
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in str(text))
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 hint`, `2 hints`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def figure(value: float | None, unit: str = "") -> str:

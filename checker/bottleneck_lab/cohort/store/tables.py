@@ -257,6 +257,7 @@ runners = Table(
     Column("seen", Float, nullable=False),
     Column("health", Text, nullable=False),
     Column("machine", Text, nullable=False, server_default=""),
+    Column("missing", Text, nullable=False, server_default="[]"),
 )
 
 announcements = Table(

@@ -155,7 +155,9 @@ class Intake:
                 if earlier := ledger.receipt(person, submission):
                     stored.append(_Stored(request, earlier, None))
                     continue
-                left = ledger.require_allowed(person, submission)
+                left = ledger.require_allowed(
+                    person, submission.lab, counts=submission.tool is None
+                )
             except RefusedError as refused:
                 request.answer.set_exception(refused)
                 continue

@@ -99,14 +99,13 @@ class Ledger:
             )
         return receipt
 
-    def require_allowed(self, person: Person, submission: Submission) -> int | None:
-        """Return how many submissions remain after this one; None without a budget.
+    def require_allowed(self, person: Person, lab: str, *, counts: bool = True) -> int | None:
+        """Return how many submissions remain after a further one; None without a budget.
 
-        A capture takes nothing off the budget.
-
-        Raises RefusedError for every limit.
+        One that does not count, such as a capture, takes nothing off the budget. Raises
+        RefusedError for every limit.
         """
-        learner, lab = self._learner[person.id], submission.lab
+        learner = self._learner[person.id]
         wait = self._latest.get(learner, 0.0) + self._settings.min_interval_s - self._now
         if wait > 0:
             raise RefusedError(
@@ -138,7 +137,7 @@ class Ledger:
                 f"'{lab}' closed at {spoken(rules.closes, self._settings.timezone)}.",
                 "Ask your instructor for an extension.",
             )
-        if rules.budget is None or submission.tool is not None:
+        if rules.budget is None or not counts:
             return None
         left = rules.budget - self._counted[learner, lab]
         if left <= 0:

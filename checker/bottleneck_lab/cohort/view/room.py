@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, func, select
 
+from bottleneck_lab.cohort.members.people import IN_ORDER
 from bottleneck_lab.cohort.running.leases import queue_length
 from bottleneck_lab.cohort.running.queue_order import load_queue
 from bottleneck_lab.cohort.running.workers import RunnerStatus, load_runners
@@ -97,7 +98,10 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """Everything on the instructor's first page."""
+    """Everything on the instructor's first page.
+
+    `stranded` says in sentences which waiting submissions no runner can measure.
+    """
 
     settings: Settings
     labs: list[str]
@@ -106,7 +110,7 @@ class Room(msgspec.Struct, frozen=True):
     states: dict[str, int]
     runners: list[RunnerStatus]
     announcements: list[tuple[int, str]]
-    unmeasurable: list[str]
+    stranded: list[str]
     version: int
     now: float
     altered: list[AlteredRecord] = []
@@ -140,9 +144,6 @@ def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
     runners = load_runners(connection)
     queue = _queue(connection)
     alive = [runner for runner in runners if runner.alive(now)]
-    slots = [slot.name for runner in alive for slot in runner.slots]
-    has_gpu = any(name.startswith(("gpu", "cluster")) for name in slots)
-    wanted = {one.device for one in queue if one.state == "queued"}
     judged = judge.latest(connection)
     return Room(
         load_settings(connection),
@@ -152,13 +153,33 @@ def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
         queue_length(connection),
         runners,
         announcements(connection),
-        sorted(device for device in wanted if not alive or (device == "cuda" and not has_gpu)),
+        _stranded([one for one in queue if one.state == "queued"], alive),
         latest_event(connection),
         now,
         altered_records(connection, judged),
         _claims(connection),
         announcements(connection, withdrawn=True)[:5],
     )
+
+
+def _stranded(waiting: list[Queued], alive: list[RunnerStatus]) -> list[str]:
+    """Say which of the waiting no runner can measure, and what would help."""
+    slots = [slot.name for runner in alive for slot in runner.slots]
+    has_gpu = any(name.startswith(("gpu", "cluster")) for name in slots)
+    sentences = [
+        f"No runner measures on {device}, so those submissions wait."
+        for device in sorted({one.device for one in waiting})
+        if not alive or (device == "cuda" and not has_gpu)
+    ]
+    for lab in sorted({one.lab for one in waiting}):
+        lacking = [runner.lacks_for(lab) for runner in alive]
+        if lacking and all(lacking):
+            names = " and ".join(lacking[0])
+            sentences.append(
+                f"No runner has the data set {names}, so submissions to {lab} wait: run `lab data"
+                f" {names}` on a runner's machine, as the user that it runs as."
+            )
+    return sentences
 
 
 def latest_event(connection: Connection) -> int:
@@ -249,7 +270,7 @@ def _rows(
     )
     return [
         _row(person, submitted[person.id], verdicts, labs, now)
-        for person in connection.execute(learners.order_by(people.c.name, people.c.id))
+        for person in connection.execute(learners.order_by(*IN_ORDER))
     ]
 
 

@@ -9,6 +9,7 @@ import typer
 
 from bottleneck_lab.cohort.backup import back_up
 from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 
@@ -24,4 +25,4 @@ def command(
     """Back up the whole cohort to one file, while it runs."""
     with open_cohort(folder) as cohort:
         count = back_up(cohort, file)
-    say(f"Wrote {file}: {count} submissions, readable only by you.", style="green")
+    say(f"Wrote {file}: {counted(count, 'submission')}, readable only by you.", style="green")

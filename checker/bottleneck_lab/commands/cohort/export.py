@@ -11,6 +11,7 @@ from bottleneck_lab.cohort.folder import folder_name, open_cohort
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.workspace.atomic import write_bytes
 
 EXAMPLE = "lab cohort export nbgrader --folder autumn-workshop"
@@ -35,6 +36,9 @@ def command(
             show_default=False,
         ),
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the file if it is there already.")
+    ] = False,
     allow_altered: Annotated[
         bool,
         typer.Option(
@@ -49,8 +53,12 @@ def command(
     """
     export = find_export(kind)
     with open_cohort(folder) as cohort:
+        target = output or Path(export.file_name(folder_name(cohort.config.name)))
+        if target.exists() and not replace:  # somebody may have worked on it since
+            raise UsageError(
+                f"{target} already exists.", "Name another with --output, or add --replace."
+            )
         with cohort.database.reading() as connection:
             data = export_grades(connection, cohort, export, allow_altered=allow_altered)
-        target = output or Path(export.file_name(folder_name(cohort.config.name)))
-    write_bytes(target, data)
+    write_bytes(target, data, replace=replace)
     say(f"Wrote {target}.", style="green")

@@ -11,6 +11,7 @@ from bottleneck_lab.catalog import current_name, load_labs
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.running import leases
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.errors import UsageError
@@ -45,4 +46,4 @@ def command(
             if wanted in (one.lab, one.submission) and checker in (None, one.checker)
         ]
         count = leases.regrade(connection, chosen, cohort.database.clock())
-    say(f"{count} submissions are queued again.")
+    say(f"Queued again: {counted(count, 'submission')}.")

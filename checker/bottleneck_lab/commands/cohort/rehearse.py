@@ -16,6 +16,7 @@ from bottleneck_lab.cohort.rehearsal.play import Machines
 from bottleneck_lab.cohort.rehearsal.summary import Rehearsal, clock, rehearse
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import needs_quiet
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import default_slots
 from bottleneck_lab.commands.screen import console, progress
@@ -98,12 +99,13 @@ def command(
     if json:
         print_json(result)
         return
-    table = Table(title=f"{learners} learners")
-    for heading in ("from", "lab", "device", "a check takes", "runs"):
+    table = Table(title=f"The plan for {counted(learners, 'learner')}")
+    for heading in ("starts (h:min)", "lab", "device", "a check takes", "checks run"):
         table.add_column(heading, justify="right" if "takes" in heading else "left")
     for block in blocks:
         known = (block.lab, block.device) in durations
-        seconds = f"{typical_s(durations, block.lab, block.device):.0f} s{'' if known else ' ?'}"
+        seconds = f"{typical_s(durations, block.lab, block.device):.0f} s"
+        seconds += "" if known else " (assumed)"
         alone = needs_quiet(block.lab, block.device)
         runs = "one per GPU" if block.device == "cuda" else "alone" if alone else "side by side"
         table.add_row(clock(block.begins), block.lab, block.device, seconds, runs)
@@ -112,29 +114,34 @@ def command(
 
 
 def _print_result(result: Rehearsal) -> None:
-    table = Table(title="Waits until a check begins")
-    for heading in ("hour", "submissions", "median", "9 of 10 within", "longest", "queue"):
+    table = Table(title="Minutes until a check begins")
+    headings = ("sent (h:min)", "submissions", "half wait at most", *_WAITS, "longest queue")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for hour in result.hours:
-        waits = (_minutes(seconds) for seconds in (hour.median_s, hour.p90_s, hour.longest_s))
         hours = f"{clock(hour.begins)}–{clock(hour.begins + 3600)}"
+        waits = _minutes(hour.median_s, hour.p90_s, hour.longest_s)
         table.add_row(hours, str(hour.submissions), *waits, str(hour.queue))
     console().print(table)
     for sentence in result.breaks:
         say(sentence, style="yellow")
     if not result.breaks:
-        say("Nothing breaks.", style="green")
+        say("Nobody waits for long.", style="green")
     if result.drained_s > 60:
-        say(f"The last check ends {_minutes(result.drained_s)} after the last lab.")
+        say(f"The last check ends {result.drained_s / 60:.0f} minutes after the last lab does.")
     for code, count in sorted(result.refusals.items()):
-        say(f"{count} submissions are refused: {code}.")
+        say(f"Refused: {counted(count, 'submission')} ({code}).")
+    table = Table(title="Minutes until a check begins, if something changes")
+    for heading in ("change", *_WAITS):
+        table.add_column(heading, justify="left" if heading == "change" else "right")
+    table.add_row("none", *_minutes(result.p90_s, result.longest_s))
     for option in (result.slower, *result.options):
-        say(
-            f"With {option.what}: 9 of 10 wait at most {_minutes(option.p90_s)} instead of"
-            f" {_minutes(result.p90_s)}, the longest {_minutes(option.longest_s)} instead of"
-            f" {_minutes(result.longest_s)}."
-        )
+        table.add_row(option.what, *_minutes(option.p90_s, option.longest_s))
+    console().print(table)
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+_WAITS = ("9 of 10 wait at most", "longest wait")
+
+
+def _minutes(*seconds: float) -> list[str]:
+    return [f"{each / 60:.1f}" for each in seconds]

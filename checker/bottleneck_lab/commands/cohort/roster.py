@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.members.roster import enter_roster, read_roster
+from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
@@ -39,11 +39,11 @@ def command(
         data = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", "Name a CSV file.") from error
-    learners = read_roster(data)
+    roster = read_roster(data)
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
-        added, corrected = enter_roster(connection, learners, cohort.database.clock())
+        added, corrected = enter_roster(connection, roster.learners, cohort.database.clock())
         if only:
             change_settings(connection, roster_only=True)
-    say(f"Roster: {added} added, {corrected} corrected.", style="green")
+    say(describe_roster(roster, added, corrected), style="green")
     if only:
         say("From now on only they can join: `lab join URL CODE --id STUDENT_ID`.")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import Cohort, open_cohort
 from bottleneck_lab.cohort.logs import log_json
 from bottleneck_lab.cohort.members import people
@@ -19,6 +20,7 @@ from bottleneck_lab.cohort.running.preflight import Preflight
 from bottleneck_lab.cohort.server.serve import Keeper
 from bottleneck_lab.cohort.server.serve import serve as serve_forever
 from bottleneck_lab.cohort.settings import load_settings
+from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import (
     SHARED_USER,
     Folder,
@@ -33,6 +35,7 @@ from bottleneck_lab.commands.cohort.options import (
 )
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.workspace.dataset import missing_datasets
 
 EXAMPLE = "lab cohort serve --folder autumn-workshop --host 0.0.0.0"
 
@@ -92,6 +95,19 @@ def command(
         if runner:
             if not users:
                 say(SHARED_USER, style="yellow", err=True)
+            with cohort.database.reading() as connection:
+                needed = {
+                    name
+                    for lab in workshop_labs(connection)
+                    for name in find_lab(lab).spec.datasets
+                }
+            if lacking := sorted(needed & set(missing_datasets())):
+                say(
+                    f"This machine lacks the data set {' and '.join(lacking)}: `lab data` makes it."
+                    " Submissions to labs that need it wait until then.",
+                    style="yellow",
+                    err=True,
+                )
             # A process of its own: what measures holds no sockets, and can be restarted alone.
             command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner"]
             command += ["--folder", str(cohort.folder), "--quiet", str(quiet)]

@@ -10,6 +10,7 @@ from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.view.room import Room, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import Json, print_json, say
 from bottleneck_lab.errors import ExitCode
@@ -34,7 +35,8 @@ def command(folder: Folder = Path(), json: Json = False) -> None:
 
 def _print_room(name: str, room: Room) -> None:
     states = room.states
-    say(f"{name}: {len(room.rows)} learners, {room.passed} labs passed", style="bold")
+    learners = counted(len(room.rows), "learner")
+    say(f"{name}: {learners}, {counted(room.passed, 'lab passed', 'labs passed')}", style="bold")
     say(
         f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured,"
         f" {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
@@ -50,6 +52,8 @@ def _print_room(name: str, room: Room) -> None:
         say(f"needs help: {row.name}, since {since}. {row.help_text}".rstrip())
     if room.settings.paused:
         say("Paused: no checks are being started.", style="yellow")
+    for sentence in room.stranded:
+        say(sentence, style="yellow")
     for runner in room.runners:
         if not runner.alive(room.now):
             say(f"runner {runner.name} ({runner.executor}): not responding", style="red")

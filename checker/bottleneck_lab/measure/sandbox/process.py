@@ -71,11 +71,13 @@ def _confinement(
 
 def _isolation(cgroup: Cgroup | None, limits: Limits, *, gpu: bool) -> dict[str, str]:
     """Describe what holds a worker, for a verdict."""
+    by_kernel = cgroup is not None and {"memory.max", "pids.max"} <= set(cgroup.limits)
     isolation = {
         "sandbox": "none: install bubblewrap for isolation",
         "cgroup": "none: the worker's process group is stopped by signals",
         "limits": (
-            f"{limits.memory_bytes >> 30} GiB, {limits.processes} processes, {limits.total_s:.0f} s"
+            f"{limits.memory_bytes >> 30} GiB and {limits.processes} processes"
+            f" ({'by the kernel' if by_kernel else 'monitored'}), {limits.total_s:.0f} s"
         ),
     }
     if cgroup:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck_lab.catalog import Device
-from bottleneck_lab.cohort.running.workers import Slot
 
 Progress = Literal["running", "ended", "lost"]
 """A job's state: `ended` may or may not have left a result; a `lost` job is unknown to everybody.
@@ -60,8 +59,8 @@ class Executor(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def slots(self) -> list[Slot]:
-        """Return the slots, with the handles of jobs under way."""
+    def slots(self) -> list[str]:
+        """Return the names of the slots."""
 
     def user(self, slot: str) -> str:  # noqa: ARG002 - a cluster's jobs all have one
         """Describe the user that the checks of a slot run as, for the verdict."""

@@ -19,7 +19,6 @@ from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.running.executors.base import Executor, Progress
 from bottleneck_lab.cohort.running.gpu_health import gpu_health
 from bottleneck_lab.cohort.running.slot_users import USERS_ROOT, SlotUser
-from bottleneck_lab.cohort.running.workers import Slot
 from bottleneck_lab.errors import MachineError, UsageError
 
 JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
@@ -183,9 +182,8 @@ class LocalExecutor(Executor):
         for descriptor in self._held.get(slot, []):
             os.close(descriptor)
 
-    def slots(self) -> list[Slot]:
-        under_way = {slot: handle for handle, (slot, _, _) in self._jobs.items()}
-        return [Slot(name, under_way.get(name)) for name in (*self._gpus, *self._machine)]
+    def slots(self) -> list[str]:
+        return [*self._gpus, *self._machine]
 
     def user(self, slot: str) -> str:
         if user := self._users.get(slot):

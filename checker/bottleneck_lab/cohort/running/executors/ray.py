@@ -13,7 +13,6 @@ from typing import Any
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.running.executors.base import Executor, Progress
-from bottleneck_lab.cohort.running.workers import Slot
 from bottleneck_lab.errors import MachineError
 
 JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
@@ -103,9 +102,8 @@ class RayExecutor(Executor):
         if handle is not None:
             self._tasks.pop(handle, None)
 
-    def slots(self) -> list[Slot]:
-        under_way = {slot: handle for handle, (slot, _) in self._tasks.items()}
-        return [Slot(name, under_way.get(name)) for name in self._names]
+    def slots(self) -> list[str]:
+        return self._names
 
     def close(self) -> None:
         for handle in list(self._tasks):

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.running.executors.base import Executor, Progress
-from bottleneck_lab.cohort.running.workers import Slot
 from bottleneck_lab.errors import MachineError
 
 log = logging.getLogger("bottleneck_lab.cohort.slurm")
@@ -155,8 +154,8 @@ class SlurmExecutor(Executor):
     def adopt(self, slot: str, handle: str) -> None:
         self._slots[slot] = handle
 
-    def slots(self) -> list[Slot]:
-        return [Slot(name, self._slots.get(name)) for name in self._names]
+    def slots(self) -> list[str]:
+        return self._names
 
     def close(self) -> None:
         """Leave the jobs running; a runner that starts again takes them over."""
