@@ -361,7 +361,7 @@ def _line(summary: Summary, line: str, shown: str) -> Markup:
     if not code:
         return _name(shown)
     cut = code if len(code) <= SOURCE else f"{code[: SOURCE - 1]}…"
-    return join([_name(shown), tag("code", cut, class_="soft", title=code)])
+    return join([_name(shown), tag("code", cut, class_="soft source", title=code)])
 
 
 def _table(
