@@ -276,8 +276,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Look for what keeps tensors alive: losses appended with their graph (use .detach() or"
         " .item()), growing lists, caches, hooks, and objects that refer to each other in a circle,"
         " which stay until Python's collector comes by.",
-        "memory at the end of each step grows in the median step; listed first if the capture's"
-        " steps have added more than a quarter of the peak",
+        "the lowest level in the last third of the steps lies above that of the third before; listed"
+        " first if the capture's steps have added more than a quarter of the peak",
         work.growing_memory,
         rests_on=("steps",),
     ),
