@@ -30,8 +30,8 @@ Unsure: nothing was recorded about the host.
 # Lightning's profiler puts its own name, and the loop's, before each range.
 _LIGHTNING = r"^(?:\[pl\]\[profile\](?:\[\w+\]\w*\.?)?)?"
 _INPUT_RANGE = re.compile(
-    _LIGHTNING
-    + r"(?:enumerate\(DataLoader\)#|(?:train|val|test|predict)\w*_next$|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)["
+    _LIGHTNING + r"(?:enumerate\(DataLoader\)#|(?:train|val|test|predict)\w*_next$"
+    r"|(?:#+ )?(?:data|input)s?(?: #+)?$|(?:data|input|batch)["
     r" _-]?(?:wait|load(?:ing|er)?|fetch(?:ing)?|prep\w*|time|next)"
     r"|(?:load|next|get|fetch|read|decode|wait)[ _-]?(?:for["
     r" _-])?(?:data|batch|input|image|sample)s?|data ?loader|dali\b|augment|pre-?process)",

@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
-from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMPUTING
+from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMMUNICATING, COMPUTING
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -219,7 +219,11 @@ def describe_late_ranks(summary: Summary) -> list[tuple[str, str, int, int]]:
     return rows
 
 
-_LATE = {COMPUTING: "computing for longer", BEFORE_ITS_STEP: "a step that began later"}
+_LATE = {
+    COMPUTING: "computing for longer",
+    COMMUNICATING: "an earlier collective",
+    BEFORE_ITS_STEP: "a step that began later",
+}
 
 
 def describe_lines(summary: Summary) -> str:

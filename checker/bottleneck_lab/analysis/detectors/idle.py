@@ -58,10 +58,11 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         share = seen.idle_share(cause)
         if share < IDLE_SHARE:
             return []
-        state, sentence = "the device was idle", CAUSE_OF[cause].sentence
+        row = CAUSE_OF[cause]
+        what = f"the device was idle while {row.sentence}"
         if seen.on_cpu:
-            state = "no operator ran"
-        evidence = f"For {share:.0%} of the time {state} while {sentence}."
+            what = row.cpu_sentence or f"no operator ran while {row.sentence}"
+        evidence = f"For {share:.0%} of the time {what}."
         advice = ""
         if seen.lines:
             # Nobody is told to record what the capture has.
@@ -90,10 +91,11 @@ def _beside_the_device(seen: Evidence, removal: Removal, share: float) -> str:
     if without_waits - 1 < AS_GOOD * (seen.gain(removal, share) - 1):
         return ""
     worst = seen.syncs[0]
+    caller = worst.line or worst.caused_by
     return (
         f" Not waiting for the device would do as well (at most {without_waits:.2f}x): the host"
         f" would then do this while the device works. Most waiting is in {worst.name}"
-        f"{', from ' + worst.line if worst.line else ''}."
+        f"{', from ' + caller if caller else ''}."
     )
 
 

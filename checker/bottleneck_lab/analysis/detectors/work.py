@@ -15,7 +15,7 @@ from bottleneck_lab.analysis.counters.roofline import find_machine
 from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMPUTING
+from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMMUNICATING, COMPUTING
 from bottleneck_lab.analysis.what_if import Removal
 
 OUTGROWN_SHARE = 0.25
@@ -170,6 +170,7 @@ def late_ranks(seen: Evidence) -> list[Detection]:
 
 _LATE_BECAUSE = {
     COMPUTING: "it computed for longer than the others",
+    COMMUNICATING: "it was in an earlier collective for longer than the others",
     BEFORE_ITS_STEP: "it began its step later than the others",
 }
 

@@ -3,13 +3,14 @@
 A collective ends once its last member has arrived. The n-th of each process group is the same
 collective on every rank; each rank's row from its own start to the last member's start is waiting,
 the rest is transfer. Waiting is charged to the rank that arrived last, and to what that rank did in
-the meantime.
+the meantime; where that was waiting in an earlier collective, to whom it waited for.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,19 +19,28 @@ from bottleneck_lab.analysis.device.use import DeviceTime
 from bottleneck_lab.analysis.what_if import Arrival
 
 COMPUTING, BEFORE_ITS_STEP = "computing", "before its step"
+COMMUNICATING = "communicating"
 """What a late rank did, where it is no cause of idle time."""
 
 
 class LateRank(msgspec.Struct, frozen=True):
-    """Waiting of other ranks for one rank, and what it did: a cause of idle time, `computing` or
-    `before its step`. `waiting_ns` is summed over the ranks that waited with nothing else to do;
-    `times` is in how many collectives it was the last.
+    """Waiting of other ranks for one rank, and what it did: a cause of idle time, `computing`,
+    `communicating` or `before its step`. `waiting_ns` is summed over the ranks that waited with
+    nothing else to do; `times` is how many collectives waited for it.
     """
 
     rank: int
     doing: str
     waiting_ns: int
     times: int
+
+
+class _Wait(NamedTuple):
+    """One rank's waiting in a collective, ns, and by (rank, what it did) the share (0–1) in it."""
+
+    start: int
+    end: int
+    charges: Mapping[tuple[int, str], float]
 
 
 class CollectiveWaits(msgspec.Struct, frozen=True):
@@ -68,24 +78,37 @@ def find_collective_waits(
 
     waiting: Counter[tuple[int, str]] = Counter()
     numbers: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for rank, own in arrivals.items():
-        if rank not in by_rank:
-            continue
-        window, since = by_rank[rank].window, min(time.window.start for time in times)
-        for each in own:
-            _, late, latest = last[each.number]
-            start, end = max(each.start, window.start), min(each.last, each.end, window.end)
-            if end > start and late != rank and late in by_rank:
-                # What the late rank hides behind its work, the others could have hidden behind
-                # theirs, had it not been late: that is waiting too.
-                hidden = iv.clip(exposed[rank], each.start, each.end).total
-                hidden -= iv.clip(exposed[late], latest.start, latest.end).total
-                alone = max(iv.clip(exposed[rank], start, end).total, hidden)
-                blame = _blame(by_rank[late], by_rank[rank], since, start, each.last)
-                for doing, share in blame.items():
-                    waiting[late, doing] += round(share * alone)
-                    numbers[late, doing].add(each.number)
-            since = max(since, each.end)
+    begin = min(time.window.start for time in times)
+    joined = {rank: {each.number for each in own} for rank, own in arrivals.items()}
+    left: dict[int, list[Arrival]] = defaultdict(list)
+    waits: dict[int, list[_Wait]] = defaultdict(list)
+    in_order = [(each, rank) for rank, own in arrivals.items() for each in own if rank in by_rank]
+    for each, rank in sorted(in_order):
+        window = by_rank[rank].window
+        _, late, latest = last[each.number]
+        start, end = max(each.start, window.start), min(each.last, each.end, window.end)
+        if end > start and late != rank and late in by_rank:
+            # What the late rank hides behind its work, the others could have hidden behind
+            # theirs, had it not been late: that is waiting too.
+            hidden = iv.clip(exposed[rank], each.start, each.end).total
+            hidden -= iv.clip(exposed[late], latest.start, latest.end).total
+            alone = max(iv.clip(exposed[rank], start, end).total, hidden)
+            # The last collective that both were in.
+            past = reversed(left[rank])
+            since = next((other.end for other in past if other.number in joined[late]), begin)
+            blame = _blame(by_rank[late], by_rank[rank], exposed, since, start, each.last)
+            charges: dict[tuple[int, str], float] = defaultdict(float)
+            for doing, share in blame.items():
+                culprits = {(late, doing): 1.0}
+                if doing == COMMUNICATING:
+                    culprits = _passed_on(waits[late], since, each.last) or culprits
+                for culprit, part in culprits.items():
+                    charges[culprit] += share * part
+            waits[rank].append(_Wait(start, end, charges))
+            for culprit, share in charges.items():
+                waiting[culprit] += round(share * alone)
+                numbers[culprit].add(each.number)
+        left[rank].append(each)
     total = sum(waiting.values())
     return CollectiveWaits(
         collectives=len(last),
@@ -100,7 +123,12 @@ def find_collective_waits(
 
 
 def _blame(
-    late: DeviceTime, waiting: DeviceTime, since: int, joined: int, last: int
+    late: DeviceTime,
+    waiting: DeviceTime,
+    exposed: Mapping[int, iv.Intervals],
+    since: int,
+    joined: int,
+    last: int,
 ) -> dict[str, float]:
     """Return, by what the late rank did, its share (0–1) in being late.
 
@@ -108,7 +136,8 @@ def _blame(
     other at `last`. What the late rank did for longer than the other until then made it late: work
     that both have is no reason.
     """
-    own, other = _doing(late, since, last), _doing(waiting, since, joined)
+    own = _doing(late, exposed[late.rank], since, last)
+    other = _doing(waiting, exposed[waiting.rank], since, joined)
     excess = {doing: max(ns - other.get(doing, 0), 0) for doing, ns in own.items()}
     total = sum(excess.values())
     if not total:
@@ -116,10 +145,26 @@ def _blame(
     return {doing: ns / total for doing, ns in excess.items() if ns}
 
 
-def _doing(time: DeviceTime, start: int, end: int) -> dict[str, int]:
-    """Split a stretch of a rank by what it did, ns."""
+def _doing(time: DeviceTime, exposed: iv.Intervals, start: int, end: int) -> dict[str, int]:
+    """Split a stretch of a rank by what it did, ns; `exposed` is its communication that nothing
+    hides.
+    """
     parts = {BEFORE_ITS_STEP: max(min(end, time.window.start) - start, 0)}
-    parts[COMPUTING] = iv.clip(time.busy, start, end).total
+    parts[COMMUNICATING] = iv.clip(exposed, start, end).total
+    parts[COMPUTING] = iv.clip(time.busy, start, end).total - parts[COMMUNICATING]
     for cause, intervals in time.causes.items():
         parts[cause] = iv.clip(intervals, start, end).total
     return parts
+
+
+def _passed_on(waits: Sequence[_Wait], start: int, end: int) -> dict[tuple[int, str], float]:
+    """Return whom a rank waited for itself in a stretch, with the share (0–1) of its waiting; empty
+    if it did not wait.
+    """
+    sums: dict[tuple[int, str], float] = defaultdict(float)
+    for wait in waits:
+        length = min(wait.end, end) - max(wait.start, start)
+        for culprit, share in wait.charges.items():
+            sums[culprit] += share * max(length, 0)
+    total = sum(sums.values())
+    return {culprit: ns / total for culprit, ns in sums.items()} if total else {}
