@@ -17,7 +17,8 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     sentences = [
         (
             f"{words.format_bytes(memory.held_bytes)} is allocated in {memory.held_blocks:,}"
-            f" blocks, {words.format_bytes(memory.rounding_bytes)} of it from rounding up."
+            f" block{'s' * (memory.held_blocks != 1)},"
+            f" {words.format_bytes(memory.rounding_bytes)} of it from rounding up."
         ),
         (
             f"{words.format_bytes(memory.reserved_bytes)} is reserved: {words.format_bytes(unused)}"
@@ -30,6 +31,12 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
             f"The peak was {words.format_bytes(memory.peak_bytes)} allocated, with at most"
             f" {words.format_bytes(memory.peak_reserved_bytes)} reserved, in {memory.events:,}"
             f" events over {words.format_duration(memory.recorded_us * 1000)}."
+        )
+    else:
+        sentences.append(
+            "No history was recorded, so how this changed is not known. Call"
+            " torch.cuda.memory._record_memory_history() before the work, or record with"
+            " `lab profile --tool memory`."
         )
     if memory.steps:
         sentences.append(

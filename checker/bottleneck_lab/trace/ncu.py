@@ -30,6 +30,11 @@ from bottleneck_lab.trace.timeline import (
 SIZE_LIMIT_BYTES = 512 << 20
 ROW_LIMIT = 1_000_000
 _HEADER = re.compile(r'^"?ID"?,"?Process ID"?,', re.MULTILINE)
+# ncu writes numbers as the system's language has them: 1,234.5 or 1.234,5 or 1 234,5. A comma with
+# one, two or more than three digits behind it, or behind a point, is the decimal one.
+_NUMBER = re.compile(r"(?<=\")-?\d+(?:[.,'’ \u00a0\u202f]\d+)+(?=\")")
+_DECIMAL_COMMA = re.compile(r"\"-?[\d.'’ \u00a0\u202f]*(?:\.\d{3},\d+|,(?:\d{1,2}|\d{4,}))\"")
+_GROUPING = re.compile(r"[.'’ \u00a0\u202f](?=\d{3}(?!\d))")
 _SCALES = {
     "nsecond": 1,
     "ns": 1,
@@ -163,7 +168,7 @@ def parse_csv(text: str, path: Path) -> list[KernelCounters]:
             "Export with `ncu --import FILE --csv --page raw --print-units base`.",
         )
     try:
-        rows = csv.DictReader(io.StringIO(text[start.start() :]))
+        rows = csv.DictReader(io.StringIO(_in_english(text[start.start() :])))
         names = list(rows.fieldnames or ())
         kernels = _long_layout(rows) if "Metric Name" in names else _wide_layout(rows, names)
     except csv.Error as error:
@@ -174,6 +179,13 @@ def parse_csv(text: str, path: Path) -> list[KernelCounters]:
             "Check --kernel-name and --launch-count: ncu may have matched nothing.",
         )
     return kernels
+
+
+def _in_english(table: str) -> str:
+    """Return the table with a point before decimals and nothing between thousands but commas."""
+    if _DECIMAL_COMMA.search(table):
+        return _NUMBER.sub(lambda cell: _GROUPING.sub("", cell[0]).replace(",", "."), table)
+    return _NUMBER.sub(lambda cell: re.sub(r"['’ \u00a0\u202f]", "", cell[0]), table)
 
 
 def _limited(rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:

@@ -204,6 +204,43 @@ def test_a_rank_that_is_late_for_a_reported_cause_hides_no_other(make, tmp_path)
     assert finding(summary, "straggler").title == "Rank 1 keeps the others waiting"
 
 
+def joined(runs, us: float, group: str) -> None:
+    """All of these ranks join a collective of a process group, and go on when it is done."""
+    ready = [max(run.tail.values()) for run in runs]
+    for run, since in zip(runs, ready, strict=True):
+        name, length = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", max(ready) + us - since
+        run.launch(name, length, stream=24, after=since)
+        run.events[-1]["args"] |= {"Process Group Name": group, "In msg nelems": 1024}
+        run.tail = dict.fromkeys(run.tail, since + length)
+
+
+def test_who_waits_for_one_that_waits_is_charged_to_the_first(make, tmp_path):
+    """Rank 2 computes for 250 µs longer in each of 4 layers, for which its neighbour waits in their
+    own group; ranks 0 and 1 wait for both at the end of a step.
+    """
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(4)]
+    for number in range(6):
+        begins = [run.host for run in runs]
+        for _ in range(4):
+            for run in runs:
+                for _ in range(5):
+                    us = 150.0 if run.rank == 2 else 100.0
+                    run.operator("aten::mm", "gemm_tensorop", us, host_us=4.0)
+            joined(runs[:2], 40.0, "1")
+            joined(runs[2:], 40.0, "2")
+        joined(runs[::2], 300.0, "3")
+        joined(runs[1::2], 300.0, "4")
+        for run, begin in zip(runs, begins, strict=True):
+            run.wait()
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=4))
+    summary = summarise(load(tmp_path / "job"))
+    (late,) = [row for row in summary.collective_waits.late if row.waiting_ns > 300_000]
+    assert (late.rank, late.doing) == (2, "computing")
+    assert late.waiting_ns == pytest.approx(6 * 3 * 1_000_000, rel=0.03)
+
+
 def test_lightning_s_own_range_around_the_next_batch_is_input(make, tmp_path):
     run = make.Program(jitter=0.0)
     for number in range(8):
@@ -215,6 +252,20 @@ def test_lightning_s_own_range_around_the_next_batch_is_input(make, tmp_path):
         run.wait()
         run.range(f"ProfilerStep#{number}", begin)
     assert [each.id for each in summary_of(tmp_path, run).findings] == ["input-starved"]
+
+
+def test_on_a_cpu_a_stall_is_told_once(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(8):
+        begin = run.host
+        for _ in range(20):
+            start = run.host
+            run.python(100)
+            run.add("cpu_op", "aten::mm", start, 100.0)
+        run.python(6_000)
+        run.range(f"ProfilerStep#{number}", begin)
+    (only,) = summary_of(tmp_path, run).findings
+    assert only.evidence.count("no operator") == 1
 
 
 # what a file is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,22 @@ def test_the_line_that_keeps_memory_stands_first(snapshot: Path) -> None:
     assert rows[2].split()[:2] == ["train.py(44):", "train"]
     assert "+4.0 KiB per step" in rows[2]
     assert "is reserved" in shown
+
+
+def test_a_snapshot_without_history_says_how_to_record_it(tmp_path: Path) -> None:
+    block = {"address": 1 << 40, "size": 1 << 20, "requested_size": 1 << 20, "frames": []}
+    segment = {
+        "device": 0,
+        "address": 1 << 40,
+        "total_size": 2 << 20,
+        "blocks": [block | {"state": "active_allocated"}],
+    }
+    path = tmp_path / "bare.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
+    shown = " ".join(report(str(path)).split())
+    assert "is allocated in 1 block," in shown
+    assert "No history was recorded" in shown
+    assert "_record_memory_history()" in shown
 
 
 def test_a_program_reads_the_same_figures(snapshot: Path) -> None:

@@ -52,6 +52,21 @@ def test_the_details_page_in_base_units(tmp_path):
     assert kernel.metrics["Memory Throughput"] == 2e9
 
 
+@pytest.mark.parametrize("thousands", [".", "\u202f", "\u00a0", " "])
+def test_numbers_with_a_decimal_comma(tmp_path, thousands):
+    """As ncu writes them where the system speaks German or French."""
+    text = RAW.replace("1,500.25", f"1{thousands}500,25").replace("55.5", "55,5")
+    (tmp_path / "x.csv").write_text(text)
+    softmax, gemm = load(tmp_path / "x.csv").counters
+    assert (softmax.duration_ns, softmax.metrics[WARPS]) == (1500.25, 55.5)
+    assert (gemm.duration_ns, gemm.compute_capability) == (2000, "9.0")
+
+
+def test_numbers_with_apostrophes_between_thousands(tmp_path):
+    (tmp_path / "x.csv").write_text(RAW.replace("1,500.25", "1’500.25"))
+    assert load(tmp_path / "x.csv").counters[0].duration_ns == 1500.25
+
+
 @pytest.mark.parametrize(
     "text",
     ["==PROF== Disconnected\n", FIXED + "\n", FIXED + ',"x"\n"","",""\n', FIXED + '\n"0"\x00\n'],
