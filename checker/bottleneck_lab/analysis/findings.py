@@ -276,7 +276,7 @@ FINDINGS: tuple[FindingKind, ...] = (
         "Look for what keeps tensors alive: losses appended with their graph (use .detach() or"
         " .item()), growing lists, caches, hooks, and objects that refer to each other in a circle,"
         " which stay until Python's collector comes by.",
-        "the lowest level in the last third of the steps lies above that of the third before; listed"
+        "memory at the ends of steps grows over half of the steps, or its lowest level does; listed"
         " first if the capture's steps have added more than a quarter of the peak",
         work.growing_memory,
         rests_on=("steps",),

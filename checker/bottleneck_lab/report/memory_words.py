@@ -41,7 +41,7 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     if memory.steps:
         sentences.append(
             f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step"
-            f" (the lowest level in the last third of {memory.steps:,} steps, less that before it)."
+            f" (the median change over half of {memory.steps:,} steps, or how its lowest level rises)."
         )
     return sentences
 

@@ -23,6 +23,8 @@ from bottleneck_lab.trace.timeline import Ints, SmallInts
 STRETCHES = 160
 MOMENTS, TOP = 12, 30
 """So many moments are compared, and the lines that hold most are told."""
+MANY_STEPS = 30
+"""From so many steps on, each third of them has seen cycles collected."""
 FEWEST_STEPS = 4
 """From so many steps on, the moments are those between steps."""
 RISING_SHARE = 0.8
@@ -174,16 +176,21 @@ def _earlier(
 
 def growth_a_step(levels: Ints) -> int:
     """Return by how many bytes memory grows from step to step, of its levels at the ends of steps:
-    how far the lowest level of the last third lies above that of the third before, a step.
+    the median change over half of them, a step. What is collected or allocated now and then, as
+    cycles are, does not look like growth then, and what grows in every tenth step does.
 
-    The first third is start-up. What is collected or allocated now and then, as cycles are, moves
-    the lowest level no higher, and hides no growth beneath it. After the last step a program may
-    have let go of everything, so its level does not count.
+    Where that shows no growth, cycles may hide some: of many steps, the lowest level in the last
+    third is compared with that in the third before. After the last step a program may have let go
+    of everything, so its level does not count there.
     """
-    levels = levels[:-1]
-    third = max(len(levels) // 3, 1)
-    before, last = levels[-2 * third : -third], levels[-third:]
-    return (int(last.min()) - int(before.min())) // third if len(before) else 0
+    apart = max((len(levels) - 1) // 2, 1)
+    changes = levels[apart:] - levels[:-apart]
+    growth = int(np.median(changes)) // apart if len(changes) else 0
+    if growth > 0 or len(levels) < MANY_STEPS:
+        return growth
+    third = (len(levels) - 1) // 3
+    before, last = levels[-2 * third - 1 : -third - 1], levels[-third - 1 : -1]
+    return (int(last.min()) - int(before.min())) // third
 
 
 def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallInts) -> DeviceMemory:
