@@ -10,7 +10,8 @@ from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.criteria import BUSY_CORES
 from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 
-LOOK_S = 3.0
+GLANCE_S, LOOK_S = 0.5, 3.0
+"""Length of a sample: of a single one, and of those that are waited for."""
 QUIET_LOOKS = 3
 """Quiet samples needed in a row, since a build pauses for seconds."""
 
@@ -23,10 +24,10 @@ def busy_cores_allowed(needed: int) -> float:
     return max(BUSY_CORES, (os.cpu_count() or 1) - needed - 1)
 
 
-def busy_cores(look_s: float = 0.5) -> float:
-    """Return how many cores other programs keep busy at this moment, after a look at them."""
+def busy_cores() -> float:
+    """Return how many cores other programs keep busy, after half a second's look at them."""
     meter = LoadMeter(own_cpu_s)
-    time.sleep(look_s)
+    time.sleep(GLANCE_S)
     return meter.cores()
 
 
@@ -35,18 +36,18 @@ def wait_until_quiet(
     tell: Callable[[float], None],
     *,
     allowed: float = BUSY_CORES,
-    busy_cores: Callable[[], float] | None = None,
+    look: Callable[[], float] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return once other programs have left the machine alone for some seconds. `tell` is called at
     each sample with how many cores they keep busy; up to `allowed` count as quiet.
 
-    Raises MachineError after `limit_s` seconds. `busy_cores` is called at the end of each look and
-    answers for it.
+    Raises MachineError after `limit_s` seconds. `look` returns those cores at the end of each
+    sample; by default the machine's load says them.
     """
     meter = LoadMeter(own_cpu_s)
-    look = busy_cores or meter.cores
+    look = look or meter.cores
     began, quiet = clock(), 0
     while quiet < QUIET_LOOKS:
         if clock() - began > limit_s:

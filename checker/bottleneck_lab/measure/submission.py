@@ -26,23 +26,23 @@ def collect(lab: Lab, workspace: Path, folder: Path) -> str:
     for name in lab.spec.files:
         source = workspace / name if name in lab.spec.editable else lab.path / name
         if name in lab.spec.editable:
-            _refuse(source, name)
+            _require_plain(source, name)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target, follow_symlinks=name not in lab.spec.editable)
     return lab.code_hash(folder)
 
 
-def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> str:
+def collect_pristine(lab: Lab, folder: Path, overlay: Path | None = None) -> None:
     """Copy the shipped files, or those of `overlay` (a solution or variant) where it has them."""
     shutil.copytree(lab.path, folder, dirs_exist_ok=True)
     for name in lab.spec.editable:
         if overlay is not None and (overlay / name).is_file():
             shutil.copyfile(overlay / name, folder / name)
-    return lab.code_hash(folder)
 
 
-def _refuse(source: Path, name: str) -> None:
+def _require_plain(source: Path, name: str) -> None:
+    """Raise LearnerFault for an editable file that is missing, a link, or too large."""
     try:
         status = source.lstat()
     except OSError as error:

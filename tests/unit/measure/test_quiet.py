@@ -22,7 +22,7 @@ def waited(loads, limit_s=60.0):
         now[0] += seconds
 
     wait_until_quiet(
-        limit_s, told.append, busy_cores=lambda: next(loads), clock=lambda: now[0], sleep=sleep
+        limit_s, told.append, look=lambda: next(loads), clock=lambda: now[0], sleep=sleep
     )
     return now[0], told
 
