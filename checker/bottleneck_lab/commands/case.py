@@ -11,7 +11,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.diagnose import ask_question
-from bottleneck_lab.commands.ui import Json, note, print_json, say
+from bottleneck_lab.commands.ui import Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
     GradedCase,
     absent_line,
@@ -108,7 +108,7 @@ def _skip() -> None:
         raise UsageError("No case is open.", "`lab case` draws one.")
     skip()
     say("The case is put away; it may be drawn again.")
-    say(f"\nNext: {_draw_command(drawn.set)}", style="bold")
+    say_next(_draw_command(drawn.set))
 
 
 def _describe(drawn: DrawnCase) -> None:
@@ -141,7 +141,7 @@ def _show_case(drawn: DrawnCase, *, json: bool) -> None:
             say(f"  {question.measure}", style="dim", hang=2)
         for line in describe_choices(question):
             say(f"  {line}", hang=3)
-    say(f"\nNext: lab report {_folder(drawn)}", style="bold")
+    say_next(f"lab report {_folder(drawn)}")
     say("Then: lab case -a cause=… -a evidence=… -a line=… -a gain=…")
 
 
@@ -181,7 +181,7 @@ def _show_grade(
     _show_line(now.answered, now.named, now.streak)
     for sentence in now.habits:
         say(sentence)
-    say(f"\nNext: lab report {_folder(drawn)}", style="bold")
+    say_next(f"lab report {_folder(drawn)}")
     say(f"It now shows causes and findings. `{_draw_command(drawn.set)}` draws another case.")
 
 
@@ -192,7 +192,7 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         return
     if not now.answered:
         say(f"You have not answered a case{' of this set' if set_name else ''} yet.")
-        say(f"\nNext: {_draw_command(set_name)}", style="bold")
+        say_next(_draw_command(set_name))
         return
     _show_line(now.answered, now.named, now.streak)
     say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")

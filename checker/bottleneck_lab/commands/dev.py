@@ -17,7 +17,7 @@ from bottleneck_lab.capture.doctor import choose_device, require_torch
 from bottleneck_lab.catalog import content_roots, find_lab, load_labs
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import progress
-from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
+from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say, say_next
 from bottleneck_lab.course.playing import play as play_through
 from bottleneck_lab.course.proving import prove
 from bottleneck_lab.errors import ExitCode, UsageError
@@ -279,7 +279,7 @@ def new(
     if content not in [root.resolve() for root in content_roots()]:
         command = f"BOTTLENECK_LAB_PACKS={shlex.quote(str(content))} {command}"
     if course_names(into, slug):
-        say(f"\nNext: `{command}`.", style="bold")
+        say_next(f"`{command}`.")
     else:
         say(
             f"\nNext: add '{slug}' to a stage of {into / 'labs' / 'course.toml'}, then"

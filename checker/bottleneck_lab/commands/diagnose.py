@@ -13,7 +13,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.ui import Json, here, print_json, say
+from bottleneck_lab.commands.ui import Json, here, print_json, say, say_next
 from bottleneck_lab.course.captures import evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
@@ -185,9 +185,9 @@ def _reveal(workspace: Workspace) -> None:
     note_revealed(workspace)
     say("Reports now show causes, findings and the ceiling; `lab hint --again` shows all hints.")
     if numbered(workspace.captures):
-        say("\nNext: lab report", style="bold")
+        say_next("lab report")
     else:
-        say(f"\nNext: lab {workspace.lab.spec.evidence}", style="bold")
+        say_next(f"lab {workspace.lab.spec.evidence}")
 
 
 def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
@@ -245,15 +245,15 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         )
         options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
         step = "lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}"
-        say(f"\nNext: {step}", style="bold")
+        say_next(step)
     elif not committed:
         answers = load_answers(workspace.root)
         if record.commitments and record.commitments[-1].answers == answers:
             say(f"\nCommitted before, and unchanged since. {_VERDICT} {_CORRECTS}")
-            say("\nNext: lab check", style="bold")
+            say_next("lab check")
         else:
             say("\nSaved in diagnosis.toml; not committed yet.")
-            say("\nNext: lab diagnose", style="bold")
+            say_next("lab diagnose")
     elif len(record.commitments) == 1:
         say(
             "\nCommitted: these answers are kept as your first diagnosis, the one that counts."
@@ -273,15 +273,15 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
         for limit in limits:
             say(f"  {describe_criterion(limit)}", hang=2)
         if numbered(workspace.captures):
-            say("\nNext: lab report --html report.html", style="bold")
+            say_next("lab report --html report.html")
         else:
-            say("\nNext: lab check", style="bold")
+            say_next("lab check")
     else:
         say(
             f"\nCommitted as correction {len(record.commitments) - 1}. Only the first diagnosis"
             " counts, for the cause and for its evidence."
         )
-        say("\nNext: lab check", style="bold")
+        say_next("lab check")
 
 
 def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> None:
@@ -337,5 +337,5 @@ def _tell_case(workspace: Workspace, story: str, missing: list[str], *, json: bo
             say(f"  {line}", hang=3)
     if missing:
         say(f"\nAnswer both questions at once; {', '.join(missing)} is missing.", style="yellow")
-    say("\nNext: lab report --sibling", style="bold")
+    say_next("lab report --sibling")
     say("Then: lab diagnose --sibling")

@@ -28,6 +28,7 @@ from bottleneck_lab.commands.ui import (
     note,
     print_json,
     say,
+    say_next,
     waiting,
 )
 from bottleneck_lab.commands.where import tell_next
@@ -297,7 +298,7 @@ def _show(
         )
     note(f"The capture is in {folder}")
     if summary:
-        say(f"\nNext: lab report {shlex.quote(str(folder))} --html report.html", style="bold")
+        say_next(f"lab report {shlex.quote(str(folder))} --html report.html")
 
 
 def _show_kernels(folder: Path, files: list[str]) -> None:

@@ -315,14 +315,17 @@ def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
     """
     memory = find_device_memory(load_snapshot(path))
     if html:
-        page = render_html(title=path.name, memory=memory)
-        target = html.expanduser().absolute()
-        write_file(page.encode(), target)
-        say(f"The report is in {target}")
+        _write_page(render_html(title=path.name, memory=memory), html)
     elif json:
         print_json({"capture": str(path), "memory": memory})
     else:
         render_memory(memory, console())
+
+
+def _write_page(page: str, html: Path) -> None:
+    target = html.expanduser().absolute()
+    write_file(page.encode(), target)
+    say(f"The report is in {target}")
 
 
 def _show_checks(subject: Subject, html: Path | None, *, json: bool) -> None:
@@ -330,10 +333,8 @@ def _show_checks(subject: Subject, html: Path | None, *, json: bool) -> None:
     assert subject.workspace is not None
     attempts = subject.attempts()
     if html:
-        page = render_html(title=subject.workspace.lab.spec.title, attempts=attempts)
-        target = html.expanduser().absolute()
-        write_file(page.encode(), target)
-        say(f"The report is in {target}")
+        title = subject.workspace.lab.spec.title
+        _write_page(render_html(title=title, attempts=attempts), html)
     elif json:
         print_json(
             {
@@ -502,12 +503,12 @@ def _answers(workspace: Workspace, known: Known) -> list[AnsweredQuestion]:
     ]
 
 
-def open_trace(trace: Path, *, port: int | None = None) -> None:
+def open_trace(trace: Path, *, port: int = PORT) -> None:
     """Hand the trace to Perfetto in a browser, or explain how to do it by hand.
 
-    Tests use another `port`.
+    Perfetto accepts traces from this `port` alone; tests use another.
     """
-    with serve_trace(trace, port=PORT if port is None else port) as served:
+    with serve_trace(trace, port=port) as served:
         say(PERMISSION)
         if not webbrowser.open(served.link):
             say("No browser could be opened here.")

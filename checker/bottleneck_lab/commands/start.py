@@ -13,7 +13,7 @@ from bottleneck_lab.capture.doctor import choose_device, gpus, gpus_missing
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.data import make
-from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say
+from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say, say_next
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.needs import require_lab_packages
 from bottleneck_lab.workspace.dataset import is_made
@@ -119,4 +119,4 @@ def _show(workspace: Workspace, *, new: bool) -> None:
             style="dim",
         )
     folder = min(os.path.relpath(workspace.root), str(workspace.root), key=len)
-    say(f"\nNext: cd {shlex.quote(folder)} && lab {spec.evidence}", style="bold")
+    say_next(f"cd {shlex.quote(folder)} && lab {spec.evidence}")

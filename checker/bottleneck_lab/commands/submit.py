@@ -22,7 +22,7 @@ from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_pr
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
 from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.screen import console
-from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say
+from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say, say_next
 from bottleneck_lab.course.captures import evidence_capture, figures, read_capture, readable
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
@@ -195,7 +195,7 @@ def _fetch_capture(
     if summary:
         render_summary(summary, console())
     note(f"The capture is in {folder}. It was made by the runner, on its machine.")
-    say(f"\nNext: lab report {folder.relative_to(workspace.root)} --html report.html", style="bold")
+    say_next(f"lab report {folder.relative_to(workspace.root)} --html report.html")
 
 
 def _figures(workspace: Workspace) -> dict[str, float]:

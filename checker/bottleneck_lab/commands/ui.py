@@ -66,6 +66,11 @@ def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0
                 typer.echo(part, err=err)
 
 
+def say_next(command: str) -> None:
+    """Print the command to run next, after an empty line."""
+    say(f"\nNext: {command}", style="bold")
+
+
 def note(text: str) -> None:
     """Print a remark to stderr, so that results can be piped."""
     say(text, "dim", err=True)

@@ -45,7 +45,9 @@ def command(
         print_json(
             {
                 "file": str(file),
-                **{name: getattr(verification, name) for name in ("ok", "sentence", "verdict")},
+                "ok": verification.ok,
+                "sentence": verification.sentence,
+                "verdict": verification.verdict,
             }
         )
     else:

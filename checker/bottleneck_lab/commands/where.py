@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bottleneck_lab.catalog import load_course, load_labs
-from bottleneck_lab.commands.ui import say
+from bottleneck_lab.commands.ui import say, say_next
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.cases import open_case
 from bottleneck_lab.workspace.commitments import Record, load_record
@@ -33,7 +33,7 @@ def command() -> None:
     case = open_case()
     if case:
         say(f"\nA case waits for your diagnosis in {case.folder}.")
-        say("\nNext: lab case", style="bold")
+        say_next("lab case")
         return
     _tell_step(next_lab(labs, progress))
 
@@ -60,5 +60,5 @@ def tell_next(workspace: Workspace, attempts: list[Attempt], record: Record) -> 
 
 def _tell_step(step: NextStep) -> None:
     if step.command:
-        say(f"\nNext: {step.command}", style="bold")
+        say_next(step.command)
     say(step.why)
