@@ -18,6 +18,7 @@ import pytest
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import Lab, find_lab
 from bottleneck_lab.course import proving
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.home import dataset_root
@@ -37,14 +38,17 @@ PARTS = ("starter", "solution")
 WITH_LESS = {
     ("data_parallel", "starter"),
     ("data_parallel", "solution"),
+    ("input_pipeline", "starter"),
     ("operator_profile", "starter"),
+    ("operator_profile", "solution"),
     ("speedup", "starter"),
     ("inference_server", "starter"),
+    ("training", "starter"),
     ("training", "solution"),
 }
 """Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant
-(`test_data_parallel.py`, `test_http_server.py`, `test_docs.py`, `test_learners.py`); `make slow`
-measures them whole.
+(below, `test_data_parallel.py`, `test_http_server.py`, `test_docs.py`, `test_demo.py`,
+`test_learners.py`, the exploit `burning_helpers`); `make slow` measures them whole.
 """
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)
@@ -162,16 +166,35 @@ def lab(slug, home, monkeypatch) -> Lab:
     return find_lab(slug)
 
 
+def with_settings(lab: Lab, device: str, **changed: Any) -> Lab:
+    """The lab with other settings of a device."""
+    there = lab.spec.devices[device]
+    settings = {**there.settings, **changed}
+    devices = {**lab.spec.devices, device: msgspec.structs.replace(there, settings=settings)}
+    return msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
+
+
+@pytest.mark.timed
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("slug", of_kind("operator_profile"))
+def test_a_solution_passes_with_shares_known_as_roughly_as_a_check_allows(lab):
+    device = choose_device(lab, None)
+    loosest = kind_of(lab).settings(lab, device).loosest
+    roughly = with_settings(lab, device, least_captures=2, precision=loosest)
+
+    def problems() -> list[str]:
+        return proving.pass_problems(proving.check(roughly, lab.solution, device))
+
+    assert asked_again(problems, "\n".join) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("slug", of_kind("operator_profile"))
 def test_a_starter_without_findings_fails_however_well_the_shares_are_known(lab):
     device = choose_device(lab, None)
-    there = lab.spec.devices[device]
-    roughly = {**there.settings, "least_captures": 2, "precision": 1.0, "loosest": 1.0}
-    devices = {**lab.spec.devices, device: msgspec.structs.replace(there, settings=roughly)}
-    lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
-    assert proving.starter_problems(lab, proving.check(lab, lab.path, device)) == []
+    roughly = with_settings(lab, device, least_captures=2, precision=1.0, loosest=1.0)
+    assert proving.starter_problems(roughly, proving.check(roughly, lab.path, device)) == []
 
 
 @pytest.mark.slow

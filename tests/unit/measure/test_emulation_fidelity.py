@@ -29,6 +29,8 @@ BETWEEN = (128, 256)
 """Widths between the two ends: where launches count, and where work does. `make slow` models them,
 too.
 """
+FEWER_STEPS = 8
+"""So many of the page's 12 tell the two ends."""
 
 
 def modelled(training: dict[str, Any]) -> Any:
@@ -39,7 +41,11 @@ def modelled(training: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("training", [modelled(row) for row in TRAININGS])
-def test_a_modelled_ratio_is_within_a_tenth_of_the_measured_one(training: dict[str, Any]) -> None:
+def test_a_modelled_ratio_is_within_a_tenth_of_the_measured_one(
+    training: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if training["size"].get("WIDTH") not in BETWEEN:
+        monkeypatch.setattr(fidelity, "STEPS", FEWER_STEPS)
     measured = fidelity.measured_ratio(training)
     assert fidelity.model(training).ratio == pytest.approx(measured, rel=fidelity.TOLERANCE)
 

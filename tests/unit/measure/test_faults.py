@@ -50,7 +50,7 @@ CONTENT = {
 own lab.
 """
 QUICK = {
-    "running-mean": {"self_test_margin": 50.0, "max_s": 6, "judge": {"samples": [6000, 9000]}},
+    "running-mean": {"self_test_margin": 50.0, "max_s": 3, "judge": {"samples": [6000, 9000]}},
     "feeder": {},
 }
 
