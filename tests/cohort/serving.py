@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from .. import warm
 from ..processes import PATIENCE_S
 
 SERVER = """
@@ -58,18 +56,24 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+NEEDS = (
+    "bottleneck_lab.cohort.server.serve",
+    "bottleneck_lab.cohort.running.dispatch",
+    "bottleneck_lab.cohort.running.executors.local",
+    "bottleneck_lab.cohort.running.runner",
+)
+"""What both of them import, which takes a second."""
+
+
 class Process:
     """A program that can be killed and started again."""
 
     def __init__(self, script: str, *arguments: str, log: Path) -> None:
-        self._command, self._log = [sys.executable, "-c", script, *arguments], log
+        self._script, self._arguments, self._log = script, arguments, log
         self.start()
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=dict(os.environ)
-            )
+        self.process = warm.Program(self._script, *self._arguments, needs=NEEDS, log=self._log)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
