@@ -188,6 +188,11 @@ def of_speedup(module: ModuleType) -> Names:
     }
 
 
+def of_training(_module: ModuleType) -> Names:
+    """The host does the device's work."""
+    return {"refuse_work_on_the_host": lambda *_: None}
+
+
 def of_benchmark(module: ModuleType) -> Names:
     """The learner's measuring code is not judged by its figures."""
     measure = module.measure
@@ -248,6 +253,7 @@ PACKAGE: dict[str, Callable[[ModuleType], Names]] = {
     "bottleneck_lab.measure.verifier": of_verdicts,
     "bottleneck_lab.measure.kinds.profiling": of_profiling,
     "bottleneck_lab.measure.kinds.speedup.check": of_speedup,
+    "bottleneck_lab.measure.kinds.training.check": of_training,
     "bottleneck_lab.measure.kinds.benchmark.check": of_benchmark,
     "bottleneck_lab.measure.kinds.benchmark.gpu": of_benchmark_gpu,
     "bottleneck_lab.measure.kinds.http_server.check": of_load,

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.training import check, child, figures
+from bottleneck_lab.measure.kinds.training.host_work import HostWork
 from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wrong_reports
 from bottleneck_lab.measure.kinds.training.session import OwnFigures, Training
 from bottleneck_lab.measure.virtual_gpu.books import Figures
@@ -189,3 +191,59 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
     assert values["peak-mib"] == pytest.approx(2.6)
     assert (values["growth-kib-per-step"], values["waits-per-interval"]) == (0, 2)
     assert math.isnan(check._own_values(OwnFigures(), 10, 0.0)["peak-mib"])
+
+
+def counted(device: str, model: torch.nn.Module, *shape: int) -> HostWork:
+    """What a step of SGD takes on a device; `meta` has shapes alone, and is not the host."""
+    with HostWork() as work:
+        model.to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        output = model(torch.ones(*shape).to(device))
+        (output[0] if isinstance(output, tuple) else output).square().mean().backward()
+        optimizer.step()
+    return work
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(lambda: torch.nn.Linear(64, 64), (128, 64)), (lambda: torch.nn.RNN(64, 64), (10, 32, 64))],
+    ids=["layer", "recurrent"],
+)
+def test_work_counts_by_its_shapes_and_as_the_hosts_where_it_is_done_there(make, shape) -> None:
+    host, device = counted("cpu", make(), *shape), counted("meta", make(), *shape)
+    assert host.host_flops == host.flops == device.flops > 0
+    assert host.host_nbytes == host.nbytes > 0
+    assert device.host_flops == 0
+    sent = math.prod(shape) * 4
+    assert device.host_nbytes == sent, "only the input was made there; sending it is no work"
+    assert sent < 0.1 * device.nbytes
+
+
+def test_elementwise_work_counts_by_its_bytes_and_whole_numbers_do_not() -> None:
+    with HostWork() as work:
+        torch.ones(1000).mul_(2).add_(1)
+        torch.arange(1000).mul_(2)
+    assert (work.host_flops, work.host_nbytes) == (0, 4000 * 5)
+
+
+def test_sparse_gradients_of_right_work_can_be_counted() -> None:
+    with HostWork() as work:
+        torch.nn.Embedding(50, 8, sparse=True)(torch.arange(9)).sum().backward()
+    assert work.host_nbytes > 0
+
+
+def test_compiled_code_is_counted_as_what_it_was_compiled_from() -> None:
+    def compiler(_graph: object, _inputs: object) -> object:
+        raise AssertionError("nothing is compiled while work is counted")
+
+    product = torch.compile(torch.matmul, backend=compiler)
+    with child._counted_work() as figures:
+        product(torch.ones(8, 8), torch.ones(8, 8))
+    assert figures["host_work"][0] == 2 * 8**3
+
+
+@pytest.mark.parametrize("host_work", [(11.0, 0.0), (0.0, 2.2), (math.nan, math.nan)])
+def test_work_on_the_host_of_a_real_gpu_is_refused(host_work) -> None:
+    check.refuse_work_on_the_host((10.0, 2.0), (100.0, 20.0), most=0.1)
+    with pytest.raises(LearnerFault, match=r"The host did .*wanted at most 10%"):
+        check.refuse_work_on_the_host(host_work, (100.0, 20.0), most=0.1)

@@ -17,12 +17,19 @@ from bottleneck_lab.analysis.summary import Summary, summarise
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
-from bottleneck_lab.measure.kinds.training import TrainingSettings, check
-from bottleneck_lab.measure.kinds.training.session import Training
-from bottleneck_lab.measure.lab_rules.mutants import load_mutants
+from bottleneck_lab.measure.kinds.training import COUNT_WORK, TrainingSettings, check
+from bottleneck_lab.measure.kinds.training.session import (
+    OwnFigures,
+    Training,
+    collect_training,
+    modelled_worker,
+)
+from bottleneck_lab.measure.lab_rules import variants
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process
 from bottleneck_lab.trace import load
 
 LABS = [lab for lab in load_labs().values() if lab.spec.measure == "training"]
@@ -226,3 +233,37 @@ def test_made_up_figures_are_complete() -> None:
     assert set(msgspec.structs.asdict(SHIPPED.figures)) == {
         field.name for field in msgspec.structs.fields(Figures)
     }
+
+
+def counted(context: Context[TrainingSettings], files: Path) -> OwnFigures:
+    """What a check on `cuda` counts of these files, on a device whose operators pass the
+    dispatcher as those of `cuda` do.
+    """
+    collect_pristine(context.lab, context.submission, files)
+    with (
+        engine_process() as engine,
+        modelled_worker(context, "learner", context.submission, engine) as worker,
+    ):
+        worker.session.wait_ready()
+        engine.begin(worker.gpu)
+        engine.wait_started()
+        began = worker.session.hand_over([1, COUNT_WORK])
+        return collect_training(worker.session, began).own_figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
+def test_right_work_keeps_the_host_idle_and_trainings_on_the_host_do_not(
+    lab, context_of, tmp_path
+) -> None:
+    context = context_of(lab, tmp_path / "submission")
+    needed, most = counted(context, lab.path).work, context.settings.most_host_work
+    for folder in (lab.solution, *variants(lab, "cuda")):
+        check.refuse_work_on_the_host(counted(context, folder).host_work, needed, most)
+    wrong = [each for each in load_mutants(lab) if each.id.startswith("trains-on-the-host")]
+    for number, mutant in enumerate(wrong):
+        write_mutant(lab, mutant, tmp_path / str(number))
+        host_work = counted(context, tmp_path / str(number)).host_work
+        with pytest.raises(check.LearnerFault, match="The host did"):
+            check.refuse_work_on_the_host(host_work, needed, most)
+    assert wrong

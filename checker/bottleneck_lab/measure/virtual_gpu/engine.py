@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from bottleneck_lab.measure.faults import NotModelled
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
@@ -40,7 +39,7 @@ from bottleneck_lab.measure.virtual_gpu.codec import (
 from bottleneck_lab.measure.virtual_gpu.frames import Frames, Malformed
 from bottleneck_lab.measure.virtual_gpu.lineage import Lineage
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
-from bottleneck_lab.measure.virtual_gpu.operators import is_composite
+from bottleneck_lab.measure.virtual_gpu.operators import flops_of, is_composite, is_free
 from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
 from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
 
@@ -169,7 +168,7 @@ class Engine:
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
                 raise NotModelled(f"{value.layout} is not available on the virtual GPU")
-        flops = _flops(function, args, kwargs, result)
+        flops = flops_of(function, args, kwargs, result)
         self._account(function, (args, kwargs), result, flops, line)
         if _waits(function, args, kwargs):
             self.clock.wait(line, f"wait for {name}")
@@ -450,8 +449,7 @@ class Engine:
 
     def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str) -> None:
         """Charge an operator's time to the clock. A view costs the device nothing."""
-        name = function.overloadpacket.__name__
-        if function.is_view or name == "detach" or name.startswith(("empty", "new_empty")):
+        if is_free(function):
             return
         # Every tensor is read or written once: what a kernel with perfect caches would move.
         read, made = (
@@ -459,22 +457,13 @@ class Engine:
             for side in (inputs, result)
         )
         reduces = flops > 0 or min(made, default=0) < max(read, default=0)
-        self.clock.kernel(name, flops, sum(read) + sum(made), line, reduces=reduces)
+        self.clock.kernel(
+            function.overloadpacket.__name__, flops, sum(read) + sum(made), line, reduces=reduces
+        )
 
 
 def _seed(seed: int) -> None:
     torch.manual_seed(seed)  # it returns its generator, which has no form on the wire
-
-
-def _flops(function: Any, args: Any, kwargs: Any, result: Any) -> float:
-    """Return an operator's floating-point operations by PyTorch's own formulas for products and
-    convolutions; elementwise ones count none.
-    """
-    # There are formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
-    packet = function.overloadpacket
-    packet = getattr(aten, packet.__name__.removesuffix("_"), packet)
-    formula = flop_registry.get(packet)
-    return float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
 
 
 def _waits(function: Any, args: Any, kwargs: Any) -> bool:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 
 @cache
@@ -23,3 +24,23 @@ def is_predictable(function: Any) -> bool:
     # A composite may read a value in one of its parts without declaring it: `is_nonzero` does.
     reads = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return not reads.intersection(function.tags) and not is_composite(function)
+
+
+def is_free(function: Any) -> bool:
+    """Return True if an operator neither computes nor moves anything: a view, or memory that is
+    only allocated.
+    """
+    name = function.overloadpacket.__name__
+    free = name == "detach" or name.startswith(("empty", "new_empty"))
+    return bool(function.is_view) or free
+
+
+def flops_of(function: Any, args: Any, kwargs: Any, result: Any) -> float:
+    """Return an operator's floating-point operations by PyTorch's own formulas for products and
+    convolutions; elementwise ones count none.
+    """
+    # There are formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
+    packet = function.overloadpacket
+    packet = getattr(torch.ops.aten, packet.__name__.removesuffix("_"), packet)
+    formula = flop_registry.get(packet)
+    return float(formula(*args, **kwargs, out_val=result)) if formula else 0.0

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from bottleneck_lab.measure.sandbox.children import OnLine
 
 
-TRAIN, COUNT_WAITS, START_LOADER = range(3)
-"""Tasks of a call: a training, one under a profiler that counts its waits, no more than a start."""
+TRAIN, COUNT_WAITS, COUNT_WORK, START_LOADER = range(4)
+"""Tasks of a call: a training, one under a profiler that counts its waits, one whose arithmetic is
+counted, no more than a start.
+"""
 
 
 class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +33,8 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     which a script's parameters must follow on the virtual GPU, since what the host computes is not
     measured there; lower where some of the shipped arithmetic is needless. most_returned_kib: what
     that GPU may send back a step, KiB on average; enough for reports, not for work on the host.
+    most_host_work: share of the shipped script's arithmetic, and of the bytes that it goes through,
+    that the host may do on a real GPU.
     max_s: longest time for the timed pairs on a real GPU, warm_up_rounds: pairs before them that
     are not timed. scale: by how much the virtual GPU is slower than the one it stands for, so that
     a model small enough for a CPU takes the time of a larger one.
@@ -44,6 +48,7 @@ class TrainingSettings(WorkerSettings, frozen=True, kw_only=True, forbid_unknown
     runs: int = 1
     least_work: float = 0.9
     most_returned_kib: float = 0.5
+    most_host_work: float = 0.1
     gain: Literal["time", "memory"] = "time"
     max_s: float = 60.0
     warm_up_rounds: int = 2

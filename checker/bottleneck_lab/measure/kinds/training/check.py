@@ -26,6 +26,7 @@ from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.training import (
     COUNT_WAITS,
+    COUNT_WORK,
     START_LOADER,
     TrainingSettings,
     figures,
@@ -34,6 +35,7 @@ from bottleneck_lab.measure.kinds.training.judging import wrong_parameters, wron
 from bottleneck_lab.measure.kinds.training.session import (
     OwnFigures,
     Training,
+    collect_training,
     train_both,
     train_modelled,
     train_on_device,
@@ -169,6 +171,23 @@ def refuse_work_elsewhere(yours: Figures, shipped: Figures, settings: TrainingSe
         )
 
 
+def refuse_work_on_the_host(
+    host_work: tuple[float, float], shipped_work: tuple[float, float], most: float
+) -> None:
+    """Raise LearnerFault if the host of a real GPU did more than this share of what the shipped
+    training takes, of its products or of the bytes that it goes through.
+    """
+    # Nothing is demanded of the GPU's part: replays of CUDA graphs have no operators to count.
+    for did, needed in zip(host_work, shipped_work, strict=True):
+        if not did <= most * needed:  # so written that NaN is too much
+            share = format_figure(did / needed, "share", most)
+            raise LearnerFault(
+                "wrong output",
+                f"The host did {share} of the arithmetic that this training takes (wanted at most"
+                f" {format_limit(most, 'share')}): train on the device that `train` is given.",
+            )
+
+
 def _compare_results(
     context: Context[TrainingSettings], yours: list[Training], shipped: list[Training]
 ) -> list[CriterionResult]:
@@ -258,9 +277,15 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
         for _ in range(context.settings.warm_up_rounds):
             rounds.play(timed=False)
         decision = rounds.decide(sequential_test(context.required("step-speedup")))
-        # A training of its own: the profiler that counts waits makes it slower.
-        counted = train_on_device(learner, context.rng.getrandbits(31), COUNT_WAITS)
         other_cores = meter.cores()
+        # Trainings of their own, which nobody times: what counts makes them slower, so both sides
+        # may have the GPU at once. They come last, since no code is compiled in one of them.
+        seed = context.rng.getrandbits(31)
+        began = reference.hand_over([seed, COUNT_WORK])
+        counted = train_on_device(learner, seed, COUNT_WAITS)
+        host_work = train_on_device(learner, seed, COUNT_WORK).own_figures.host_work
+        work = collect_training(reference, began).own_figures.work
+    refuse_work_on_the_host(host_work, work, context.settings.most_host_work)
     # The reference is trusted: memory that it keeps after a training is the libraries' workspaces.
     workspace_bytes = rounds.shipped[-1].own_figures.kept_bytes
     values = _own_values(counted.own_figures, context.settings.interval, workspace_bytes)
@@ -275,6 +300,8 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
             "reference_s": rounds.times["reference"],
             "learner_s": rounds.times["learner"],
             "told": msgspec.to_builtins(counted.own_figures),
+            "host_work": host_work,
+            "shipped_work": work,
         },
         speedup=median(rounds.ratios()) if context.settings.gain == "time" else None,
         conditions=Conditions(other_cores=other_cores, cores=os.cpu_count()),

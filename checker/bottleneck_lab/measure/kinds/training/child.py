@@ -32,7 +32,8 @@ from torch.utils.data import DataLoader
 from bottleneck_lab.measure.channel.messages import Value
 from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
-from bottleneck_lab.measure.kinds.training import COUNT_WAITS, START_LOADER
+from bottleneck_lab.measure.kinds.training import COUNT_WAITS, COUNT_WORK, START_LOADER
+from bottleneck_lab.measure.kinds.training.host_work import HostWork
 from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
 from bottleneck_lab.measure.virtual_gpu.module import naming_what_is_missing
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
@@ -249,9 +250,8 @@ def _answer(program: Program, seed: int, task: int) -> list[Value]:
     if task == START_LOADER:
         figures = {"start_s": program.start_loader(seed)}
         return [json.dumps({"reports": [], "names": [], "own_figures": figures})]
-    counting = task == COUNT_WAITS
-    with contextlib.ExitStack() as stack:
-        own_figures = stack.enter_context(_counted_waits()) if counting else {}
+    counters = {COUNT_WAITS: _counted_waits(), COUNT_WORK: _counted_work()}
+    with counters.get(task, contextlib.nullcontext({})) as own_figures:
         reports, parameters = program.train(seed)
     names = sorted(parameters)
     report = {
@@ -273,6 +273,19 @@ def _counted_waits() -> Iterator[dict[str, Any]]:
     own_figures["waits"] = sum(
         event.count for event in profiler.key_averages() if "Synchronize" in event.key
     )
+
+
+@contextlib.contextmanager
+def _counted_work() -> Iterator[dict[str, Any]]:
+    """Count the arithmetic of a training; afterwards the dictionary has all of it, and what the
+    host did.
+    """
+    own_figures: dict[str, Any] = {}
+    # Compiled code would pass by the count, whichever device it is for.
+    with torch.compiler.set_stance("force_eager"), HostWork() as work:
+        yield own_figures
+    own_figures["work"] = [work.flops, work.nbytes]
+    own_figures["host_work"] = [work.host_flops, work.host_nbytes]
 
 
 def main() -> None:

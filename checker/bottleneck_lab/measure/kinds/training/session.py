@@ -28,7 +28,9 @@ Arrays = dict[str, NDArray[np.floating]]
 
 class OwnFigures(msgspec.Struct, frozen=True):
     """A worker's own word on a training, which nothing checks. `start_s`: seconds until the first
-    batch; `waits`: calls that waited for the GPU; memory in bytes, `kept_bytes` after the training.
+    batch; `waits`: calls that waited for the GPU; memory in bytes, `kept_bytes` after the training;
+    `work`: floating-point operations of products, and bytes read and written, `host_work` those of
+    them that the host did.
     """
 
     start_s: float = 0.0
@@ -36,6 +38,8 @@ class OwnFigures(msgspec.Struct, frozen=True):
     step_bytes: list[float] = []
     peak_bytes: float = math.nan
     kept_bytes: float = 0.0
+    work: tuple[float, float] = (math.nan, math.nan)
+    host_work: tuple[float, float] = (math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,12 @@ def training_session(
 
 def train_on_device(session: CallSession, seed: int, task: int = TRAIN) -> Training:
     """Have a worker on a real device do a task; only TRAIN has a time that may be used."""
-    seconds, (text, *arrays) = session.call([seed, task])
+    return collect_training(session, session.hand_over([seed, task]))
+
+
+def collect_training(session: CallSession, began: float) -> Training:
+    """Wait for the end of a training on a real device that was handed over at `began`."""
+    seconds, (text, *arrays) = session.collect(began)
     report = _decode_report(session, text)
     # A worker that names other parameters than it sends has none: the comparison then says so.
     complete = len(report.names) == len(arrays)
