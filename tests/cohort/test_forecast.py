@@ -92,7 +92,9 @@ def test_what_needs_a_missing_data_set_waits_for_it_or_goes_elsewhere(sqlite_roo
         report_status(connection, lacking)
     token = room.join()[1]
     assert room.submit(token).wait_s is None
-    other = room.submit(token, lab="wrong").receipt.submission
+    accepted = room.submit(token, lab="wrong")
+    assert (accepted.ahead, accepted.wait_s) == (0, 0.0), "the one that must wait holds up nobody"
+    other = accepted.receipt.submission
     devices, judge = {"cpu"}, verdict_reader_of(room.cohort.public_key)
     with room.cohort.database.writing() as connection:
         lease = leases.claim(connection, "lacking", devices, lambda _one: "cpu0", room.clock())

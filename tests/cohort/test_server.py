@@ -16,7 +16,7 @@ from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
 from bottleneck_lab.cohort.server.app import ROUTERS
 from bottleneck_lab.cohort.server.guard import Needs, api_person, bearer, declared, runner_token
-from bottleneck_lab.cohort.server.state import figure
+from bottleneck_lab.cohort.server.state import figure, prose
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
@@ -140,6 +140,12 @@ def test_every_route_lets_in_its_role_and_those_above_and_nobody_else(served):
                 assert answer.status == 403, context  # a wrong CSRF token
                 assert "not sent from its own page" in answer.text, context
     assert walked >= 100
+
+
+def test_commands_in_sentences_are_code_and_what_is_quoted_stays_text():
+    assert prose("Run `lab data`, not <b>`x<y`</b>.") == (
+        "Run <code>lab data</code>, not &lt;b&gt;<code>x&lt;y</code>&lt;/b&gt;."
+    )
 
 
 def test_a_learner_sees_nothing_of_others(served):

@@ -178,7 +178,7 @@ class Client:
                 # Rather an error now than a pause after which there is no time left for a try.
                 if time.monotonic() + pause_s > end:
                     raise self._gone(error) from error
-                self._on_retry(f"{error}; trying again in {pause_s:.0f} s.")
+                self._on_retry(f"{error}; trying again in {pause_s:g} s.")
                 time.sleep(pause_s)
 
     def _decoded(self, data: bytes, type_: type[Answer]) -> Answer:
@@ -217,9 +217,8 @@ class Client:
                 "Ask your instructor what to expect.",
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise _Unanswered(
-                f"{self.url} does not answer ({str(error) or type(error).__name__})"
-            ) from error
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise _Unanswered(f"{self.url} does not answer ({why})") from error
         finally:
             connection.close()
         if reply.status < 300:

@@ -115,7 +115,8 @@ def _show(me: Me, url: str) -> None:
 
 
 def _show_standing(standing: Standing) -> None:
-    result = f"{standing.outcome or ''} {standing.summary or standing.note or ''}".strip()
+    # On one line: a summary may quote an error of several.
+    result = " ".join(f"{standing.outcome or ''} {standing.summary or standing.note or ''}".split())
     if standing.state == "queued":
         wait = "" if standing.wait_s is None else f", about {standing.wait_s:.0f} s"
         wait += " once measuring goes on (it is paused)" if standing.paused else ""

@@ -78,6 +78,17 @@ class Forecast(NamedTuple):
     waits_s: dict[str, float | None]
     paused: bool
 
+    def ahead_of(self, handle: str) -> int:
+        """Return how many are measured before that submission; 0 if it does not wait.
+
+        What no runner can measure holds up nobody but its like.
+        """
+        if handle not in self.waits_s:
+            return 0
+        never, order = self.waits_s[handle] is None, list(self.waits_s)
+        before = order[: order.index(handle)]
+        return sum(never or self.waits_s[each] is not None for each in before)
+
 
 def forecast(
     waiting: Sequence[Waiting],

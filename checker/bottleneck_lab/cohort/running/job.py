@@ -125,7 +125,9 @@ def run_job(folder: Path, check: Check | None = None) -> None:
         problem = f"Nothing was recorded. {error.message} {error.remedy}"
         result = Result(job.nonce, checker, problem=problem, uncaptured=True)
     except LabError as error:
-        result = Result(job.nonce, checker, problem=f"{error.message} {error.remedy}")
+        # Learners read it too, and their own machine has nothing to do with it.
+        problem = f"On the machine that measures: {error.message} {error.remedy}"
+        result = Result(job.nonce, checker, problem=problem)
     except Exception as error:  # whatever it is, it is ours: the learner's code runs elsewhere
         traceback.print_exc()
         result = Result(
@@ -134,22 +136,10 @@ def run_job(folder: Path, check: Check | None = None) -> None:
     write_bytes(folder / RESULT, msgspec.json.encode(result))
 
 
-def _data_of(lab: Lab) -> Path:
-    """Return the folder of a lab's data set. Raises MachineError, in words for the instructor."""
-    try:
-        return data_folder(lab)
-    except MachineError as error:
-        raise MachineError(
-            f"The machine that measures lacks something, which is the instructor's to mend:"
-            f" {error.message}",
-            error.remedy,
-        ) from error
-
-
 def _profile(job: Job, tool: Tool, folder: Path) -> dict[str, bytes]:
     lab = _same_lab(job)
     _containment_notes(job)
-    return make_capture(lab, folder / FILES, job.device, tool, _data_of(lab))
+    return make_capture(lab, folder / FILES, job.device, tool, data_folder(lab))
 
 
 def _same_lab(job: Job) -> Lab:
@@ -173,7 +163,7 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
         lab,
         files,
         job.device,
-        data=_data_of(lab),
+        data=data_folder(lab),
         home=home(),
         diagnosis=for_check(lab.spec.devices[job.device].criteria, results),
         prediction=prediction.predicted if prediction else None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from sqlalchemy import select
 
 from bottleneck_lab.cohort.members.people import Session
@@ -88,7 +89,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(iso=iso, local=local, plain=plain, figure=figure, counted=counted)
+    environment.filters.update(
+        iso=iso, local=local, plain=plain, prose=prose, figure=figure, counted=counted
+    )
     return environment
 
 
@@ -98,6 +101,12 @@ def plain(text: object) -> str:
     For text that learners wrote: a direction override could make a name read as another's.
     """
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in str(text))
+
+
+def prose(text: object) -> Markup:
+    """Return sentences as HTML, with what stands in backticks as code."""
+    # Escaped first: the sentence may quote what a learner wrote.
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(plain(text)))))
 
 
 def figure(value: float | None, unit: str = "") -> str:

@@ -175,14 +175,12 @@ class Intake:
             stored.append(_Stored(request, receipt, left))
         ledger.write()
         forecast = load_forecast(connection, now)
-        positions = {handle: at for at, handle in enumerate(forecast.waits_s)}
         answers = []
         for one in stored:
             handle = one.receipt.submission
             wait_s = forecast.waits_s.get(handle)
-            answers.append(
-                Accepted(one.receipt, positions.get(handle, 0), wait_s, one.left, forecast.paused)
-            )
+            ahead = forecast.ahead_of(handle)
+            answers.append(Accepted(one.receipt, ahead, wait_s, one.left, forecast.paused))
         return stored, answers
 
     def _require_formed(self, submission: Submission) -> Lab:

@@ -63,9 +63,7 @@ def _standing(
     )
     if row.state == "queued":
         forecast = load_forecast(connection, now)
-        order = list(forecast.waits_s)
-        ahead = order.index(row.handle) if row.handle in order else 0
-        wait_s = forecast.waits_s.get(row.handle)
+        ahead, wait_s = forecast.ahead_of(row.handle), forecast.waits_s.get(row.handle)
         return replace(standing, ahead=ahead, wait_s=wait_s, paused=forecast.paused)
     if row.state == "captured":
         return replace(standing, note=f"The {row.tool} capture was made.")
