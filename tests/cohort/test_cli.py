@@ -19,6 +19,8 @@ from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.errors import UsageError
 
+from .. import warm
+from ..processes import PATIENCE_S, running
 from .fake_job import COMMAND
 from .serving import RUNNER, Process, Visitor, free_port, wait_until_it_answers
 
@@ -28,15 +30,7 @@ pytestmark = pytest.mark.long
 
 def lab(*arguments: str, home: Path, at: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BOTTLENECK_LAB_HOME": str(home)}
-    return subprocess.run(
-        [*LAB, *arguments],
-        cwd=at or home.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return warm.lab(*arguments, at=at or home.parent, environment=environment)
 
 
 def good(*arguments: str, home: Path, at: Path | None = None) -> str:
@@ -72,16 +66,16 @@ def served(tmp_path):
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         change_settings(connection, min_interval_s=0)
     command = [*LAB, "cohort", "serve", "--folder", str(folder), "--port", str(port), "--no-runner"]
-    with (tmp_path / "serve.out").open("wb") as out:
-        server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    runner = Process(RUNNER, str(folder), "2", json.dumps(COMMAND), log=tmp_path / "runner.log")
-    try:
-        wait_until_it_answers(port)
-        yield tmp_path, folder, port, server
-    finally:
-        for process in (server, runner.process):
-            process.kill()
-            process.wait()
+    with (
+        (tmp_path / "serve.out").open("wb") as out,
+        running(command, stdout=out, stderr=subprocess.STDOUT) as server,
+    ):
+        runner = Process(RUNNER, str(folder), "2", json.dumps(COMMAND), log=tmp_path / "runner.log")
+        try:
+            wait_until_it_answers(port)
+            yield tmp_path, folder, port, server
+        finally:
+            runner.kill()
 
 
 def test_a_workshop_on_the_command_line(served, here):
@@ -140,7 +134,7 @@ def test_a_workshop_on_the_command_line(served, here):
     assert [row["passed"] for row in status["rows"]] == [1]
     instructors(outside, folder, partial(here, home=home))
     server.terminate()
-    assert server.wait(60) == 0
+    assert server.wait(PATIENCE_S) == 0
 
 
 def close(folder: Path, at: float | None) -> None:

@@ -46,8 +46,9 @@ def served_with_runner(room):
     folder = room.cohort.folder
     with serving(folder) as (port, server):
         runner = Process(RUNNER, str(folder), "4", json.dumps(COMMAND), log=folder / "runner.log")
-        yield room, port, server, runner
-        if runner.process.poll() is None:
+        try:
+            yield room, port, server, runner
+        finally:
             runner.kill()
 
 

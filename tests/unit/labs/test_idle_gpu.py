@@ -19,6 +19,7 @@ from bottleneck_lab.catalog import LabSpec
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.measure.kinds.input_pipeline.learner_api import Epoch
 
+from ... import warm
 from ...modules import load_file
 
 ROOT = Path(__file__).parents[3]
@@ -339,7 +340,7 @@ KEEPER = """
 import importlib.util, json, sys
 from pathlib import Path
 import numpy as np
-entry, lab, photos, cache, out = map(Path, sys.argv[1:])
+entry, lab, photos, cache, out = map(Path, sys.argv[1:6])
 sys.path += [str(entry.parent), str(lab)]
 spec = importlib.util.spec_from_file_location("train", entry)
 script = importlib.util.module_from_spec(spec)
@@ -348,7 +349,7 @@ spec.loader.exec_module(script)
 import recipe
 class Keeper:
     def __init__(self): self.images, self.labels = [], []
-    def epochs(self): return (recipe.Epoch(*epoch) for epoch in json.load(sys.stdin))
+    def epochs(self): return (recipe.Epoch(*epoch) for epoch in json.loads(sys.argv[6]))
     def step(self, images, labels):
         self.images.append(np.asarray(images).copy())
         self.labels.append(np.asarray(labels, dtype=np.int64))
@@ -380,16 +381,14 @@ def test_every_script_delivers_every_sample_once_and_right(
     forth = list(range(16))
     back = random.Random(1).sample(range(COUNT), 16)
     epochs = [(0, 5, forth), (1, 6, back)]
-    command = [
-        sys.executable,
-        "-c",
-        KEEPER,
-        *map(str, (entry / "train.py", LAB, photos, tmp_path / "cache", tmp_path / "out.npz")),
-    ]
-    run = subprocess.run(
-        command, input=json.dumps(epochs), capture_output=True, text=True, check=False, timeout=240
-    )
-    assert run.returncode == 0, run.stderr
+    places = (entry / "train.py", LAB, photos, tmp_path / "cache", tmp_path / "out.npz")
+    log = tmp_path / "log"
+    arguments = [*map(str, places), json.dumps(epochs)]
+    run = warm.Program(KEEPER, *arguments, needs=("torch", "torchvision"), log=log)
+    try:
+        assert run.wait(240) == 0, log.read_text()
+    finally:
+        run.kill()
     kept = np.load(tmp_path / "out.npz")
     wanted = [(index, seed, number) for number, seed, order in epochs for index in order]
     assert kept["labels"].tolist() == [judge.label(photos, index) for index, _, _ in wanted]
