@@ -21,6 +21,8 @@ from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.room import STUCK_FAILED, load_room
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import ExitCode, MachineError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Outcome, Standing
@@ -211,7 +213,7 @@ def test_weights_are_the_instructors(room):
         assert instructor.post("/grades/rules", action="save", **fields).status == 303
         assert grades(room)[person.handle, "slow"].score == 0.0
         why = instructor.get(f"/people/{person.handle}/grades/slow").text
-        assert "for what is better than the shipped code" in why
+        assert "better than the shipped code in nothing that has a weight" in why
         page = instructor.get("/grades/rules").text
         assert 'name="weight-target" inputmode="decimal" size="6" value="0"' in page
         assert 'name="weight-mechanism" inputmode="decimal" size="6" value="1"' in page
@@ -226,3 +228,15 @@ def test_the_references_code_earns_nothing_and_the_page_says_so(room):
     with pages(room) as (instructor, _, _):
         why = instructor.get(f"/people/{person.handle}/grades/slow").text
         assert "none: the code is the reference solution" in why
+
+
+def test_trying_again_what_is_passed_makes_nobody_stuck(sqlite_room):
+    room = sqlite_room
+    _, token = room.join("Ada")
+    measured(room, token)
+    for _ in range(STUCK_FAILED):
+        measured(room, token, Outcome.FAIL)
+    judge = verdict_reader_of(room.cohort.public_key)
+    with room.cohort.database.reading() as connection:
+        (row,) = load_room(connection, judge, room.clock()).rows
+    assert (row.passed, row.failed, row.stuck) == (1, 0, False)

@@ -281,17 +281,8 @@ def _row(
     labs: list[str],
     now: float,
 ) -> Row:
-    # Failed attempts since the last progress. Progress: more criteria of a lab hold than ever
-    # before, or all.
-    failed, since = 0, person.joined or person.created
-    best: dict[str, int] = {}
-    for one in (verdicts[each.handle] for each in submitted if each.handle in verdicts):
-        better = one.lab in best and one.held > best[one.lab]
-        if one.passed or (one.outcome is Outcome.FAIL and better):
-            failed, since = 0, one.recorded
-        elif one.outcome is Outcome.FAIL:
-            failed += 1
-        best[one.lab] = max(best.get(one.lab, 0), one.held)
+    judged = [verdicts[one.handle] for one in submitted if one.handle in verdicts]
+    failed, since = _since_progress(judged, person.joined or person.created)
     idle_min = (now - since) / 60
     cells = [_cell(lab, [one for one in submitted if one.lab == lab], verdicts) for lab in labs]
     passed = sum(cell.state == "pass" for cell in cells)
@@ -312,6 +303,27 @@ def _row(
         person.needs_help,
         person.help_text,
     )
+
+
+def _since_progress(judged: list[CheckedVerdict], joined: float) -> tuple[int, float]:
+    """Return how many attempts have failed since the last progress, and when that was.
+
+    Progress is a lab passed, or more of its criteria met than ever before. Whoever tries a lab
+    again that is passed already does not fail by it.
+    """
+    failed, since = 0, joined
+    best: dict[str, int] = {}
+    passed: set[str] = set()
+    for one in judged:
+        better = one.lab in best and one.held > best[one.lab]
+        if one.passed or (one.outcome is Outcome.FAIL and better):
+            failed, since = 0, one.recorded
+        elif one.outcome is Outcome.FAIL and one.lab not in passed:
+            failed += 1
+        best[one.lab] = max(best.get(one.lab, 0), one.held)
+        if one.passed:
+            passed.add(one.lab)
+    return failed, since
 
 
 _STATES = {

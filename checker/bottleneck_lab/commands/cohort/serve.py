@@ -93,34 +93,22 @@ def command(
         preflight.finish("This cohort cannot be served here")
         keeper = None
         if runner:
-            if not users:
-                say(SHARED_USER, style="yellow", err=True)
-            with cohort.database.reading() as connection:
-                needed = {
-                    name
-                    for lab in workshop_labs(connection)
-                    for name in find_lab(lab).spec.datasets
-                }
-            if lacking := sorted(needed & set(missing_datasets())):
-                say(
-                    f"This machine lacks the data set {' and '.join(lacking)}: `lab data` makes it."
-                    " Submissions to labs that need it wait until then.",
-                    style="yellow",
-                    err=True,
-                )
+            _warn(cohort, shared_user=not users)
             # A process of its own: what measures holds no sockets, and can be restarted alone.
             command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner"]
-            command += ["--folder", str(cohort.folder), "--quiet", str(quiet)]
-            if gpus is not None:
-                command += ["--gpus", gpus]
-            if slots is not None:
-                command += ["--slots", str(slots)]
-            command += ["--uids", ",".join(map(str, users))]
-            if allow_unsandboxed:
-                command += ["--allow-unsandboxed"]
-            if allow_no_cgroup:
-                command += ["--allow-no-cgroup"]
-            keeper = stack.enter_context(Keeper([*command, "--parent", str(os.getpid())]))
+            options = {
+                "--folder": str(cohort.folder),
+                "--quiet": str(quiet),
+                "--gpus": gpus,
+                "--slots": str(slots),
+                "--uids": ",".join(map(str, users)),
+                "--parent": str(os.getpid()),
+            }
+            for name, value in options.items():
+                command += [] if value is None else [name, value]
+            command += ["--allow-unsandboxed"] if allow_unsandboxed else []
+            command += ["--allow-no-cgroup"] if allow_no_cgroup else []
+            keeper = stack.enter_context(Keeper(command))
         own = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
         reached = (url or cohort.config.url or own).rstrip("/")
         cohort.keep_address(reached)
@@ -133,6 +121,22 @@ def command(
                 " stopped. The runner's own message stands above.",
                 "Do what it says, or serve without one: --no-runner.",
             )
+
+
+def _warn(cohort: Cohort, *, shared_user: bool) -> None:
+    """Say what this machine does less well than it could."""
+    if shared_user:
+        say(SHARED_USER, style="yellow", err=True)
+    with cohort.database.reading() as connection:
+        labs = workshop_labs(connection)
+    needed = {name for lab in labs for name in find_lab(lab).spec.datasets}
+    if lacking := sorted(needed & set(missing_datasets())):
+        say(
+            f"This machine lacks the data set {' and '.join(lacking)}: `lab data` makes it."
+            " Submissions to labs that need it wait until then.",
+            style="yellow",
+            err=True,
+        )
 
 
 def _network_address(host: str) -> str:
