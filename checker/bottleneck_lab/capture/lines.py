@@ -94,10 +94,17 @@ class Lines:
         line = -1
         if frame is not None and frame.f_lineno:
             line = self._numbers.setdefault((frame.f_code, frame.f_lineno), len(self._numbers))
-        self._times.append(time.time_ns())
-        self._places.append(line)
-        if len(self._times) > MOST_ROWS:
+        now, times, places = time.time_ns(), self._times, self._places
+        # Too short a stretch counts to the one before it, and takes no room.
+        if len(times) > 1 and now - times[-1] < SHORTEST_NS and places[-2] >= 0:
+            times.pop()
+            places.pop()
+        if len(times) >= MOST_ROWS:
             sys.settrace(None)
+            line = -1  # or the last line would seem to run to the end
+        if not places or places[-1] != line:
+            times.append(now)
+            places.append(line)
 
     def events(self, base_ns: int) -> Iterator[dict[str, Any]]:
         """Yield the track: one event a stretch in which one line ran. Times are µs after `base_ns`,

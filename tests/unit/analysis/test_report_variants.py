@@ -363,6 +363,28 @@ def test_frames_that_all_broke_the_file_slowed_the_program_too(make, tmp_path):
     assert not summary_of(tmp_path, loop(make), with_stack=0).quality.slowed
 
 
+def test_lines_do_not_change_what_small_operators_cost(make, tmp_path):
+    """Half of the time is in 300 calls of 5 µs a step, the rest in ten long ones, all on a line."""
+    gains = []
+    for lines in (False, True):
+        run = make.Program(jitter=0.0)
+        for number in range(8):
+            begin = run.host
+            for us in [5.0] * 300 + [150.0] * 10:
+                start = run.host
+                run.python(us)
+                run.add("cpu_op", "aten::mul" if us < 10 else "aten::mm", start, us)
+            if lines:
+                length = run.host - begin
+                run.add("python_function", "a.py(9): f", begin, length, tid="lines of 4000")
+            run.range(f"ProfilerStep#{number}", begin)
+        (only,) = summary_of(tmp_path, run).findings
+        assert only.id == "python-overhead"
+        assert ("a.py(9): f calls 310 operators" in only.evidence) == lines
+        gains.append(only.expected_gain_ratio)
+    assert gains == pytest.approx([2.0, 2.0], rel=0.02)
+
+
 def test_a_step_is_not_set_against_a_whole_recording(make, tmp_path):
     marked = loop(make).trace()
     bare = loop(make).trace()

@@ -42,6 +42,21 @@ def test_the_rest_of_a_line_is_the_caller_s_again():
     assert "_program" in found[found.index("_nap") :]
 
 
+def test_short_lines_take_no_room_and_a_full_track_ends_its_last_line(monkeypatch):
+    monkeypatch.setattr("bottleneck_lab.capture.lines.MOST_ROWS", 200)
+    lines = Lines()
+    lines.start()
+    for _ in range(400):
+        time.sleep(1e-5)
+        sum(range(10))
+    full = time.time_ns() / 1e3
+    time.sleep(0.05)
+    lines.stop()
+    stretches = [event for event in lines.events(0) if event["ph"] == "X"]
+    assert len(stretches) <= 200
+    assert max(event["ts"] + event["dur"] for event in stretches) < full
+
+
 def test_the_track_and_the_steps_are_written_into_the_trace(tmp_path):
     trace = tmp_path / "trace.json"
     kernel = {

@@ -189,7 +189,8 @@ def python_overhead(seen: Evidence) -> list[Detection]:
     between, calling, calls = _overhead(seen)
     if between < IDLE_SHARE and calling < SMALL_SHARE:
         return []
-    site, where = repeated_calls(seen)
+    # The line's whole time is no gain: what its operators compute remains.
+    _, where = repeated_calls(seen)
     evidence = (
         f"For {between:.0%} of the time no operator ran: Python was between one and the next."
         f" Another {calling:.0%} went to {calls} calls of operators that take under"
@@ -199,7 +200,7 @@ def python_overhead(seen: Evidence) -> list[Detection]:
     if not seen.lines:
         advice = f"{FASTER_OPERATORS} Record with --stack to see the line."
     evidence = f"{evidence} {where}".rstrip()
-    return [Detection(evidence, max(between + calling, site), advice=advice)]
+    return [Detection(evidence, between + calling, advice=advice)]
 
 
 def many_calls(seen: Evidence) -> list[Detection]:
