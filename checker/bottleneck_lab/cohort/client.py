@@ -109,7 +109,7 @@ class Client:
         )
 
     def require_allowed(self, lab: str) -> None:
-        """Raise UsageError, as `submit` would, if the lab takes no submission of this learner now."""
+        """Raise UsageError, as `submit` would, if the lab takes nothing of this learner now."""
         self._patiently("GET", f"/api/labs/{quote(lab)}/allowed", Allowed)
 
     def send_capture(self, files: dict[str, bytes]) -> str:

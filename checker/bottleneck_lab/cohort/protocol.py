@@ -19,9 +19,9 @@ MAX_NAME = 80
 """Characters of a learner's name."""
 
 State = Literal["queued", "running", "done", "captured", "uncaptured", "failed"]
-"""A submission's state; `captured` if a runner made the capture that was wanted, `uncaptured` if its
-profiler recorded nothing; `failed` if the machine failed too often, which is never the learner's
-fault.
+"""A submission's state; `captured` if a runner made the capture that was wanted, `uncaptured` if
+its profiler recorded nothing; `failed` if the machine failed too often, which is never the
+learner's fault.
 """
 Tool = Literal["torch", "nsys", "ncu"]
 """A profiler that a runner can run against submitted code."""

@@ -41,7 +41,8 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
     if memory.steps:
         sentences.append(
             f"Allocated memory grows by {words.format_bytes(memory.growth_bytes_per_step)} per step"
-            f" (the median change over half of {memory.steps:,} steps, or how its lowest level rises)."
+            f" (the median change over half of {memory.steps:,} steps, or how its lowest level"
+            " rises)."
         )
     return sentences
 

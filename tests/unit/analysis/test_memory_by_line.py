@@ -191,7 +191,7 @@ HALF_A_FIX_KIB = [
     *(6508, 5844, 6588, 2052, 2796, 3540, 2524, 3268, 2252, 2996, 3740, 2724, 3468, 2452, 3196),
     *(3940, 2924, 3668, 2652, 3396, 4140, 3124, 3868, 2852, 3596, 4340, 3324, 4069),
 ]
-"""Levels of `forecaster-out-of-memory` without the graphs: its losses stay, and cycles hide them."""
+"""Levels of `forecaster-out-of-memory` without graphs: its losses stay, and cycles hide them."""
 
 
 @pytest.mark.parametrize(
