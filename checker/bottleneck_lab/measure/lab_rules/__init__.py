@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from bottleneck_lab.catalog import Lab, files_below, find_dataset
 from bottleneck_lab.errors import LabError
@@ -34,7 +32,7 @@ def check_files(lab: Lab) -> list[str]:
         code.workloads,
         code.judge,
         code.distinct,
-        _mutants,
+        misdeclared,
     )
     return [sentence for rule in rules for sentence in rule(lab)]
 
@@ -109,8 +107,3 @@ def _stray(lab: Lab) -> Iterator[str]:
         name = str(path.relative_to(lab.solution))
         if name not in {"README.md", "diagnosis.toml", *lab.spec.editable}:
             yield f"solutions/{lab.slug}/{name} is not an editable file of the lab."
-
-
-def _mutants(lab: Lab) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
-        yield from misdeclared(lab, Path(scratch))

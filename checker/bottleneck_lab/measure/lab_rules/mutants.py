@@ -4,6 +4,7 @@ check must fail it.
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,11 +138,8 @@ def mutant_problems(mutant: Mutant, verdict: Verdict) -> list[str]:
     return []
 
 
-def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
-    """Yield the faults of the lab's mutants, before any is measured.
-
-    Each is written below `scratch`.
-    """
+def misdeclared(lab: Lab) -> Iterator[str]:
+    """Yield the faults of the lab's mutants, before any is measured."""
     try:
         mutants = load_mutants(lab)
     except LabError as error:
@@ -152,10 +150,11 @@ def misdeclared(lab: Lab, scratch: Path) -> Iterator[str]:
             yield f"Two mutants are called {name}."
     for mutant in mutants:
         yield from (f"Mutant {mutant.id} {problem}" for problem in _misdeclared(lab, mutant))
-        try:
-            write_mutant(lab, mutant, scratch / mutant.id)
-        except LabError as error:
-            yield error.message
+        with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
+            try:
+                write_mutant(lab, mutant, Path(scratch))
+            except LabError as error:
+                yield error.message
 
 
 def _misdeclared(lab: Lab, mutant: Mutant) -> Iterator[str]:

@@ -165,14 +165,6 @@ def _compare(workers: Workers) -> Measured:
     workers.refuse_overall()
     ratios = [ratio for case in cases for ratio in case.ratios()]
     medians = [median(case.charged().without_moving().ratios()) for case in cases if case.ratios()]
-    timings = {
-        case.name: {
-            "reference_s": case.reference_s,
-            "learner_s": case.learner_s,
-            "moved_s": case.moved_s,
-        }
-        for case in cases
-    }
     return Measured(
         [
             answers_result(context, cases, hard + workers.further),
@@ -184,7 +176,10 @@ def _compare(workers: Workers) -> Measured:
                 reference_waited=rests_on_waiting(cases, tests, shares),
             ),
         ],
-        details={"cases": timings, "overhead_share": cases[0].overhead_share},
+        details={
+            "cases": {case.name: case.times() for case in cases},
+            "overhead_share": cases[0].overhead_share,
+        },
         notes=[*([itself.sentence] if itself else []), *of_each(cases)],
         speedup=min(medians) if len(medians) == len(cases) else None,
         conditions=Conditions(

@@ -166,6 +166,14 @@ class Case:
         """Return True if some test says that a target is surely not met."""
         return State.FAIL in self.states().values()
 
+    def times(self) -> dict[str, list[float]]:
+        """Return all seconds, as `Case(name, **times)` takes them and a verdict's file has them."""
+        return {
+            "reference_s": self.reference_s,
+            "learner_s": self.learner_s,
+            "moved_s": self.moved_s,
+        }
+
     def ratios(self) -> list[float]:
         """Return reference over learner, pair by pair."""
         return [
