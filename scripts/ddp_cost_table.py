@@ -29,7 +29,7 @@ OPTIMIZER_US = 800.0
 
 
 def load_recipe(path: Path) -> ModuleType:
-    """The lab's recipe: the model and the batch."""
+    """Return the lab's recipe: the model and the batch."""
     spec = importlib.util.spec_from_file_location("recipe", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -37,8 +37,8 @@ def load_recipe(path: Path) -> ModuleType:
 
 
 def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) -> float:
-    """Seconds a forward of one image takes at the sheet's peaks; batch normalisation reads its
-    input twice.
+    """Return the seconds that a forward of one image takes at the sheet's peaks; batch
+    normalisation reads its input twice.
     """
     flop = 0.0
     if isinstance(module, nn.Conv2d):
@@ -57,7 +57,7 @@ def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) ->
 
 
 def owners_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules with parameters of their own, by name."""
+    """Return the modules with parameters of their own, by name."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -66,13 +66,13 @@ def owners_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def elements_of(module: nn.Module) -> int:
-    """Parameters of the module's own."""
+    """Return the number of the module's own parameters."""
     return sum(parameter.numel() for parameter in module.parameters(recurse=False))
 
 
 def table(recipe: ModuleType) -> dict:
-    """Modules with parameters of their own, in `named_modules` order (which is what the emulation
-    counts by).
+    """Return the cost table: of each module with parameters of its own, in `named_modules` order,
+    by which the emulation counts.
     """
     model = recipe.make_model()
     seconds: dict[str, float] = {}

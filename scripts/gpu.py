@@ -160,7 +160,7 @@ def forked(arguments: list[str], out: str, err: str) -> None:
 
 
 def say(text: str) -> None:
-    """A line, at once: a step may take minutes."""
+    """Print a line at once: a step may take minutes."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -181,7 +181,7 @@ def pretending() -> bool:
 
 
 def gpu_labs() -> list[Any]:
-    """Every lab in the folder labs/ that is measured on `cuda`, in the course or not yet."""
+    """Return every lab in the folder labs/ that is measured on `cuda`, in the course or not yet."""
     import msgspec
 
     from bottleneck_lab.catalog import Lab, LabSpec
@@ -195,13 +195,13 @@ def gpu_labs() -> list[Any]:
 
 
 def lab_called(slug: str) -> Any:
-    """The same, one of them."""
+    """Return the lab with this name, of those that are measured on `cuda`."""
     return next(lab for lab in gpu_labs() if lab.slug == slug)
 
 
 def run(command: list[str], limit_s: float) -> Ran:
-    """Runs a step in a process of its own: one that crashes or hangs costs one step. Nothing that
-    it started outlives it.
+    """Run a step in a process of its own: one that crashes or hangs costs one step. Nothing that it
+    started outlives it.
     """
     from bottleneck_lab.measure.sandbox.janitor import adopt_orphans
 
@@ -235,14 +235,14 @@ def run(command: list[str], limit_s: float) -> Ran:
 
 
 def children() -> set[Any]:
-    """This process's own, as psutil has them."""
+    """Return the children of this process, as psutil has them."""
     import psutil
 
     return set(psutil.Process().children())
 
 
 def end(process: Forked | subprocess.Popen[bytes], bystanders: set[Any]) -> None:
-    """Has a step tidy up and end, then kills what is left of it, whose parents may be gone: it
+    """Have a step tidy up and end, then kill what is left of it, whose parents may be gone: it
     would go on using the GPU.
 
     `bystanders`: children of this process that were there before the step.
@@ -266,7 +266,7 @@ def end(process: Forked | subprocess.Popen[bytes], bystanders: set[Any]) -> None
 
 
 def gpu_slug(name: str) -> str:
-    """`NVIDIA A100-SXM4-80GB` is `a100-sxm4-80gb`: the name of its files."""
+    """Return the name of a GPU's files: `a100-sxm4-80gb` for `NVIDIA A100-SXM4-80GB`."""
     short = re.sub(r"\b(nvidia|geforce|tesla|quadro)\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", short).strip("-") or "gpu"
 
@@ -284,8 +284,8 @@ def submissions(lab: Any) -> dict[str, Path]:
 
 
 def plan(labs: Iterable[Any], tools: Iterable[str], gpu_count: int) -> dict[str, str]:
-    """Names of the steps, in the order in which they are worth their time, each with what this
-    machine lacks for it: nothing, as a rule.
+    """Return the names of the steps, in the order in which they are worth their time, each with
+    what this machine lacks for it: nothing, as a rule.
     """
     labs = list(labs)
     lack = {
@@ -420,7 +420,7 @@ def lacking(lab: Any, folder: Path, gpu_count: int) -> str:
 
 
 def compute_capability() -> tuple[int, int]:
-    """The first GPU's; (0, 0) where there is none."""
+    """Return the first GPU's compute capability; (0, 0) where there is none."""
     import torch
 
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
@@ -434,7 +434,7 @@ def has_triton() -> bool:
 
 
 def not_rehearsed(lab: Any, tool: str) -> str:
-    """Why a tool's capture of a lab cannot be rehearsed, in words; empty where it can."""
+    """Return why a tool's capture of a lab cannot be rehearsed, in words; empty where it can."""
     if tool == "memory":
         return "needs a GPU's allocator"
     return "too much work for a host" if tool != "torch" and lab.slug in TOO_MUCH_FOR_A_HOST else ""
@@ -453,7 +453,7 @@ def captured(lab: Any, tool: str) -> tuple[str, ...]:
 
 
 def command_of(step: str, kept: Path) -> list[str]:
-    """How a step is run."""
+    """Return the command line of a step."""
     if step == "data":
         return [sys.executable, "-m", "bottleneck_lab", "data"]
     if step == "benchmark":
@@ -483,7 +483,7 @@ class State:
         )
 
     def add(self, step: str, record: dict[str, Any]) -> None:
-        """Remembers one step, whole or not at all."""
+        """Remember one step, whole or not at all."""
         self.done[step] = record
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.file.with_suffix(".new")
@@ -497,7 +497,7 @@ class State:
         return step in self.done and step != "data" and is_good(self.done[step])
 
     def forget(self, steps: Iterable[str]) -> None:
-        """As if these had never been done."""
+        """Forget that these were done."""
         for step in steps:
             self.done.pop(step, None)
 
@@ -536,8 +536,8 @@ def work(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
-    """Runs what is not in order yet, while there is time, first what was never tried; the steps
-    that are left.
+    """Run what is not in order yet, while there is time, first what was never tried. Returns the
+    steps that are left.
 
     A step that ran out of the budget is not held against it, unless it had all of it: it would
     never be done.
@@ -559,14 +559,14 @@ def work(
         record = record_of(ran) | {"seconds": round(clock() - began, 1)}
         for step in same_refusal(left) if "cannot" in record else left[:1]:
             state.add(step, record)
-            tell(step, record)
+            print_outcome(step, record)
         left = [step for step in left if state.done.get(step) is not record]
     return left
 
 
 def same_refusal(left: list[str]) -> list[str]:
-    """The first step and those after it that record with the same tool: what it was refused, they
-    are.
+    """Return the first step and those after it that record with the same tool: what the first was
+    refused, they are, too.
     """
     return [
         step
@@ -575,8 +575,8 @@ def same_refusal(left: list[str]) -> list[str]:
     ]
 
 
-def tell(step: str, record: dict[str, Any]) -> None:
-    """One line a step, and its problems."""
+def print_outcome(step: str, record: dict[str, Any]) -> None:
+    """Print a line for a step, and its problems."""
     say(
         f"{'✗' if record['problems'] else '✓' if is_good(record) else '-'} {step}"
         f" {record.get('cannot', '')}".rstrip()
@@ -586,7 +586,7 @@ def tell(step: str, record: dict[str, Any]) -> None:
 
 
 def publish_captures(made: Path, target: Path) -> dict[str, Any]:
-    """Copies captures into the repository's folder, smallest first, within the limits; its
+    """Copy captures into the repository's folder, smallest first, within the limits. Returns its
     manifest, which names what was left out.
     """
     kept: list[dict[str, Any]] = []
@@ -627,8 +627,8 @@ def measured(gpu: str, state: State, versions: dict[str, str], left: list[str]) 
 
 
 def cut(trace: dict[str, Any], steps: int = KEPT_STEPS) -> dict[str, Any]:
-    """A torch.profiler trace reduced to its first `steps` steps, with all device work that was
-    launched in them, and nothing that names the host.
+    """Return a torch.profiler trace reduced to its first `steps` steps, with all device work that
+    was launched in them, and nothing that names the host.
     """
     trace = {key: value for key, value in trace.items() if key not in _PRIVATE}
     events = trace["traceEvents"]
@@ -675,7 +675,7 @@ def _on_device(event: dict[str, Any]) -> bool:
 
 
 def without_names(text: str) -> str:
-    """ncu's CSV with the columns blanked that name the host and the process."""
+    """Return ncu's CSV with the columns blanked that name the host and the process."""
     rows = list(csv.reader(io.StringIO(text)))
     header = next((row for row in rows if "Kernel Name" in row), [])
     blank = [header.index(name) for name in _PRIVATE_COLUMNS if name in header]
@@ -689,8 +689,8 @@ def without_names(text: str) -> str:
 
 
 def grade(slug: str, what: str) -> dict[str, Any]:
-    """One submission's verdict on `cuda`, by the function that grades learners, and what it should
-    have been.
+    """Return one submission's verdict on `cuda`, by the function that grades learners, with the
+    problems where it should have been another.
     """
     import msgspec
 
@@ -722,7 +722,7 @@ def grade(slug: str, what: str) -> dict[str, Any]:
 
 
 def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
-    """One capture of a lab's code on `cuda`, cut and freed of names, as a file below `into`."""
+    """Capture a lab's code on `cuda`, and keep it below `into`, cut and freed of names."""
     from bottleneck_lab.capture import workload
     from bottleneck_lab.course import proving
     from bottleneck_lab.workspace.dataset import data_folder
@@ -750,8 +750,8 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
 
 
 def keep(trace: Path, target: Path) -> dict[str, Any]:
-    """Puts a capture's file beside `target` in the form in which it may be committed: its name and
-    size.
+    """Put a capture's file beside `target` in the form in which it may be committed. Returns its
+    name and size.
 
     nsys' SQLite, which names the host in many tables, is only read: that it can be is what is
     recorded.
@@ -799,7 +799,7 @@ def never_run(labs: Iterable[Any], records: Iterable[dict[str, Any]]) -> list[st
 
 
 def write_never_run(readme: Path, lines: list[str]) -> None:
-    """Puts the list between its marks."""
+    """Put the list between its marks in `readme`."""
     text = readme.read_text(encoding="utf-8")
     before, rest = text.split(_BEGIN)
     after = rest.split(_END)[1]
@@ -807,7 +807,7 @@ def write_never_run(readme: Path, lines: list[str]) -> None:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Every docs/measured/*.json that this script has written."""
+    """Return every docs/measured/*.json that this script has written."""
     records = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
     ]
@@ -819,7 +819,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def installed_tools() -> Iterator[str]:
-    """The tools of this machine that captures are made with."""
+    """Yield the tools of this machine that captures are made with."""
     from bottleneck_lab.capture.tools import TOOLS, locate_tool
     from bottleneck_lab.errors import MachineError
 
@@ -833,7 +833,7 @@ def installed_tools() -> Iterator[str]:
 
 
 def versions() -> dict[str, str]:
-    """This machine, for the record; no host name."""
+    """Return what the record says of this machine; no host name."""
     from bottleneck_lab.measure.machine import fingerprint
 
     return fingerprint()
@@ -869,8 +869,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def do(step: str, into: Path) -> dict[str, Any]:
-    """A step, in its own process."""
+def do_step(step: str, into: Path) -> dict[str, Any]:
+    """Do a step, in its own process. Returns its record."""
     if step.startswith("case:"):
         return record_case(step.removeprefix("case:"), into)
     kind, slug, what, *tool = step.split(":")
@@ -886,7 +886,7 @@ def main(arguments: list[str] | None = None, *, runner: Runner = run, root: Path
 
     labs, docs = gpu_labs(), root / "docs" / "measured"
     if options.do:
-        say(json.dumps(do(options.do, options.into)))
+        say(json.dumps(do_step(options.do, options.into)))
         return OK
     if options.write_never_run:
         write_never_run(docs / "README.md", never_run(labs, read_records(docs)))
@@ -897,13 +897,13 @@ def main(arguments: list[str] | None = None, *, runner: Runner = run, root: Path
             " changed.\n"
         )
         return NO_GPU
-    return go(options, names, labs, runner, root)
+    return run_steps(options, names, labs, runner, root)
 
 
-def go(
+def run_steps(
     options: argparse.Namespace, gpus: list[str], labs: list[Any], runner: Runner, root: Path
 ) -> int:
-    """The steps that were asked for, then what is recorded of them."""
+    """Run the steps that were asked for, and record them. Returns the exit status."""
     gpu = gpus[0]
     folder = root / "build" / "gpu" / gpu_slug(gpu)
     state, steps = State(folder), plan(labs, installed_tools(), len(gpus))
@@ -932,7 +932,7 @@ def go(
 def record(
     gpu: str, state: State, folder: Path, steps: dict[str, str], labs: list[Any], root: Path
 ) -> None:
-    """Publishes captures and writes docs/measured/<gpu>.json."""
+    """Publish captures and write docs/measured/<gpu>.json."""
     docs, cannot = root / "docs" / "measured", {step: why for step, why in steps.items() if why}
     if (folder / "captures").is_dir():
         publish_captures(folder / "captures", root / "datasets" / "captures" / gpu_slug(gpu))

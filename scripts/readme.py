@@ -16,7 +16,7 @@ _TABLE = re.compile(r"(<!-- labs: begin -->\n).*?(<!-- labs: end -->)", re.DOTAL
 
 
 def table() -> str:
-    """The course in Markdown: one row a lab, in the order in which they are taken."""
+    """Return the course in Markdown: one row a lab, in the order in which they are taken."""
     rows = ["| lab | what it is about | stage | devices |", "| --- | --- | --- | --- |"]
     for stage in _toml("course.toml")["stages"]:
         for slug in stage["labs"]:
@@ -28,7 +28,7 @@ def table() -> str:
 
 
 def readme() -> str:
-    """The README with that table."""
+    """Return the README with that table."""
     return _TABLE.sub(
         lambda match: match[1] + table() + match[2], README.read_text(encoding="utf-8")
     )

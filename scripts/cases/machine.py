@@ -317,7 +317,7 @@ class Machine:
 
     @property
     def now(self) -> float:
-        """The time at which all that was launched so far will have run."""
+        """Return the time at which all that was launched so far will have run."""
         return max(self.host, *self.tail.values())
 
     def start(self) -> None:

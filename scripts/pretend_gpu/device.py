@@ -34,14 +34,14 @@ class Queue:
         self.done_at = 0.0
 
     def launch(self, seconds: float = OPERATOR_S, held_s: float = 0.0) -> None:
-        """One more operator, after those before it and no sooner than now; up to `held_s` late, it
-        still ends as if it had followed them at once.
+        """Queue one more operator, after those before it and no sooner than now; up to `held_s`
+        late, it still ends as if it had followed them at once.
         """
         now = time.monotonic()
         self.done_at = (self.done_at if now <= self.done_at + held_s else now) + seconds
 
     def wait(self, until: float | None = None) -> None:
-        """Returns when all of it is done, or what was handed over before that moment."""
+        """Return when all of it is done, or what was handed over before that moment."""
         time.sleep(max(0.0, (self.done_at if until is None else until) - time.monotonic()))
 
 
@@ -55,11 +55,11 @@ class Event:
         self.at = 0.0
 
     def record(self, _stream: Any = None) -> None:
-        """Marks what has been queued so far."""
+        """Mark what has been queued so far."""
         self.at = max(QUEUE.done_at, time.monotonic())
 
     def synchronize(self) -> None:
-        """Waits until the mark is reached."""
+        """Wait until the mark is reached."""
         QUEUE.wait(self.at)
 
     def wait(self, _stream: Any = None) -> None:
@@ -70,7 +70,7 @@ class Event:
         return time.monotonic() >= self.at
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds between two marks."""
+        """Return the milliseconds between two marks."""
         return 1000 * (end.at - self.at)
 
 
@@ -83,7 +83,7 @@ class Stream:
         pass
 
     def synchronize(self) -> None:
-        """Waits for the queue."""
+        """Wait for the queue."""
         QUEUE.wait()
 
     def wait_stream(self, _other: Any) -> None:
@@ -93,7 +93,7 @@ class Stream:
         """Likewise."""
 
     def record_event(self, event: Event | None = None) -> Event:
-        """A mark of what has been queued so far."""
+        """Return a mark of what has been queued so far."""
         event = event or Event()
         event.record()
         return event
@@ -104,7 +104,7 @@ class Stream:
 
 
 def here(value: Any) -> Any:
-    """The value, or the host where it names a CUDA device."""
+    """Return the value, or the host where it names a CUDA device."""
     named = isinstance(value, str) and value.startswith("cuda")
     meant = isinstance(value, torch.device) and value.type == "cuda"
     return torch.device("cpu") if named or meant else value
@@ -150,7 +150,7 @@ class Graph:
         self.calls: list[tuple[Any, Any, Any, list[Any]]] = []
 
     def replay(self) -> None:
-        """Runs them again; results go where they went when they were recorded."""
+        """Run them again; results go where they went when they were recorded."""
         QUEUE.launch()
         for func, args, kwargs, results in self.calls:
             for before, after in zip(
@@ -232,7 +232,7 @@ class Profile(torch.profiler.profile):
 
 
 def give() -> None:
-    """Puts the device into this process's torch, for this thread and those that it starts."""
+    """Put the device into this process's torch, for this thread and those that it starts."""
     for module, surface in ((torch.cuda, SURFACE), (torch.accelerator, ACCELERATOR)):
         for name, stand_in in surface.items():
             setattr(module, name, stand_in)

@@ -61,7 +61,7 @@ TOOLS = {
 
 
 def of_driver(_module: ModuleType) -> Names:
-    """The driver and NVML report two devices that nobody else uses."""
+    """Have the driver and NVML report two devices that nobody else uses."""
     from bottleneck_lab.measure.gpu import GpuState
 
     state = GpuState(NAME, "none", sm_clock_mhz=0, mode=0, sliced=False, others=0, busy=None)
@@ -69,19 +69,19 @@ def of_driver(_module: ModuleType) -> Names:
 
 
 def of_tools(module: ModuleType) -> Names:
-    """NVIDIA's profilers are installed."""
+    """Have NVIDIA's profilers installed."""
     find_program = module.find_program
     return {"find_program": lambda name: TOOLS.get(name) or find_program(name)}
 
 
 def of_kinds(module: ModuleType) -> Names:
-    """Every kind does less work on `cuda`, and runs the learner's script in run.py."""
+    """Have every kind do less work on `cuda`, and run the learner's script in run.py."""
     kind_of = module.kind_of
     return {"kind_of": lambda lab: _less_work(kind_of(lab))}
 
 
 def _less_work(kind: Any) -> Any:
-    """A copy of a kind: the package's own object stays as it is."""
+    """Return a copy of a kind: the package's own object stays as it is."""
     import msgspec
 
     changed = copy.copy(kind)
@@ -102,7 +102,7 @@ def _less_work(kind: Any) -> Any:
 
 
 def on_pretend_gpu(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line with its script run by run.py, on as many devices as there are.
+    """Return the command line with its script run by run.py, on as many devices as there are.
 
     A command line that runs a module of the package needs no change: that process finds out by
     itself (`works_on_cuda`).
@@ -116,7 +116,7 @@ def on_pretend_gpu(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def of_verdicts(module: ModuleType) -> Names:
-    """A check on `cuda` ends without a verdict and without a figure."""
+    """Have a check on `cuda` end without a verdict and without a figure."""
     check_lab = module.check_lab
 
     @wraps(check_lab)
@@ -170,8 +170,8 @@ def of_profiling(module: ModuleType) -> Names:
 
 
 def of_speedup(module: ModuleType) -> Names:
-    """Calls may take no more time than the protocol, and other programs may slow them: they slow
-    what stands in for a kernel, too. The second level is timed however slow the work is.
+    """Accept calls that take no longer than the protocol or that other programs slow: they slow
+    what stands in for a kernel, too. Time the second level however slow the work is.
     """
     with_second_level = module.with_second_level
 
@@ -194,7 +194,7 @@ def of_training(_module: ModuleType) -> Names:
 
 
 def of_benchmark(module: ModuleType) -> Names:
-    """The learner's measuring code is not judged by its figures."""
+    """Judge no measuring code of a learner's by its figures."""
     measure = module.measure
 
     def check(context: Any) -> Any:
@@ -210,7 +210,7 @@ def of_benchmark(module: ModuleType) -> Names:
 
 
 def of_benchmark_gpu(module: ModuleType) -> Names:
-    """The device that does real work does it on the modelled queue."""
+    """Have the device that does real work do it on the modelled queue."""
 
     def open_gpu() -> Any:
         import torch  # noqa: F401 - first: at its end it imports `device`, which imports it
@@ -223,7 +223,7 @@ def of_benchmark_gpu(module: ModuleType) -> Names:
 
 
 def of_load(_module: ModuleType) -> Names:
-    """A server is loaded for as long as it takes to see that it answers."""
+    """Load a server for as long as it takes to see that it answers."""
     return {"OPEN_WINDOWS": (2,), "TRIES": 1, "STEPS": 1, "STEP_S": 1.0}
 
 
@@ -233,12 +233,12 @@ def of_plateau(_module: ModuleType) -> Names:
 
 
 def of_sizing(_module: ModuleType) -> Names:
-    """A device is as fast as it is beside this CPU."""
+    """Accept a device however fast it is beside this CPU."""
     return {"SHARES": (0.0, float("inf"))}
 
 
 def of_data_parallel(_module: ModuleType) -> Names:
-    """Ranks train on the emulation's small pictures, a few steps."""
+    """Have ranks train on the emulation's small pictures, a few steps."""
 
     def job_shape(costs: Any, _warmup: int, _steps: int) -> dict[str, Any]:
         return {"samples": 2, "shape": costs.stand_in.shape, "warmup": 2, "steps": 7}
@@ -265,7 +265,7 @@ PACKAGE: dict[str, Callable[[ModuleType], Names]] = {
 
 
 def of_small_networks(name: str) -> Callable[[ModuleType], Names]:
-    """The function called `name` of a judge uses, in place of a ResNet-50, something that a host
+    """Have a judge's function called `name` use, in place of a ResNet-50, something that a host
     trains in milliseconds.
     """
 
@@ -289,7 +289,7 @@ def of_small_networks(name: str) -> Callable[[ModuleType], Names]:
 
 
 def small_network(num_classes: int = 1000) -> Any:
-    """A network with the inputs and outputs of a ResNet-50."""
+    """Return a network with the inputs and outputs of a ResNet-50."""
     from torch import nn
 
     layers = nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(3 * 8 * 8, num_classes)
@@ -302,7 +302,7 @@ def of_disturbances(_hardware: ModuleType) -> Names:
 
 
 def of_attention(_binding: ModuleType) -> Names:
-    """The kernel is compiled, but PyTorch answers in its place."""
+    """Have the kernel compiled, but PyTorch answer in its place."""
     from pretend_gpu.attention import launch_cuda
 
     return {"launch_cuda": launch_cuda}

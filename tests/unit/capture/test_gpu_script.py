@@ -377,7 +377,7 @@ def test_a_recorded_case_stands_beside_what_was_modelled(gpu, tmp_path, monkeypa
 
     monkeypatch.setattr("scripts.cases.on_gpu.measure", measure)
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
-    row = gpu.do("case:bird-calls", tmp_path / "kept")
+    row = gpu.do_step("case:bird-calls", tmp_path / "kept")
     assert row["file"] == "case-bird-calls.json.gz"
     assert row["measured"]["gain"] == 1.2
     assert row["modelled"]["gain"] > 1.15

@@ -130,7 +130,7 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
         if "--do" not in command:
             return gpu.Ran(0, "{}")
         step, into = (command[command.index(option) + 1] for option in ("--do", "--into"))
-        return gpu.Ran(0, json.dumps(gpu.do(step, Path(into))))
+        return gpu.Ran(0, json.dumps(gpu.do_step(step, Path(into))))
 
     assert gpu.main([], runner=here, root=root) == gpu.OK, capsys.readouterr().out
     steps = json.loads((root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json").read_text())

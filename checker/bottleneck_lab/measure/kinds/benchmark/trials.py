@@ -58,13 +58,13 @@ class Judge(Protocol):
     """The functions of a lab's judge.py; `settings` are `judge`'s in lab.toml."""
 
     def trials(self, rng: np.random.Generator, settings: dict[str, Any]) -> Iterator[Trial]:
-        """Secret trials, each drawn after the previous one is done."""
+        """Yield secret trials, each drawn after the previous one is done."""
 
     def judge(self, done: list[Any], settings: dict[str, Any]) -> dict[str, Judged]:
-        """The result for each criterion; one that is missing was not reached."""
+        """Return the result for each criterion; one that is missing was not reached."""
 
     def practice(self, settings: dict[str, Any]) -> Iterable[Trial]:
-        """The trials of `lab run`, the same every time."""
+        """Return the trials of `lab run`, the same every time."""
 
     def practice_line(self, trial: Any) -> str:
         """Return the line that `lab run` prints for a trial; empty for none."""

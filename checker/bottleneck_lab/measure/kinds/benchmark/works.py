@@ -27,7 +27,7 @@ class Works(Protocol):
         """Return when all work has run."""
 
     def take_notes(self) -> list[Note]:
-        """The notes since the last call, once all work has run."""
+        """Return the notes since the last call, once all work has run."""
 
 
 class Core:
@@ -56,6 +56,6 @@ class Core:
         """Return at once: `work` returns when its piece has run."""
 
     def take_notes(self) -> list[Note]:
-        """The notes since the last call."""
+        """Return the notes since the last call."""
         notes, self._notes = self._notes, []
         return notes

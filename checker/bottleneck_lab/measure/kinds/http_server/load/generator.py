@@ -78,11 +78,11 @@ class Connection:
         self.complete = False
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser."""
+        """Take a part of the body; the parser calls this."""
         self.body += body
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
+        """Take the end of a reply; the parser calls this."""
         self.complete, self.status = True, self._parser.get_status_code()
 
     def begin(self, request: int, message: bytes) -> None:

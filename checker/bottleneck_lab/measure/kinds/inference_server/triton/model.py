@@ -25,12 +25,12 @@ class TritonPythonModel:
     range_: Range | None = None
 
     def initialize(self, args: dict[str, str]) -> None:  # noqa: ARG002 - Triton's
-        """Called once, before the first batch."""
+        """Set the model up; Triton calls this once, before the first batch."""
         channel = Channel(socket.socket(fileno=os.dup(int(os.environ["LAB_SOCKET"]))))
         self._model = Model(channel, Arena.attach(int(os.environ["LAB_ARENA"])), self.range_)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Called with the requests that Triton has put into a batch. Returns an answer for each."""
+        """Answer the requests that Triton has put into a batch, each on its own."""
         images = [
             pb_utils.get_input_tensor_by_name(request, "images").as_numpy() for request in requests
         ]

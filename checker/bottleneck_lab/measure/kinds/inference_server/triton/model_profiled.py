@@ -56,14 +56,14 @@ class TritonPythonModel(_Model):  # type: ignore[misc]  # whatever the learner w
     """The class that Triton looks for."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Called once, before the first batch."""
+        """Set the model up under the profiler, before the first batch."""
         _mark_requests()
         if hasattr(_Model, "initialize"):
             super().initialize(args)
         capture_on_order(Path(os.environ["LAB_TRACES"]), args["model_name"])
 
     def execute(self, requests: list[Any]) -> Any:
-        """Called with the requests that Triton has put into a batch."""
+        """Have the learner's model answer a batch, with its work marked."""
         if inspect.iscoroutinefunction(super().execute):
             return _batches.mark(super().execute(requests))
         _ranges.begin(None if _MARKS_ITSELF else "preprocess")
