@@ -74,7 +74,7 @@ def open_page(chromium, tmp_path):
         )
         watched.page.on("request", lambda request: watched.requests.append(request.url))
         watched.page.goto(file.as_uri())
-        watched.page.wait_for_selector("#timeline[data-ready]", timeout=30_000)
+        watched.page.wait_for_selector("#timeline[data-ready]", timeout=100_000)
         return watched
 
     yield opened

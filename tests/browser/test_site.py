@@ -74,7 +74,7 @@ def test_a_search_from_the_disk_leads_to_the_answer(site, chromium, words, first
         page.wait_for_function("document.querySelectorAll('iframe').length > 0")
         page.click("label.md-search__icon[for=__search], input.md-search__input")
         page.keyboard.type(words)
-        page.wait_for_selector("li.md-search-result__item", timeout=30_000)
+        page.wait_for_selector("li.md-search-result__item", timeout=100_000)
         # The list is drawn anew with every letter; it is settled when it says so of all of them.
         page.wait_for_function(
             """([words, first]) => {
@@ -82,7 +82,7 @@ def test_a_search_from_the_disk_leads_to_the_answer(site, chromium, words, first
               return link && link.getAttribute("href").includes(first);
             }""",
             arg=[words, first],
-            timeout=15_000,
+            timeout=100_000,
         )
         assert requests == []
     finally:

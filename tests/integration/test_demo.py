@@ -29,6 +29,7 @@ def busy_machine():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # it takes minutes where three tests share two slow cores
 @pytest.mark.usefixtures("busy_machine")
 def test_the_demonstration_passes_beside_two_other_programs(tmp_path):
     done = subprocess.run(

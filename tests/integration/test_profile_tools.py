@@ -47,25 +47,17 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "BOTTLENECK_LAB_HOME": str(folder / "home"), "COLUMNS": "80", **more}
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "BOTTLENECK_LAB_HOME": str(folder / "home"), "COLUMNS": "80"}
 
 
-def lab(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*LAB, *arguments],
-        cwd=folder,
-        env=environment(folder, **more),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+def lab(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return warm.lab(*arguments, at=folder, environment=environment(folder))
 
 
 @pytest.mark.parametrize("command", ["profile", "monitor"])
 def test_help_shows_an_example(folder, command):
-    done = warm.lab(command, "--help", at=folder, environment=environment(folder))
+    done = lab(folder, command, "--help")
     assert done.returncode == 0
     assert f"Example: lab {command}" in done.stdout
 
@@ -83,12 +75,10 @@ def test_a_program_s_capture_from_beginning_to_summary(folder):
     assert described["program"][1:] == ["net.py", "4"]
     assert list((made / "tensorboard").glob("*.pt.trace.json.gz"))
     assert "no snapshot of the GPU's allocator" in done.stdout or (made / "memory.pickle").is_file()
-    latest, none = (
-        warm.lab("report", *which, at=folder, environment=environment(folder))
-        for which in ([], ["7"])
+    assert "Where the time went" in lab(folder, "report").stdout, (
+        "the latest capture in this folder"
     )
-    assert "Where the time went" in latest.stdout, "the latest capture in this folder"
-    assert none.returncode == 2
+    assert lab(folder, "report", "7").returncode == 2
 
 
 def test_a_folder_of_traces_is_read_as_its_ranks(folder):
@@ -99,11 +89,10 @@ def test_a_folder_of_traces_is_read_as_its_ranks(folder):
     for name, made_up in (("rank10.json.gz", "input"), ("rank2.json.gz", "healthy")):
         shutil.copy(MADE_UP / f"synthetic-{made_up}.json.gz", traces / name)
     (traces / "rank2.nsys-rep").write_bytes(b"a report beside its export")
-    given = {"at": folder, "environment": environment(folder)}
-    found = json.loads(warm.lab("report", "--json", "traces", **given).stdout)["summary"]
+    found = json.loads(lab(folder, "report", "--json", "traces").stdout)["summary"]
     assert found["ranks"] == [0, 1]
     assert found["source"].split(", ") == ["traces/rank2.json.gz", "traces/rank10.json.gz"]
-    refused = warm.lab("report", str(empty), **given)
+    refused = lab(folder, "report", str(empty))
     assert refused.returncode == 4
     assert "holds no trace" in refused.stderr
 
@@ -217,7 +206,7 @@ def test_what_cannot_be_done_is_said_with_a_remedy(folder, arguments, status, wo
     ]
     if tools and "--tool" in arguments and status == 4:
         pytest.skip(f"{tools} are installed here")
-    done = warm.lab("profile", *arguments, at=folder, environment=environment(folder))
+    done = lab(folder, "profile", *arguments)
     assert done.returncode == status, done.stderr
     assert words in done.stderr
     assert "→" in done.stderr

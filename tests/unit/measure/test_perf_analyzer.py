@@ -122,7 +122,7 @@ def test_one_that_does_not_end_is_ended(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer.LIMIT_S", 0.3
     )
-    program, started = stand_in("exec sleep 60"), []
+    program, started = stand_in("exec sleep 600"), []
     monkeypatch.setattr(subprocess, "Popen", _noted(subprocess.Popen, started))
     with Janitor() as janitor, pytest.raises(FailedError, match="still running"):
         program.run("127.0.0.1:1", tmp_path, closed_loop(16), janitor, time.sleep)
