@@ -153,6 +153,13 @@ def format_ratio(change: FigureChange) -> str:
     return "new"
 
 
+def format_between(change: FigureChange) -> str:
+    """Return the interval of a ratio that is shown; empty where it is not known, or a dash."""
+    if format_ratio(change) == "–":
+        return ""
+    return format_interval(change.low, change.high)
+
+
 def format_change_time(ns: float) -> str:
     """Return a time before or after; a dash for what is not there at all."""
     if ns:

@@ -114,7 +114,7 @@ def _after_diagnosis(
     files = ", ".join(lab.spec.editable)
     see = "`lab profile` and `lab compare`" if lab.spec.evidence == "profile" else "`lab run`"
     change = (
-        f"Change {files} one thing at a time, and see with {see} what each change gained. One may"
+        f"Change {files} one thing at a time, and see with {see} what each change brings. One may"
         " not be enough: `lab check` judges all of them together."
     )
     if not attempts:

@@ -209,6 +209,11 @@ def test_growth_is_what_is_kept_and_not_what_is_collected(levels: list[int], gro
     assert growth_a_step(np.array(levels)) == growth
 
 
+def test_a_few_bytes_beneath_cycles_are_no_growth() -> None:
+    levels = np.array([10_000 * (step % 7) + step // 10 for step in range(40)])
+    assert growth_a_step(levels) <= 0
+
+
 def test_the_row_open_at_a_moment_is_the_innermost_one_of_its_thread() -> None:
     table = make_table(
         HostTable, 4, start=[0, 10, 30, 0], end=[100, 20, 40, 50], thread=[1, 1, 1, 2]

@@ -11,7 +11,7 @@ from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.measure.clock import PHASES
-from bottleneck_lab.report.comparison_words import format_ratio
+from bottleneck_lab.report.comparison_words import format_between, format_ratio
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.summary import render_summary
@@ -161,7 +161,9 @@ def test_a_capture_without_any_event_is_drawn(draw):
 def test_a_ratio_to_next_to_nothing_is_not_printed(ratio, shown):
     before, after = made_up_capture.capture(), made_up_capture.capture(wait_ms=1)
     change = compare(before, after).changes[0]
-    assert format_ratio(replace(change, ratio=ratio)) == shown
+    change = replace(change, ratio=ratio, low=ratio, high=ratio)
+    assert format_ratio(change) == shown
+    assert bool(format_between(change)) == (shown not in ("–", "gone", "new"))
 
 
 def test_a_part_without_which_nothing_would_be_faster_says_so(draw):

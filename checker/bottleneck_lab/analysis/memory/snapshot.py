@@ -23,6 +23,8 @@ from bottleneck_lab.trace.timeline import Ints, SmallInts
 STRETCHES = 160
 MOMENTS, TOP = 12, 30
 """So many moments are compared, and the lines that hold most are told."""
+LEAST_RISE = 0.01
+"""A lowest level that rises by less than this share of the highest has not grown."""
 MANY_STEPS = 30
 """From so many steps on, each third of them has seen cycles collected."""
 FEWEST_STEPS = 4
@@ -190,7 +192,8 @@ def growth_a_step(levels: Ints) -> int:
         return growth
     third = (len(levels) - 1) // 3
     before, last = levels[-2 * third - 1 : -third - 1], levels[-third - 1 : -1]
-    return (int(last.min()) - int(before.min())) // third
+    rise = int(last.min()) - int(before.min())
+    return rise // third if rise > LEAST_RISE * levels.max() else growth
 
 
 def _device(snapshot: Snapshot, device: int, lines: list[str], of_stack: SmallInts) -> DeviceMemory:

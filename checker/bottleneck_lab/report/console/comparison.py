@@ -15,8 +15,8 @@ from bottleneck_lab.report.comparison_words import (
     describe_memory,
     describe_samples,
     describe_speedup,
+    format_between,
     format_change_time,
-    format_interval,
     format_ratio,
     kernel_labels,
     label_change,
@@ -42,6 +42,11 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
     for line in describe_samples(comparison):
         sheet.line(line, indent=1, style="dim")
+    memory = describe_memory(comparison)
+    if memory:
+        sheet.heading("Memory")
+    for before, after, what in memory:
+        sheet.path(sheet.safe(f"{before:>11} → {after:<11} {what}"), indent=1)
     kernels = kernel_labels(comparison)
     for group, title in GROUPS.items():
         changes = shown_changes(comparison, group)
@@ -50,7 +55,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         for change in changes:
             # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
             before, after = format_change_time(change.before), format_change_time(change.after)
-            interval = format_interval(change.low, change.high)
+            interval = format_between(change)
             between = f"({interval})" if interval else ""
             figures = sheet.safe(
                 f"{format_ratio(change):>7} {between:13} {before:>8} → {after:<8} "
@@ -60,11 +65,6 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             sheet.write(
                 Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room))
             )
-    memory = describe_memory(comparison)
-    if memory:
-        sheet.heading("Memory")
-    for before, after, what in memory:
-        sheet.path(sheet.safe(f"{before:>11} → {after:<11} {what}"), indent=1)
     for title, titles in (
         ("No longer found", comparison.findings_gone),
         ("Newly found", comparison.findings_new),

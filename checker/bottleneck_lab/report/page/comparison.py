@@ -9,8 +9,8 @@ from bottleneck_lab.report.comparison_words import (
     describe_memory,
     describe_samples,
     describe_speedup,
+    format_between,
     format_change_time,
-    format_interval,
     format_ratio,
     kernel_labels,
     label_change,
@@ -31,6 +31,9 @@ def comparison_section(comparison: Comparison) -> Section:
     ]
     kernels = kernel_labels(comparison)
     tables = []
+    memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
+    if memory:
+        tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
     for group, title in GROUPS.items():
         rows = []
         for change in shown_changes(comparison, group):
@@ -41,7 +44,7 @@ def comparison_section(comparison: Comparison) -> Section:
                     format_change_time(change.before),
                     format_change_time(change.after),
                     format_ratio(change),
-                    format_interval(change.low, change.high),
+                    format_between(change),
                     outcome,
                 ]
             )
@@ -54,9 +57,6 @@ def comparison_section(comparison: Comparison) -> Section:
                     numeric={1, 2, 3, 4},
                 )
             )
-    memory = [[what, before, after] for before, after, what in describe_memory(comparison)]
-    if memory:
-        tables.append(table(["", "before", "after"], memory, caption="Memory", numeric={1, 2}))
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
         for title, titles in (
