@@ -34,6 +34,7 @@ from bottleneck_lab.analysis.steps.figures import Key, Series, StepFigures, find
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
+from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.trace.timeline import Floats64, Timeline
 
 Unit = Literal["step", "image", "recording"]
@@ -97,7 +98,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
     `findings_gone` and `findings_new`: the title of each finding that only one side has, by its id.
     `pairs`: how many pairs of captures were compared; with one, `steps` are the samples. `few`: too
-    few for an interval at the level asked for.
+    few for an interval at the level asked for. `repeats`: all times of host and devices are
+    modelled, and the same in every run, so that even a few steps can be judged by their medians.
 
     `differences`: what differs beside the code; while there is any, nothing is called the same, and
     under other settings nothing faster or slower. `unit`: what `speedup` compares the time of: a
@@ -123,6 +125,7 @@ class Comparison(msgspec.Struct, frozen=True):
     unit: Unit = "step"
     images_per_s: tuple[float, float] | None = None
     memory: list[MemoryChange] = []
+    repeats: bool = False
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -146,6 +149,7 @@ class Observation:
     figures: StepFigures
     conditions: Conditions | None = None
     batches: Series = field(default_factory=dict)
+    repeats: bool = False
 
 
 Side = Timeline | Observation | Sequence[Timeline | Observation]
@@ -160,6 +164,7 @@ def observe(capture: Timeline | Analysis) -> Observation:
         find_step_figures(timeline, analysis.times),
         find_conditions(timeline),
         {} if analysis.summary.steps else find_batch_figures(timeline, find_window(timeline)),
+        repeats=MODELLED_HOST in timeline.facts,
     )
 
 
@@ -226,6 +231,9 @@ def _compare(before: Side, after: Side) -> Comparison:
     for key in keys:
         replaces = was.get(key[1], ()) if key[0] == "kernel" else ()
         changes.append(_judged(key, merged, error_part, paired, replaces))
+    repeats = not paired and old[0].repeats and new[0].repeats
+    if repeats and (whole.low is None or whole.high is None):
+        whole, changes = _by_medians(whole), [_by_medians(change) for change in changes]
     differences = find_differences(_conditions(old), _conditions(new))
     marked = [any(each.summary.steps for each in side) for side in (old, new)]
     if marked[0] != marked[1]:
@@ -259,7 +267,15 @@ def _compare(before: Side, after: Side) -> Comparison:
         unit=unit,
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
         memory=_memory(old, new),
+        repeats=repeats,
     )
+
+
+def _by_medians(change: FigureChange) -> FigureChange:
+    """Judge a change by its medians alone: those of times that are the same in every run."""
+    after_over_before = change.after / change.before if change.before else math.inf
+    outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_ALONE, EXCLUDED)
+    return msgspec.structs.replace(change, outcome=outcome)
 
 
 def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange]:

@@ -19,6 +19,9 @@ from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.analysis.device.use import DeviceTime, find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
+from bottleneck_lab.analysis.host.operators import build_calls
+from bottleneck_lab.analysis.host.syncs import find_waits
+from bottleneck_lab.analysis.steps.window import begun_inside
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
@@ -37,6 +40,8 @@ IDLE, RECORDED = "idle", "recorded"
 """When each device did nothing, and the time of each that shares are of. Both are computed, as a
 report does, and say nothing of why.
 """
+WAITS = "waits"
+"""The rows of `runtime` that a report counts as waits of the program."""
 ROW_LIMIT = 100_000
 TIME_LIMIT_S = 60.0
 CLOCK_EVERY = 100_000
@@ -62,7 +67,7 @@ def query(
     timeline: Timeline, sql: str, limit: int = ROW_LIMIT, *, limit_s: float = TIME_LIMIT_S
 ) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
-    memory, graph_nodes, idle and recorded.
+    memory, graph_nodes, waits, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
@@ -76,7 +81,10 @@ def query(
         wanted = GRAPH_NODES in sql.lower()
         nodes = find_graph_nodes(timeline) if wanted else []
         _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
-        wanted = any(re.search(rf"\b{name}\b", sql, re.IGNORECASE) for name in (IDLE, RECORDED))
+        wanted = _names(sql, WAITS)
+        waits = _waits(timeline) if wanted else take(timeline.runtime, slice(0))
+        _fill(connection, _columns(timeline, waits, calls=True), WAITS, wanted=wanted)
+        wanted = _names(sql, IDLE, RECORDED)
         times = [each for _, each in find_device_uses(timeline)] if wanted else []
         for name, table in _time_columns(timeline, times).items():
             _fill(connection, table, name, wanted=wanted)
@@ -102,6 +110,11 @@ def query(
     finally:
         connection.close()
     return QueryResult(columns, [list(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def _names(sql: str, *tables: str) -> bool:
+    """Whether a query names one of these tables."""
+    return any(re.search(rf"\b{table}\b", sql, re.IGNORECASE) for table in tables)
 
 
 def _fill(
@@ -133,9 +146,12 @@ def columns_of(timeline: Timeline, name: str, *, empty: bool = False) -> dict[st
     user's own line of each call in `runtime` ("" where none was recorded). Times count from the
     start of the capture, as in a report and for `lab report --at`. With `empty`, no rows.
     """
-    table: Any = getattr(timeline, name)
-    if empty:
-        table = take(table, slice(0))
+    table = getattr(timeline, name)
+    return _columns(timeline, take(table, slice(0)) if empty else table, calls=name == "runtime")
+
+
+def _columns(timeline: Timeline, table: Any, *, calls: bool) -> dict[str, NDArray[Any]]:
+    """Return the columns of a table of `timeline`, with the line of each row where it has calls."""
     columns: dict[str, NDArray[Any]] = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
     for column in fields(table):
@@ -145,9 +161,15 @@ def columns_of(timeline: Timeline, name: str, *, empty: bool = False) -> dict[st
         columns[column.name] = _worded(column.name, values, strings)
         if column.name == "end":
             columns["duration"] = values - columns["start"]
-    if name == "runtime":
+    if calls:
         columns["line"] = np.append(strings, "")[lines_at(timeline, table)]
     return columns
+
+
+def _waits(timeline: Timeline) -> HostTable:
+    inside = begun_inside(timeline)
+    rows, _ = find_waits(inside, build_calls(inside, python=False))
+    return take(inside.runtime, rows)
 
 
 def _graph_columns(nodes: list[GraphNode]) -> dict[str, NDArray[Any]]:
@@ -231,7 +253,7 @@ def _schema_remedy() -> str:
     device = ", ".join(column.name for column in fields(DeviceTable))
     return (
         f"Write one SELECT over device({device}, duration), or operators, ranges, python({host},"
-        f" duration), or runtime (the same and line), or memory, or {GRAPH_NODES}"
+        f" duration), or runtime or {WAITS} (the same and line), or memory, or {GRAPH_NODES}"
         f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or {IDLE} or"
         f" {RECORDED}(rank, device, start, end, duration)."
     )

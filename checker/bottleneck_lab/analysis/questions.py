@@ -131,8 +131,7 @@ QUESTIONS = (
         """
         SELECT line, name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
-        FROM runtime
-        WHERE name LIKE '%Synchronize%' OR (name LIKE '%Memcpy%' AND name NOT LIKE '%Async%')
+        FROM waits
         GROUP BY line, name ORDER BY total_ms DESC LIMIT 20
         """,
     ),
@@ -140,15 +139,23 @@ QUESTIONS = (
         "communication",
         "For what part of the recording did devices communicate, and compute nothing meanwhile?",
         """
-        SELECT sent.name, count(*) AS collectives, sum(sent.duration) / 1e6 AS total_ms,
-               sum(sent.duration - beside) / 1e6 AS alone_ms,
-               100.0 * sum(sent.duration - beside) / (SELECT sum(duration) FROM recorded) AS percent
-        FROM (SELECT *, (SELECT coalesce(sum(min(device.end, outer.end)
-                - max(device.start, outer.start)), 0) FROM device
-                WHERE device.kind = 'kernel' AND device.rank = outer.rank
-                  AND device.start < outer.end AND device.end > outer.start) AS beside
-              FROM device AS outer WHERE outer.kind = 'communication') AS sent
-        GROUP BY sent.name ORDER BY alone_ms DESC LIMIT 20
+        WITH work AS MATERIALIZED (
+            SELECT kind, name, device.rank, device.device, max(device.start, recorded.start) AS
+              start, min(device.end, recorded.end) AS end
+            FROM device JOIN recorded
+              ON recorded.rank = device.rank AND recorded.device = device.device
+                AND recorded.start < device.end AND recorded.end > device.start
+            WHERE kind IN ('kernel', 'communication'))
+        SELECT name, count(*) AS collectives, sum(end - start) / 1e6 AS total_ms,
+               sum(end - start - beside) / 1e6 AS alone_ms,
+               100.0 * sum(end - start - beside) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM (SELECT *, (SELECT coalesce(sum(min(work.end, outer.end)
+                - max(work.start, outer.start)), 0) FROM work
+                WHERE work.kind = 'kernel' AND work.rank = outer.rank
+                  AND work.device = outer.device
+                  AND work.start < outer.end AND work.end > outer.start) AS beside
+              FROM work AS outer WHERE outer.kind = 'communication')
+        GROUP BY name ORDER BY alone_ms DESC LIMIT 20
         """,
     ),
     Question(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -67,9 +68,10 @@ DEFAULT_PAGE = "report.html"
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
 
-Capture = Annotated[
-    str | None,
+Captures = Annotated[
+    list[str] | None,
     typer.Argument(
+        metavar="capture",
         help=(
             "A capture's number, or a trace file, memory snapshot or capture folder, also of"
             " several ranks (default: this lab's latest)."
@@ -91,7 +93,7 @@ Recorded = Annotated[
 
 
 def command(
-    capture: Capture = None,
+    captures: Captures = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -156,7 +158,9 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
-    subject = _choose_subject(capture, example=example, recorded=recorded, sibling=sibling)
+    subject = _choose_subject(
+        captures or [None], example=example, recorded=recorded, sibling=sibling
+    )
     if not subject.traces:
         if open_ or query or ask or export or at or gap:
             raise UsageError(
@@ -297,7 +301,7 @@ def sibling_subject() -> Subject:
 
 
 def _choose_subject(
-    capture: str | None, *, example: bool, recorded: str | None, sibling: bool
+    captures: Sequence[str | None], *, example: bool, recorded: str | None, sibling: bool
 ) -> Subject:
     if example:
         return example_subject()
@@ -305,7 +309,13 @@ def _choose_subject(
         return recorded_subject(recorded)
     if sibling:
         return sibling_subject()
-    return find_subject(capture)
+    if len(captures) > 1:
+        raise UsageError(
+            f"`lab report` reads one capture, and these are {len(captures)}.",
+            "Traces of several ranks belong in one folder: `lab report FOLDER`. Two versions are"
+            " set side by side by `lab compare OLD NEW`.",
+        )
+    return find_subject(captures[0])
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:

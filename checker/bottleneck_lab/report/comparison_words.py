@@ -50,7 +50,9 @@ def describe_speedup(comparison: Comparison) -> str:
     """State what the ratio of the step times means, and that ratio with its interval."""
     sentence = f"{_OUTCOMES[comparison.outcome]}: {comparison.speedup:.2f}x"
     interval = format_interval(comparison.speedup_low, comparison.speedup_high)
-    sentence += f" ({interval or 'too few samples for an interval'})"
+    if not interval:
+        interval = "modelled" if comparison.repeats else "too few samples for an interval"
+    sentence += f" ({interval})"
     if comparison.images_per_s is not None:
         before, after = comparison.images_per_s
         sentence += f", {before:,.0f} → {after:,.0f} images/s"
@@ -85,7 +87,9 @@ def describe_samples(comparison: Comparison) -> list[str]:
         else:
             basis = "A side without marked steps has the times of its whole recording."
     lines = [basis]
-    if comparison.few:
+    if comparison.repeats:
+        lines.append("All of them are modelled, and the same in every run.")
+    elif comparison.few:
         lines.append(
             "Too few for an interval: record at least 7 steps, or at least 16 captures of each,"
             " alternating."

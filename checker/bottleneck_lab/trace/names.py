@@ -8,6 +8,9 @@ import re
 
 from bottleneck_lab.trace.timeline import Direction, HostMemory
 
+MODELLED_HOST = "modelled_host"
+"""The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
+
 _COMMUNICATION = re.compile(
     r"^(?:void )?(?:[\w:]*::)?"
     r"(?:nccl(?:DevKernel|Kernel|_)?|rccl|msccl|oneccl|nvshmem|cross_device_reduce)"

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.report.comparison_words import describe_speedup
+from bottleneck_lab.trace.names import MODELLED_HOST
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 
@@ -119,6 +122,20 @@ def test_one_step_says_nothing(timelines):
     ]
     result = compare(*one)
     assert (result.outcome, result.few, result.speedup_low) == ("cannot tell", True, None)
+
+
+def test_one_step_says_all_where_every_run_has_the_same_times(timelines):
+    slow, fast = (
+        replace(
+            timelines(lambda run, us=us: run.launch("gemm", us), steps=1)[0],
+            facts={MODELLED_HOST: "1"},
+        )
+        for us in (300.0, 100.0)
+    )
+    assert compare(slow, fast).outcome == "better"
+    assert compare(fast, slow).outcome == "worse"
+    assert compare(fast, fast).outcome == "same"
+    assert "(modelled)" in describe_speedup(compare(slow, fast))
 
 
 def _loop(factor):

@@ -153,6 +153,25 @@ def test_a_learner_reads_the_tools_own_figure_off_the_tables(capture, figure, re
     assert read(timeline) == pytest.approx(wanted, rel=0.02)
 
 
+def test_what_lies_beyond_the_steps_counts_in_no_share(loaded):
+    """The program's last wait begins a rounded nanosecond before its last step ends."""
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    timeline = loaded(
+        event("user_annotation", "ProfilerStep#1", 0, 1000),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
+        kernel(nccl, 100, 400, 1),
+        event("cuda_runtime", "cudaStreamSynchronize", 600, 300, correlation=2),
+        event("cuda_runtime", "cudaDeviceSynchronize", 999.999, 800, correlation=3),
+        event("cuda_runtime", "cudaLaunchKernel", 1010, 5, correlation=4),
+        kernel(nccl, 1100, 600, 4),
+    )
+    figures = figures_of(summarise(timeline))
+    assert figures["host_wait_share"] == pytest.approx(0.3)
+    assert percent(timeline, "waits") == pytest.approx(0.3)
+    assert figures["exposed_communication_share"] == pytest.approx(0.4)
+    assert percent(timeline, "communication") == pytest.approx(0.4)
+
+
 def test_an_unknown_question_lists_all():
     with pytest.raises(UsageError, match="no question 'why'") as refusal:
         ask(None, "why")

@@ -142,3 +142,10 @@ def test_no_source_is_shown_of_a_version_that_is_gone(tagger):
     shown = CliRunner().invoke(app, ["report"], prog_name="lab").output
     assert WAIT in shown
     assert NORMS[:30] not in shown
+
+
+def test_several_traces_are_refused_with_what_reads_them():
+    traces = [str(CAPTURES / f"synthetic-{name}.json.gz") for name in ("input", "sync")]
+    refused = CliRunner().invoke(app, ["report", *traces])
+    assert isinstance(refused.exception, UsageError)
+    assert "lab report FOLDER" in refused.exception.remedy

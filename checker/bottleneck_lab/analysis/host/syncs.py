@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 
 import msgspec
@@ -33,30 +34,38 @@ class SyncRow(msgspec.Struct, frozen=True):
     awaited_line: str = ""
 
 
-def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
-    """Return waits by function, cause and line, longest first.
+def find_waits(timeline: Timeline, calls: CallTree) -> tuple[SmallInts, list[str]]:
+    """Return the rows of `runtime` in which the program waits for the device, and for each the
+    outermost operator around it ("" where there is none).
 
-    Those inside the profiler's own start and stop, outside every operator and step, are the
-    profiler's.
+    Those outside every operator and every step of their rank are left out: the profiler waits
+    there, at its start and stop, and the program once its last step is done.
     """
-    waits = np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL))
+    waits = np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL)).astype(np.int32)
     if not len(waits):
-        return []
+        return waits, []
     waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
     causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
+    kept = np.array([bool(cause) for cause in causes]) | (len(steps) == 0)
+    # A wait after a step may begin a rounded nanosecond before its end: most of it lies outside.
+    middle = waiting.start + (waiting.end - waiting.start) // 2
+    for rank in np.unique(steps.rank):
+        start, end = steps.start[steps.rank == rank], steps.end[steps.rank == rank]
+        order = np.argsort(start, kind="stable")
+        index = np.searchsorted(start[order], middle, side="right") - 1
+        inside = (index >= 0) & (middle < end[order][np.maximum(index, 0)])
+        kept |= inside & (waiting.rank == rank)
+    return waits[kept], list(itertools.compress(causes, kept))
+
+
+def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
+    """Return the program's waits by function, cause and line, longest first."""
+    waits, causes = find_waits(timeline, calls)
+    waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
     lines = lines_at(timeline, waiting)
-    # Inside a step; everything is where there are no steps.
-    inside = np.ones(len(waiting), dtype=bool)
-    if len(steps):
-        order = np.argsort(steps.start, kind="stable")
-        index = np.searchsorted(steps.start[order], waiting.start, side="right") - 1
-        inside = (index >= 0) & (waiting.start < steps.end[order][np.maximum(index, 0)])
     groups: dict[tuple[int, str, int], list[int]] = defaultdict(list)
-    for row, (name, cause, line) in enumerate(
-        zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)
-    ):
-        if inside[row] or cause:
-            groups[name, cause, line].append(row)
+    for row, group in enumerate(zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)):
+        groups[group].append(row)
     work = _Work(timeline)
     syncs = []
     for (name, cause, line), rows in groups.items():

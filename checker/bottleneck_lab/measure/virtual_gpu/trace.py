@@ -14,7 +14,7 @@ from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.virtual_gpu.books import Books
 from bottleneck_lab.measure.virtual_gpu.clock import Span
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
-from bottleneck_lab.trace.names import LINES_OF
+from bottleneck_lab.trace.names import LINES_OF, MODELLED_HOST
 
 HOST, DEVICE, STREAM = 1000, 0, 7
 LINES = f"{LINES_OF}{HOST}"
@@ -40,6 +40,7 @@ def write_trace(books: Books, spec: GpuSpec, trace: Path, *, skip_steps: int = 0
     content = {
         "schemaVersion": 1,
         "emulated": f"Modelled times of {spec.name}; not a capture of a GPU.",
+        MODELLED_HOST: 1,
         "assumptions": [spec.source],
         "deviceProperties": [{"id": DEVICE, "name": f"emulated: {spec.name}"}],
         "displayTimeUnit": "ms",

@@ -14,7 +14,7 @@ from bottleneck_lab.trace.fast.json_stream import CHUNK_BYTES, EventStream, Read
 from bottleneck_lab.trace.foreign import refuse_jax
 from bottleneck_lab.trace.kineto.columns import HOST_TABLES, LONGEST_NS, Columns
 from bottleneck_lab.trace.kineto.events import decode
-from bottleneck_lab.trace.names import copy_of, is_communication, is_range
+from bottleneck_lab.trace.names import MODELLED_HOST, copy_of, is_communication, is_range
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceInfo,
@@ -109,6 +109,7 @@ def assemble(
         "profile_memory",
         "record_shapes",
         "cuda_driver_version",
+        MODELLED_HOST,
     )
     work, memory = columns.tables["work"].taken(), columns.tables["memory"].taken()
     return Timeline(

@@ -14,6 +14,7 @@ from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.measure.kinds.data_parallel.fabric.clock import RankClock, Span
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_fabric
 from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS, EmulatedRun
+from bottleneck_lab.trace.names import MODELLED_HOST
 
 STREAMS = {"compute": 7, "communication": 20}
 HOST_PID, HOST_TID = 1000, 1000
@@ -46,6 +47,7 @@ def trace_of(run: EmulatedRun, rank: int) -> dict[str, Any]:
     return {
         "schemaVersion": 1,
         "emulated": "Modelled times on virtual GPUs; not a capture of NCCL or of a GPU.",
+        MODELLED_HOST: 1,
         "assumptions": load_fabric().assumptions(),
         "deviceProperties": [{"id": rank, "name": f"emulated: {run.costs.gpu}"}],
         "distributedInfo": {"backend": "emulated", "rank": rank, "world_size": run.world},
