@@ -286,16 +286,18 @@ class Lab(msgspec.Struct, frozen=True):
         spec = self.spec.devices.get(device)
         return spec is not None and spec.settings.get("gain") == "memory"
 
+    def code_files(self, folder: Path) -> dict[str, Path]:
+        """Return the editable files in `folder`, by name; missing ones are skipped."""
+        files = {name: folder / name for name in self.spec.editable}
+        return {name: file for name, file in files.items() if file.is_file()}
+
     def code_hash(self, folder: Path) -> str:
-        """Return the SHA-256 over the editable files in `folder`; missing ones are skipped."""
-        return hash_files(
-            {name: folder / name for name in self.spec.editable if (folder / name).is_file()}
-        )
+        """Return the SHA-256 over the editable files in `folder`."""
+        return hash_files(self.code_files(folder))
 
     def code_of(self, folder: Path) -> dict[str, bytes]:
-        """Return what the editable files in `folder` hold, by name; missing ones are skipped."""
-        files = {name: folder / name for name in self.spec.editable}
-        return {name: file.read_bytes() for name, file in files.items() if file.is_file()}
+        """Return what the editable files in `folder` hold, by name."""
+        return {name: file.read_bytes() for name, file in self.code_files(folder).items()}
 
 
 def files_below(root: Path) -> list[Path]:

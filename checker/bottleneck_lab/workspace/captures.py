@@ -103,9 +103,13 @@ def captures_called(name: str | None, folder: Path) -> list[Path]:
     return [
         path
         for number, path in numbered(folder)
-        if (path / "capture.json").is_file()
-        and (name is None or name in (path.name, str(number), f"{number:04}"))
+        if (path / "capture.json").is_file() and (name is None or name in _names(number, path))
     ]
+
+
+def _names(number: int, path: Path) -> tuple[str, ...]:
+    """Return what a capture may be called by: its folder's name, or its number."""
+    return path.name, str(number), f"{number:04}"
 
 
 def find_capture(workspace: Workspace, which: str | None = None) -> Path:
@@ -122,7 +126,7 @@ def find_capture(workspace: Workspace, which: str | None = None) -> Path:
     if which is None:
         return captures[-1][1]
     for number, path in captures:
-        if which in (path.name, str(number), f"{number:04}"):
+        if which in _names(number, path):
             return path
     raise UsageError(
         f"There is no capture '{which}' in this workspace.",
