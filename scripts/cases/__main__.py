@@ -26,14 +26,19 @@ from bottleneck_lab import load, merge_ranks
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.grading.cases import CAUSES, Case, Switch
 from bottleneck_lab.workspace.cases import PROGRAM, Library
+from bottleneck_lab.workspace.folder import to_json
 
 ROOT = Path(__file__).resolve().parents[2] / "datasets" / "cases"
 MANIFEST = ROOT / "manifest.json"
 VERSION = 1
 LEAST_GAIN = 1.15
+"""The least cost of a case's cause: without it the program is at least this many times as fast."""
 MOST_DECOY = 1.05
+"""The most that a decoy may bring."""
 LEAD = 1.1
+"""By how much the top cause has to gain more than any other."""
 MOST_BYTES = 320_000
+"""Of a rank's capture."""
 
 
 def record(folder: Path) -> Case:
@@ -171,7 +176,7 @@ def main() -> None:
             failed = True
             print(f"{case.name}: {problem}", file=sys.stderr)
     library = Library(VERSION, sorted(rows, key=lambda case: case.name))
-    MANIFEST.write_bytes(msgspec.json.format(msgspec.json.encode(library)) + b"\n")
+    MANIFEST.write_bytes(to_json(library) + b"\n")
     sys.exit(failed)
 
 

@@ -22,12 +22,8 @@ from scripts.cases.pretend import machine, pretended, running_on, uncounted
 from bottleneck_lab.grading.cases import MEMORY_GROWTH
 
 PROGRAM = "program.py"
-LEAST_GAIN = 1.15
-"""The least cost of a case's cause: without it the program is at least this many times as fast."""
-MOST_DECOY = 1.05
-"""The most that a decoy may bring."""
-LEAD = 1.1
-"""By how much the top cause has to gain more than any other."""
+PRINT_US = 30.0
+"""The host's time for a line that is printed."""
 
 
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,7 +168,7 @@ def _charge(module: types.ModuleType, name: str, us: float) -> None:
 
 def _print(*_values: Any, **_options: Any) -> None:
     with machine().range("<built-in function print>", "python_function"):
-        machine().work(30.0)
+        machine().work(PRINT_US)
 
 
 def cost(runs: list[Machine], cause: str) -> float:
