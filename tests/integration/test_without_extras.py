@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bottleneck_lab.needs import EXTRAS
+
+from .. import warm
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parent / "mini"
@@ -135,27 +138,43 @@ def python(*arguments: str, at: Path, home: Path, **options) -> subprocess.Compl
 @pytest.fixture
 def walk(tmp_path):
     """Run commands without modules: (arguments, status, output, error) of each."""
-    started = python("-m", "bottleneck_lab", "start", "slow", "work", at=tmp_path, home=tmp_path)
+    environment = {
+        **os.environ,
+        "BOTTLENECK_LAB_CONTENT": str(MINI),
+        "BOTTLENECK_LAB_HOME": str(tmp_path),
+    }
+    started = warm.lab("start", "slow", "work", at=tmp_path, environment=environment)
     assert started.returncode == 0, started.stderr
     (tmp_path / "lacking").mkdir()
     (tmp_path / "lacking" / "sitecustomize.py").write_text(BLOCKER)
 
-    def run(missing: set[str], commands: list[list[str]], at: Path = tmp_path, **environment):
+    def run(
+        missing: set[str],
+        commands: list[list[str]],
+        in_a_lab: Sequence[list[str]] = (),
+        **environment: str,
+    ):
         environment |= {"PYTHONPATH": str(tmp_path / "lacking"), "MISSING": " ".join(missing)}
-        asked = json.dumps([[str(at), arguments] for arguments in commands])
+        asked = [(str(tmp_path), arguments) for arguments in commands]
+        asked += [(str(tmp_path / "work"), arguments) for arguments in in_a_lab]
         done = python(
-            "-c", RUN, at=at, home=tmp_path / "home", input=asked, environment=environment
+            "-c",
+            RUN,
+            at=tmp_path,
+            home=tmp_path / "home",
+            input=json.dumps(asked),
+            environment=environment,
         )
         assert done.returncode == 0, done.stderr
-        return [(c, *result) for c, result in zip(commands, json.loads(done.stdout), strict=True)]
+        results = json.loads(done.stdout)
+        return [(c, *result) for (_, c), result in zip(asked, results, strict=True)]
 
     return run
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_every_command_works_or_says_what_to_install(walk, tmp_path, lacking):
-    missing = LACKING[lacking]
-    results = [*walk(missing, ANYWHERE), *walk(missing, IN_A_LAB, at=tmp_path / "work")]
+def test_every_command_works_or_says_what_to_install(walk, lacking):
+    results = walk(LACKING[lacking], ANYWHERE, IN_A_LAB)
     for arguments, status, _, error in results:
         assert "itself failed" not in error, (arguments, error)
         assert "Traceback" not in error, (arguments, error)
@@ -168,9 +187,9 @@ def test_every_command_works_or_says_what_to_install(walk, tmp_path, lacking):
     assert statuses["monitor --count 1 --interval-s 0.1"] == 0
 
 
-def test_running_a_lab_needs_its_packages(walk, tmp_path):
+def test_running_a_lab_needs_its_packages(walk):
     commands = [["run"], ["profile"], ["check"], ["doctor", "--measure"]]
-    for arguments, status, _, error in walk(LACKING["labs"], commands, at=tmp_path / "work"):
+    for arguments, status, _, error in walk(LACKING["labs"], [], commands):
         assert status == 4, (arguments, error)
         assert "Run `pip install 'bottleneck-lab[labs]'`" in error, arguments
 
