@@ -8,12 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse
+from bottleneck_lab.analysis.findings import LEAST_GAIN
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE
-from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMMUNICATING, COMPUTING
+from bottleneck_lab.analysis.ranks.collectives import (
+    BEFORE_ITS_STEP,
+    COMMUNICATING,
+    COMPUTING,
+    CollectiveWaits,
+)
 from bottleneck_lab.analysis.steps.figures import find_step_parts
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
@@ -21,6 +28,8 @@ from bottleneck_lab.trace.timeline import Floats64
 
 _NEARLY_WHOLE = 0.95
 """Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
+_FAR_FROM_SHARE = 1.05
+"""A gain further than this from Amdahl's, by the share alone, is explained."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,38 @@ _LATE = {
     COMMUNICATING: "an earlier collective",
     BEFORE_ITS_STEP: "a step that began later",
 }
+
+
+def describe_removal(part: Part, gain: float, whole: str, waits: CollectiveWaits | None) -> str:
+    """State what removing one part of the time would gain at most. `whole` names what gains, and
+    `waits` are those of ranks for one another.
+    """
+    by_share = ceiling(part.share)
+    if gain < LEAST_GAIN and part.key == "communication" and waits and waits.waiting_ns:
+        return (
+            f"Removing the transfers alone would not make {whole} faster: the ranks would still"
+            " wait for one another."
+        )
+    if gain < LEAST_GAIN:
+        return (
+            f"Removing this alone would not make {whole} faster: something else takes as long"
+            " beside it."
+        )
+    sentence = (
+        f"Removing this alone, with the work unchanged, would make {whole} at most {gain:.2f}x as"
+        " fast."
+    )
+    if gain > _FAR_FROM_SHARE * by_share:
+        sentence += (
+            f" That is more than 1 / (1 − share) = {by_share:.2f}x, as other pauses get shorter"
+            " with it."
+        )
+    elif by_share > _FAR_FROM_SHARE * gain:
+        sentence += (
+            f" That is less than 1 / (1 − share) = {by_share:.2f}x, as something else takes a part"
+            " of that time."
+        )
+    return f"{sentence} A fix that also saves work can gain more."
 
 
 def describe_lines(summary: Summary) -> str:

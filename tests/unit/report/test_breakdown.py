@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.breakdown import place_of_line, wall_parts
+from bottleneck_lab.report.breakdown import Part, describe_removal, place_of_line, wall_parts
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
 from . import made_up_capture
@@ -46,3 +48,23 @@ def test_a_line_names_its_rank_where_there_are_several():
         place_of_line(msgspec.structs.replace(summary, ranks=[0, 1]), row)
         == "rank 1, train.py(3): main"
     )
+
+
+@pytest.mark.parametrize(
+    ("gain", "says"),
+    [
+        (2.0, "at most 2.00x as fast. A fix that also"),
+        (2.5, "more than 1 / (1 − share) = 2.00x, as other pauses"),
+        (1.5, "less than 1 / (1 − share) = 2.00x, as something else"),
+        (1.0, "would not make the run faster: something else"),
+    ],
+)
+def test_a_gain_that_the_share_does_not_give_is_explained(gain, says):
+    half = Part("idle-launch", "idle: launch", "gap-launch", "", ns=5, share=0.5)
+    assert says in describe_removal(half, gain, "the run", None)
+
+
+def test_transfers_that_others_are_waited_for_beside_gain_nothing():
+    sent = Part("communication", "communicating only", "comm", "", ns=5, share=0.5)
+    waits = CollectiveWaits(collectives=3, waiting_ns=4, transfer_ns=1, late=[])
+    assert "ranks would still wait" in describe_removal(sent, 1.0, "the run", waits)

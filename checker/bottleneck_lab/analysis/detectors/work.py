@@ -159,8 +159,9 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     because = _LATE_BECAUSE.get(doing.doing) or CAUSE_OF[doing.doing].sentence
     evidence = (
         f"Of {(waited + transfer) / 1e6:.2f} ms in which ranks only communicated, they waited"
-        f" {', '.join(parts)} to join a collective, {share:.0%} of the time. Rank {worst_rank} was"
-        f" late mostly because {because}. The transfers themselves take {transfer / 1e6:.2f} ms."
+        f" {', '.join(parts)} to join a collective: {share:.0%} of the time of each that waits, on"
+        f" average. Rank {worst_rank} was late mostly because {because}. The transfers themselves"
+        f" take {transfer / 1e6:.2f} ms."
     )
     title = f"Rank {worst_rank} keeps the others waiting"
     if 2 * worst_ns < unreported.total():

@@ -16,6 +16,7 @@ from bottleneck_lab.report.breakdown import (
     Part,
     describe_capture,
     describe_collectives,
+    describe_removal,
     describe_scope,
     device_label,
     wall_parts,
@@ -213,16 +214,7 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
         whole = "the run"
         if working < wall:
             whole = "the part between the first and the last work"
-        sentence = (
-            f"Removing this alone, with the work unchanged, would make {whole} at most"
-            f" {gain:.2f}x as fast. A fix that also saves work can gain more."
-        )
-        if gain < LEAST_GAIN:
-            sentence = (
-                f"Removing this alone would not make {whole} faster: something else takes as long"
-                " beside it."
-            )
-        sheet.line(sentence, indent=3)
+        sheet.line(describe_removal(biggest, gain, whole, summary.collective_waits), indent=3)
     first = next(iter(summary.findings), None)
     if gain is not None and first is not None and first.expected_gain_ratio > gain * LEAST_GAIN:
         sheet.line(
