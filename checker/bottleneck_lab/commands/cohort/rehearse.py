@@ -100,7 +100,7 @@ def command(
         print_json(result)
         return
     table = Table(title=f"The plan for {counted(learners, 'learner')}")
-    for heading in ("starts (h:min)", "lab", "device", "a check takes", "checks run"):
+    for heading in ("h:min", "lab", "device", "a check takes", "checks run"):
         table.add_column(heading, justify="right" if "takes" in heading else "left")
     for block in blocks:
         known = (block.lab, block.device) in durations
@@ -115,7 +115,7 @@ def command(
 
 def _print_result(result: Rehearsal) -> None:
     table = Table(title="Minutes until a check begins")
-    headings = ("sent (h:min)", "submissions", "half wait at most", *_WAITS, "longest queue")
+    headings = ("h:min", "submissions", "median", *_WAITS, "in the queue")
     for heading in headings:
         table.add_column(heading, justify="right")
     for hour in result.hours:
@@ -140,7 +140,7 @@ def _print_result(result: Rehearsal) -> None:
     console().print(table)
 
 
-_WAITS = ("9 of 10 wait at most", "longest wait")
+_WAITS = ("9 of 10 within", "longest")
 
 
 def _minutes(*seconds: float) -> list[str]:
