@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -14,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.client import CONNECT_S, Client
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.settings import change_settings
-from bottleneck_lab.errors import UsageError
+from bottleneck_lab.errors import MachineError, UsageError
 
 from .. import warm
 from ..processes import PATIENCE_S, running
@@ -162,6 +164,19 @@ def instructors(outside: Path, folder: Path, here) -> None:
     assert "2 learners, 1 lab passed" in here("cohort", "status", "--folder", "restored")
     again = lab("cohort", "create", "Autumn workshop", home=outside / "ada")
     assert (again.returncode, "already holds a cohort" in again.stderr) == (2, True)
+
+
+def test_a_machine_that_is_switched_off_is_reported_at_once(monkeypatch):
+    timeouts = []
+
+    def silent(_address, timeout, *_):
+        timeouts.append(timeout)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    with pytest.raises(MachineError, match=r"http://room:8321 does not answer \(timed out\)"):
+        Client("http://room:8321", "token", patience_s=0.0).me()
+    assert timeouts == [CONNECT_S]
 
 
 def test_who_has_joined_nothing_is_told_how(tmp_path):
