@@ -22,7 +22,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
 from bottleneck_lab.analysis.causes import Cause
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline
 
 LAUNCH_NS = 10_000
 """A kernel starts at most this long after its launch where the device is free."""
@@ -34,14 +34,17 @@ beginning.
 """
 LONGEST_DELAY_NS = 1_000_000
 """A longer one is not the device's: what kept it is not in the capture, and may not come again."""
+VALUE_BYTES = 4096
+"""A copy to the host of at most so much is of values that the program asks for."""
 JITTER_NS = 20_000
 """A wait is for work that ends no later than this after it: the two clocks differ by microseconds.
 """
 
 
 class Removal(NamedTuple):
-    """Time that is taken out: the host's for these causes, its waits for devices, and that of
-    devices in copies, in collectives, or in kernels whose names match (but for the share `left`).
+    """Time that is taken out: the host's for these causes, its waits for devices (but not until a
+    copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
+    match (but for the share `left`).
     """
 
     causes: tuple[Cause, ...] = ()
@@ -70,9 +73,9 @@ class Program(NamedTuple):
     """One device and the host beside it, as they are replayed.
 
     The arrays are the device's stretches of work in order: their start, end and launch, ns. `waits`
-    are the host's, `doing` its time by cause over the whole window. `marks` are the positions at
-    which a collective is joined, `after` those that begin when all have joined it, both with its
-    number.
+    are the host's, `sending` its copies to the device, `doing` its time by cause over the whole
+    window. `marks` are the positions at which a collective is joined, `after` those that begin when
+    all have joined it, both with its number.
     """
 
     rank: int
@@ -82,6 +85,7 @@ class Program(NamedTuple):
     end: Ints
     launch: Ints
     waits: iv.Intervals
+    sending: iv.Intervals
     doing: Mapping[Cause, iv.Intervals]
     host_end: int
     marks: Mapping[int, int]
@@ -96,6 +100,7 @@ def make_program(
     busy: iv.Intervals,
     working: iv.Intervals,
     waits: iv.Intervals,
+    sending: iv.Intervals,
     doing: Mapping[Cause, iv.Intervals],
     known: iv.Intervals,
     arrivals: Sequence[Arrival] = (),
@@ -159,6 +164,7 @@ def make_program(
         end,
         launch,
         iv.clip(waits, *window),
+        sending,
         doing,
         host_end,
         marks,
@@ -241,6 +247,8 @@ class WhatIf:
         wanted = np.zeros(len(table), dtype=bool)
         if removal.copies:
             wanted |= (table.kind == ActivityKind.COPY) | (table.kind == ActivityKind.MEMSET)
+        if removal.waits:  # the values that the host waits for
+            wanted |= (table.direction == Direction.D2H) & (table.bytes <= VALUE_BYTES)
         if removal.communication:
             wanted |= table.kind == ActivityKind.COMMUNICATION
         if removal.kernels is not None:
@@ -298,10 +306,14 @@ class _Replay:
             self.pause[at] = 0
 
         # A wait that lies in what is removed goes with it.
-        inside = iv.covered_before(out, waits.end) - iv.covered_before(out, waits.start)
-        kept = inside < (waits.end - waits.start + 1) // 2
+        half = (waits.end - waits.start + 1) // 2
+        inside, sending = (
+            iv.covered_before(each, waits.end) - iv.covered_before(each, waits.start)
+            for each in (out, program.sending)
+        )
+        kept = inside < half
         if removal.waits:
-            kept[:] = False
+            kept &= sending >= half
         self.wait_start = waits.start[kept]
         self.wait_end = waits.end[kept]
         self.wait_at = self._own(self.wait_start)

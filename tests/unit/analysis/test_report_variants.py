@@ -138,6 +138,30 @@ def test_a_wait_that_keeps_python_from_running_beside_the_device_is_named(make, 
     assert "Not waiting for the device would do as well (at most 1.50x)" in only.evidence
 
 
+def copying(make, *, copy: bool = True, item: bool = True):
+    """Each step copies 200 µs from pageable memory, launches 3 small kernels and asks for one."""
+    run = make.Program(jitter=0.0)
+    for number in range(12):
+        begin = run.host
+        if copy:
+            run.copy(1_200_000, pinned=False)
+        for _ in range(3):
+            run.operator("aten::mm", "gemm_tensorop", 30.0, host_us=60.0)
+        if item:
+            run.item()
+        run.range(f"ProfilerStep#{number}", begin)
+    return run
+
+
+def test_a_copy_right_behind_a_wait_is_waited_for_and_stays_without_the_wait(make, tmp_path):
+    whole = copying(make).host - 1e6
+    gains = summary_of(tmp_path, copying(make)).gains
+    without_copies = whole / (copying(make, copy=False).host - 1e6)
+    without_waits = whole / (copying(make, item=False).host - 1e6)
+    assert without_copies * 0.99 < gains["copy"] < 1.1 * without_copies
+    assert without_waits * 0.97 < gains["idle-synchronisation"] < 1.1 * without_waits
+
+
 # ranks
 
 

@@ -11,7 +11,14 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE, Cause
-from bottleneck_lab.analysis.device.gaps import PATTERNS, Gap, GapCause, attribute, explain_gaps
+from bottleneck_lab.analysis.device.gaps import (
+    PATTERNS,
+    TOGETHER_NS,
+    Gap,
+    GapCause,
+    attribute,
+    explain_gaps,
+)
 from bottleneck_lab.analysis.device.unrecorded import (
     Unrecorded,
     find_unrecorded,
@@ -25,6 +32,7 @@ from bottleneck_lab.analysis.what_if import Arrival, Program, make_program
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
+    Direction,
     HostTable,
     Ints,
     SmallInts,
@@ -243,11 +251,26 @@ def _program(
     # A pageable copy blocks the host like a wait, until the device has made it.
     long = host.copy_calls.end - host.copy_calls.start > BLOCKING_COPY_NS
     blocking = iv.Intervals(host.copy_calls.start[long], host.copy_calls.end[long])
+    table, calls = timeline.device, timeline.launched_by
+    sent = calls[(table.rank == time.rank) & (table.direction == Direction.H2D) & (calls >= 0)]
+    sending = iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent])
     # So does a launch for which the queue has no room, while the device works.
     start, end = host.launches.start, host.launches.end
     working = iv.covered_before(time.busy, end) - iv.covered_before(time.busy, start)
     full = (end - start > BLOCKED_LAUNCH_NS) & (working > BUSY_SHARE * (end - start))
     blocking = iv.join(blocking, iv.Intervals(start[full], end[full]))
+    # Joined to a wait right before it, it would begin before its own launch, and not be for that.
+    blocking = iv.subtract(blocking, host.sync)
+    blocking = iv.Intervals(blocking.start + 1, blocking.end)
+    doing = attribute(everything, iv.NONE, iv.NONE, host, window)
+    # `.item()` is a copy call and then a wait: without the wait there is no call either.
+    short = iv.Intervals(host.copy_calls.start[~long], host.copy_calls.end[~long])
+    if len(host.sync.start):
+        follows = np.searchsorted(host.sync.start, short.end)
+        wait = host.sync.start[np.minimum(follows, len(host.sync.start) - 1)]
+        asks = (wait >= short.end) & (wait - short.end < TOGETHER_NS)
+        asking = iv.Intervals(short.start[asks], short.end[asks])
+        doing["synchronisation"] = iv.join(doing["synchronisation"], asking)
     return make_program(
         timeline,
         time.rank,
@@ -256,7 +279,8 @@ def _program(
         time.busy,
         iv.join(time.compute, time.copy),
         iv.join(host.sync, blocking),
-        attribute(everything, iv.NONE, iv.NONE, host, window),
+        sending,
+        doing,
         host.known,
         arrivals,
     )

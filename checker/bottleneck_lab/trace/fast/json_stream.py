@@ -214,7 +214,7 @@ class EventStream:
         for text in broken:
             # Count an event that is not JSON; the first one is quoted in the notes.
             if not self.skipped:
-                self._skipped_example = text[:160].decode("utf-8", "replace")
+                self._skipped_example = " ".join(text[:160].decode("utf-8", "replace").split())
             self.skipped += 1
         return events, used, ended
 
