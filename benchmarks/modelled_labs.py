@@ -51,16 +51,16 @@ def works(lab: Lab) -> Iterator[tuple[str, Path | None]]:
 
 def training_rows(lab: Lab) -> Iterator[list[str]]:
     """Yield the head of the table, then one row for each work."""
+    interval = kind_of(lab).settings(lab, "virtual").interval
     yield [
         "script",
         "ms per step",
         "against the shipped",
         "launches per step",
-        "waits per interval",
+        f"waits in {interval} steps",
         "peak MiB",
         "growth KiB per step",
     ]
-    interval = kind_of(lab).settings(lab, "virtual").interval
     shipped: Figures | None = None
     for name, folder in works(lab):
         seen = _train(lab, folder)

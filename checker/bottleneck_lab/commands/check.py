@@ -32,6 +32,7 @@ from bottleneck_lab.report.console.seconds import render_seconds
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.folder import Workspace
+from bottleneck_lab.workspace.next_step import NOT_RUN
 
 EXAMPLE = "lab check --json"
 
@@ -111,7 +112,7 @@ def command(
             render_seconds(attempt.verdict, console())
         captures = readable(workspace)
         warning = mismatch(captures[-1], attempt.verdict) if captures else None
-        if warning:
+        if warning and attempt.verdict.reason not in NOT_RUN:
             say(f"\nCapture {warning}", style="yellow")
         note(
             f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report"

@@ -15,6 +15,7 @@ from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.report.console.scaling import render_scaling
 from bottleneck_lab.report.page.html import render_html
+from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import Workspace
 from bottleneck_lab.workspace.home import home
@@ -67,14 +68,17 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
 def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
     """Run a distributed script on emulated ranks, and show its scaling curve.
 
-    It is drawn in the terminal and in `scaling.html`.
+    It is drawn in the terminal and, once a diagnosis is committed, in `scaling.html`.
     """
     lab = workspace.lab
     with progress() as show:
         scaling = scale_workload(
             lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show
         )
-    render_scaling(scaling, console())
+    blind = is_blind(workspace)
+    render_scaling(scaling, console(), blind=blind)
+    if blind:
+        return
     page = workspace.root / SCALING_PAGE
     page.write_text(
         render_html(title=f"{lab.slug}: how it scales", scaling=scaling), encoding="utf-8"

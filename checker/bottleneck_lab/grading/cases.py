@@ -89,11 +89,11 @@ QUESTIONS = [
         measure=(
             "For input, launches, waiting, allocation and other host work: the time in which the"
             " device is idle for it. For copies, communication and stragglers: the time in which"
-            " the device does only that. For another program on the device: by how much kernels"
-            " take longer than the same ones in other steps. For memory that grows: the share of"
-            " the peak that the recorded steps but the last have added. For anything else: the time"
-            " in which the device is busy. It counts if it is off by at most a twentieth of itself"
-            " or one point. For launches, waiting, allocation, other host work and another program,"
+            " the device does only that. For another program on the device: the share of the time"
+            " that kernels lose to it, compared with the same ones in other steps. For memory that"
+            " grows: the share of the peak that the recorded steps but the last have added. For"
+            " anything else: the time in which the device is busy. It counts if it is off by at"
+            " most a twentieth of itself or one point. For launches, waiting, allocation, other host work and another program,"
             " whose parts of the time no report states, it may be off by four points."
         ),
     ),

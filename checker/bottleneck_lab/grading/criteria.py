@@ -5,6 +5,7 @@ for each.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -160,11 +161,15 @@ def not_held_against(
     return msgspec.structs.replace(result, holds=None, sentence=sentence)
 
 
+UNMEASURED = ": not measured, "
+"""Stands between a criterion and the reason in the sentence of one that was not reached."""
+
+
 def not_measured(spec: CriterionSpec, why: str) -> CriterionResult:
     """Return the result of a criterion that was not reached: `why` says in a few words what came
     before.
     """
-    sentence = f"{describe_criterion(spec)}: not measured, {why}."
+    sentence = f"{describe_criterion(spec)}{UNMEASURED}{why}."
     return CriterionResult(
         spec.id,
         spec.kind,
@@ -494,12 +499,24 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
         stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"
     ):
         return Conclusion(
-            Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _ADVICE[stopped.reason]
+            Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _advice_after(stopped)
         )
     if not failed:
         return None
     reason = REASONS[failed[0].kind]
     return Conclusion(Outcome.FAIL, reason, failed[0].sentence, _ADVICE[reason])
+
+
+def _advice_after(stopped: Stopped) -> list[str]:
+    """Return what to do about code that did not run to its end, with the line that it names."""
+    advice = _ADVICE[stopped.reason]
+    if stopped.reason != "crashed":
+        return advice
+    lines = re.findall(r"\S+, line \d+", stopped.sentence)
+    mend = f"Mend {lines[0] if lines else 'what the error names'}; then check again."
+    # Python reads a script whole before it runs it: no input matters, and the error is all there.
+    unread = re.search(r"^(Syntax|Indentation|Tab)Error: ", stopped.sentence, re.MULTILINE)
+    return [mend] if unread else [mend, *advice]
 
 
 def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Conclusion | None:

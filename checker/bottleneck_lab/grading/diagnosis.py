@@ -32,8 +32,8 @@ one points at nothing. A single gap may be shorter or longer: `lab report --gap 
 """
 
 STRETCH_RULE = (
-    f"It may take up {LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture; the longest gap"
-    " may be marked in any case."
+    f"Mark {LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture, or the longest gap however"
+    " long it is."
 )
 ROUNDING = 0.01
 """Shares are read to a percent: closer ones are the same answer, however small they are."""
@@ -484,7 +484,11 @@ def describe_reading(
     if seen is None:
         return ""
     if question.from_capture is not None and question.from_capture in seen.figures:
-        return f"The tool: {format_answer(question, seen.figures[question.from_capture])}."
+        together = ""
+        if question.from_capture == "idle_late_share":
+            together = ", of launching, Python between launches and work on the host together"
+        figure = format_answer(question, seen.figures[question.from_capture])
+        return f"The tool: {figure}{together}."
     stretch = parse_stretch(str(answers.get(question.id))) if question.shows else None
     if stretch and stretch.end <= seen.span_ns:
         return (

@@ -41,7 +41,7 @@ HIGHEST_SHOWN = 100.0
 _OUTCOMES = {
     "better": "Faster",
     "worse": "Slower",
-    "same": "The same",
+    "same": "Hardly different",
     "cannot tell": "Cannot tell",
 }
 

@@ -19,6 +19,10 @@ from bottleneck_lab.workspace.siblings import load_siblings
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
 
 
+NOT_RUN = ("crashed", "timed out", "does not compile")
+"""Reasons of a FAIL in which the code did not run to its end."""
+
+
 class NextStep(msgspec.Struct, frozen=True):
     """The next command, and why. An empty `command` means that nothing is left to do."""
 
@@ -139,6 +143,12 @@ def _after_diagnosis(
     # What was checked may have been captured already: then it is there to be looked at.
     other_code = captured.get("code") != last.submission_hash
     older = str(captured.get("made_at", ""))[:19] <= last.started_at[:19]
+    if last.reason in NOT_RUN and (older or not other_code):
+        # Nothing was measured, and a capture would meet the same error.
+        return NextStep(
+            "lab run",
+            "Mend what stopped the last check first. Once `lab run` runs to its end, `lab check`.",
+        )
     if lab.spec.evidence == "run":
         command = "lab run"
     elif other_code and older:

@@ -306,6 +306,16 @@ def test_code_that_stopped_fails_for_that_reason_even_when_it_was_fast(reason):
         assert conclusion.advice
 
 
+def test_a_crash_names_the_line_to_mend_and_no_other_input_where_python_could_not_read_it():
+    sentence = "starting up: train.py, line 40: loss.backward((\nSyntaxError: '(' was never closed"
+    conclusion = conclude([], specs=SPECS, stopped=Stopped("crashed", sentence))
+    assert conclusion.advice == ["Mend train.py, line 40; then check again."]
+    sentence = "during a call: train.py, line 40, in train: x\nNameError: x"
+    mend, other_inputs = conclude([], specs=SPECS, stopped=Stopped("crashed", sentence)).advice
+    assert "train.py, line 40;" in mend
+    assert "other inputs" in other_inputs
+
+
 def test_wrong_output_beats_a_crash_and_tampering_beats_both():
     results = given_results(False, None, None, None)
     assert (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck_lab.analysis.ranks.scaling import Point, Sweep, curves
+from bottleneck_lab.analysis.ranks.scaling import Point, Sweep, assumptions, curves
 from bottleneck_lab.catalog import CriterionSpec, find_lab
 from bottleneck_lab.measure.kinds.data_parallel import check as virtual
 from bottleneck_lab.measure.kinds.data_parallel.check import notes
@@ -341,6 +341,31 @@ def test_the_curve_fits_eighty_columns_and_says_which_points_ran():
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines if "*  " in line] == ["4*", "8*"]
     assert "1.50x as fast (Amdahl)" in " ".join(out.getvalue().split())
+
+
+def test_before_the_diagnosis_the_curve_shows_how_fast_it_is_and_not_what_that_is_lost_to():
+    import io
+
+    from rich.console import Console
+
+    from bottleneck_lab.report.console.scaling import render_scaling
+
+    out = io.StringIO()
+    render_scaling(CURVES, Console(file=out, width=80), blind=True)
+    text = out.getvalue()
+    assert "4096" in text
+    assert "modelled: a link" in text
+    for hidden in ("Amdahl", "lost to", "tree", "if all communication"):
+        assert hidden not in text
+
+
+def test_what_only_one_curve_rests_on_says_which():
+    shared = [msgspec.structs.replace(c, assumptions=["both", *c.assumptions]) for c in CURVES]
+    assert assumptions(shared) == [
+        "both",
+        "the ring's figures: modelled: a link",
+        "the tree's figures: modelled: a tree",
+    ]
 
 
 def test_a_verdict_s_curves_come_back_and_anything_else_is_none():

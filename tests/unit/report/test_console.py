@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ from msgspec.structs import replace
 
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
+from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.comparison_words import format_between, format_ratio
 from bottleneck_lab.report.console.comparison import render_comparison
@@ -36,6 +40,18 @@ def test_verdict(draw, golden, outcome):
 def test_verdict_in_a_narrow_ascii_terminal(draw, golden):
     text = draw(render_verdict, made_up.slow(), width=60, encoding="ascii", html=PAGE)
     assert text == golden("verdict-slow-60-ascii.txt")
+
+
+def test_what_was_not_measured_is_named_once_a_reason_and_is_no_doubt(draw):
+    spec = CriterionSpec("speed", "target", "A step is fast", label="speed of a step")
+    ended = not_measured(spec, "because the check ended first")
+    answer = CriterionSpec("cause", "diagnosis", "cause")
+    ungraded = not_measured(answer, "since answers are graded only with work that runs")
+    rows = [ended, replace(ended, id="memory"), ungraded]
+    text = draw(render_verdict, replace(made_up.slow(), reason="crashed", criteria=rows))
+    assert "Not measured, because the check ended first: speed, memory." in text
+    assert "Not measured, since answers are graded only with work that runs: cause." in text
+    assert "could not decide" not in text
 
 
 def test_where_the_seconds_of_a_check_went(draw):
@@ -171,3 +187,15 @@ def test_a_part_without_which_nothing_would_be_faster_says_so(draw):
     text = draw(render_summary, replace(summary, gains=dict.fromkeys(summary.gains, 1.0)))
     assert "1.00x" not in text.split("Findings")[0]
     assert "would not make the run faster" in " ".join(text.split())
+
+
+def test_inside_idle_time_of_launching_are_the_lines_that_launch_and_not_the_loader(draw):
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    lines = [LineRow("train.py(9): train", 5, summary.wall_ns // 2, 0)]
+    shares = {"enumerate(DataLoader)#__next__": 0.04}
+    summary = replace(summary, lines=lines, range_shares=shares)
+    text = draw(render_summary, summary).split("3  What is inside it")[1].split("\n\n")[0]
+    assert "train.py(9): train" in text
+    assert "DataLoader" not in text
+    assert re.search(r"It is the sum of [\d,]+ gaps, ", text)
+    assert "--gap" not in text

@@ -633,6 +633,17 @@ class TestNextStep:
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
         assert self.next(workspace) == "lab check"
 
+    def test_after_a_crash_the_error_is_mended_before_anything_is_captured(self, workspace):
+        answers = {"cause": "memory bandwidth", "gain": 2.0}
+        save_answers(workspace, answers)
+        commit(workspace, answers, "")
+        with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
+            record(workspace, make_verdict(reason="crashed"), folder)
+        assert self.next(workspace) == "lab run"
+        made = '{"made_at": "2099-01-01T00:00:00+00:00", "code": "changed"}'
+        make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
+        assert self.next(workspace) == "lab check", "a capture was made: the error is gone"
+
     def test_the_next_lab_is_the_same_from_every_folder(self, content):
         labs = catalog.load_labs()
         first, second, *_ = labs

@@ -95,5 +95,10 @@ def curves(measurement: Mapping[str, Any]) -> list[Sweep]:
 
 
 def assumptions(curves: Sequence[Sweep]) -> list[str]:
-    """Return what the curves rest on, each assumption once."""
-    return list(dict.fromkeys(line for curve in curves for line in curve.assumptions))
+    """Return what the curves rest on, each assumption once, and whose it is if not of all."""
+    lines = []
+    for curve in curves:
+        for line in curve.assumptions:
+            shared = all(line in other.assumptions for other in curves)
+            lines.append(line if shared else f"the {curve.algorithm}'s figures: {line}")
+    return list(dict.fromkeys(lines))

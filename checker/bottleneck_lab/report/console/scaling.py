@@ -19,9 +19,15 @@ _TITLES = {
 }
 
 
-def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
-    """Print the scaling curves after `lab run` of a distributed lab."""
+def render_scaling(curves: Sequence[Sweep], console: Console, *, blind: bool = False) -> None:
+    """Print the scaling curves after `lab run` of a distributed lab.
+
+    With `blind` only how fast the script is as it runs: neither what communication costs nor what
+    another algorithm would gain.
+    """
     sheet = Sheet(console)
+    if blind:
+        curves = curves[:1]
     sheet.line("How it scales: modelled, on virtual GPUs", style="bold")
     for curve in curves:
         sheet.heading(_TITLES[curve.algorithm])
@@ -37,7 +43,7 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
                 high=point.efficiency,
                 end=1.0,
                 width=width,
-                target=point.hidden_efficiency,
+                target=None if blind else point.hidden_efficiency,
             )
             mark = " "
             if point.source == "reducer":
@@ -55,6 +61,8 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
                 style="dim",
                 indent=1,
             )
+        if blind:
+            continue
         sheet.line(
             f"{sheet.signs.target} throughput if all communication were hidden behind computation",
             style="dim",
@@ -73,6 +81,13 @@ def render_scaling(curves: Sequence[Sweep], console: Console) -> None:
             )
         if broadcast := curve.points[-1].told_broadcast:
             sheet.line(broadcast, indent=1)
+    if blind:
+        sheet.blank()
+        sheet.line(
+            "This is the evidence. What communication costs, and a page with the curve, appear once"
+            " you commit your diagnosis with `lab diagnose`.",
+            indent=1,
+        )
     sheet.heading("What these figures are based on")
     for line in assumptions(curves):
         sheet.line(line, indent=1, lead=f"{sheet.signs.bullet} ")

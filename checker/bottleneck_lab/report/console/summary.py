@@ -65,7 +65,9 @@ def render_summary(summary: Summary, console: Console) -> None:
         sheet.heading("3  What is inside it")
         for row in _inside(summary, lead):
             sheet.ranked(*row)
-        if lead.cause:
+        if lead.cause == "launch":
+            _print_launch_gaps(sheet, summary, lead)
+        elif lead.cause:
             numbered = [
                 (number, use, gap)
                 for number, (use, gap) in enumerate(numbered_gaps(summary.devices), start=1)
@@ -78,8 +80,6 @@ def render_summary(summary: Summary, console: Console) -> None:
                 )
             for number, use, gap in numbered[:3]:
                 print_gap(sheet, summary, use, gap, number)
-        if lead.cause == "launch":
-            print_launches(sheet, summary)
         if lead.key == "communication":
             print_late_ranks(sheet, summary)
     print_memory(sheet, summary)
@@ -224,6 +224,16 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
         )
 
 
+def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
+    """Print how many gaps the idle time is made of: no single one of them explains it."""
+    causes = [part for use in summary.devices for part in use.gap_causes]
+    gaps = sum(part.gaps for part in causes if part.cause == lead.cause)
+    if gaps:
+        mean = words.format_duration(lead.ns / gaps)
+        sheet.line(f"It is the sum of {gaps:,} gaps, {mean} each on average.", indent=2)
+    print_launches(sheet, summary)
+
+
 def _waits(summary: Summary) -> list[tuple[str, int, str]]:
     """Return where the host waited, for how long (ns), and the source of that line."""
     return [
@@ -261,6 +271,13 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
             for row in summary.kernels
             if not row.communication
         )
+    elif biggest.cause == "launch":
+        # Ranges say nothing of it: those of the loader belong to another cause. What launches is
+        # where the host spends its time: lines or, where none were recorded, operators.
+        launching = [
+            (row.line, row.host_ns, summary.code.get(row.line, "")) for row in summary.lines
+        ] or [(row.name, row.self_ns, "") for row in summary.operators]
+        rows = sorted(launching, key=lambda row: -row[1])
     else:
         shares = list(summary.range_shares.items())[:TOP]
         return [(name, share, "host", "") for name, share in shares]

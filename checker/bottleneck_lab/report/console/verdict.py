@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.catalog import criterion_label, current_name
+from bottleneck_lab.grading.criteria import UNMEASURED
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
@@ -43,9 +44,11 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     if summary:
         sheet.line(summary, indent=1)
         sheet.blank()
-    for criterion in sorted(verdict.criteria, key=lambda each: _ORDER[each.holds]):
+    reached = [each for each in verdict.criteria if UNMEASURED not in each.sentence]
+    for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
         _print_criterion(sheet, verdict, criterion)
-    if any(criterion.holds is None for criterion in verdict.criteria):
+    _print_unmeasured(sheet, verdict)
+    if any(criterion.holds is None for criterion in reached):
         sheet.line("(? means that the measurement could not decide)", style="dim", indent=1)
     # Predicted and measured gain, and what the first diagnosis is worth.
     sentences = [words.describe_prediction(verdict), words.describe_standing(verdict.diagnosis)]
@@ -93,6 +96,18 @@ def _print_criterion(sheet: Sheet, verdict: Verdict, criterion: CriterionResult)
         )
         figure = sheet.safe(f"  {_figure(criterion)}")
         sheet.line(Text.assemble((bar, style), figure), indent=3)
+
+
+def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
+    """Print the names of what was not measured, in one line a reason."""
+    labels: dict[str, list[str]] = {}
+    for each in verdict.criteria:
+        _, unmeasured, why = each.sentence.rpartition(UNMEASURED)
+        if unmeasured:
+            label = criterion_label(verdict.lab, verdict.device, each.id)
+            labels.setdefault(why.rstrip("."), []).append(label)
+    for why, names in labels.items():
+        sheet.line(f"Not measured, {why}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
 
 
 def _figure(criterion: CriterionResult) -> str:
