@@ -93,9 +93,9 @@ QUESTIONS = [
             " that kernels lose to it, compared with the same ones in other steps. For memory that"
             " grows: the share of the peak that the recorded steps but the last have added. For"
             " anything else: the time in which the device is busy. It counts if it is off by at"
-            " most a twentieth of itself or one point. For launches, waiting, allocation, other host"
-            " work and another program, whose parts of the time no report states, it may be off by"
-            " four points."
+            " most a twentieth of itself or one point. For launches, waiting, allocation, other"
+            " host work and another program, whose parts of the time no report states, it may be"
+            " off by four points."
         ),
     ),
     QuestionSpec(
