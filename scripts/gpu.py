@@ -62,17 +62,17 @@ FORMS = {
 one is expected to take as long as no record says how long it took.
 """
 CHECKS_S = {
-    "busy-ensemble": (35.0, 23.0),
-    "forecaster-out-of-memory": (20.0, 19.0),
+    "busy-ensemble": (39.0, 25.0),
+    "forecaster-out-of-memory": (20.0, 20.0),
     "fused-attention": (44.0, 61.0),
     "idle-gpu": (25.0, 27.0),
     "past-the-plateau": (60.0, 86.0),
-    "perf-gate": (73.0, 73.0),
+    "perf-gate": (56.0, 56.0),
     "resnet-latency": (45.0, 45.0),
     "resnet-top-ops": (43.0, 43.0),
     "roofline": (32.0, 31.0),
-    "stuttering-tagger": (62.0, 54.0),
-    "timing-pitfalls": (80.0, 80.0),
+    "stuttering-tagger": (55.0, 44.0),
+    "timing-pitfalls": (58.0, 58.0),
 }
 """Seconds that a check of starter and solution is expected to take as long as no record says it, by
 benchmarks/gpu_budget.py; those of `resnet-latency` and `resnet-top-ops` were read on an H200.

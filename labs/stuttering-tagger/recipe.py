@@ -12,7 +12,7 @@ LONGEST, WIDTH, LAYERS = 48, 64, 6
 BATCH, STEPS, LOG_EVERY = 32, 40, 10
 # A real GPU trains a wider model on longer sequences. The emulated device is slower in proportion.
 if os.environ.get("LAB_DEVICE", "cuda" if torch.cuda.is_available() else "virtual") == "cuda":
-    LONGEST, WIDTH, BATCH, STEPS = 256, 256, 64, 200
+    LONGEST, WIDTH, BATCH, STEPS = 256, 256, 64, 150
 
 
 class Block(nn.Module):

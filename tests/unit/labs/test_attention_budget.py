@@ -27,8 +27,8 @@ def budget(gpu_budget):
     return gpu_budget.Budget("fused-attention")
 
 
-@pytest.mark.parametrize("name", ["stuttering-tagger", "idle-gpu"])
-def test_labs_whose_pairs_and_epochs_fit_a_minute_keep_to_it(gpu_budget, name):
+@pytest.mark.parametrize("name", ["stuttering-tagger", "idle-gpu", "perf-gate", "timing-pitfalls"])
+def test_labs_whose_parts_fit_a_minute_keep_to_it(gpu_budget, name):
     assert gpu_budget.show_parts(find_lab(name)) <= gpu_budget.WITHIN_S
 
 
