@@ -124,3 +124,20 @@ def test_a_query_has_the_line_of_each_call(tmp_path):
     path.write_text(json.dumps({"traceEvents": rows}))
     answer = query(load(path), "SELECT line, duration FROM runtime ORDER BY start")
     assert answer.rows == [["train.py(31): train", 5000], ["", 5000]]
+
+
+def test_a_line_is_not_blamed_for_time_in_which_no_line_was_recorded(summary):
+    """The device is idle for 4 ms a step; the only line ran before that, while it worked."""
+    events = []
+    for step in range(4):
+        at = 5_000.0 * step
+        events += [
+            line("train.py(40): main", at, 900),
+            event("cpu_op", "aten::mm", at, 20),
+            event("cuda_runtime", "cudaLaunchKernel", at + 1, 5, correlation=step + 1),
+            event("kernel", "gemm", at + 10, 990, 0, device=0, stream=7, correlation=step + 1),
+            event("user_annotation", f"step {step}", at, 5_000),
+        ]
+    (stalls,) = (each for each in summary(events).findings if each.id == "host-stalls")
+    assert "train.py" not in stalls.evidence
+    assert "No line of the program was recorded in that time" in stalls.evidence

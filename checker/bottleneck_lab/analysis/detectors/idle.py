@@ -67,9 +67,10 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         if seen.lines:
             # Nobody is told to record what the capture has.
             longest = max(seen.lines, key=lambda row: row.host_ns)
-            evidence += (
-                seen.line_of(cause) or f" Of the program's own lines, {longest.line} takes longest."
-            )
+            elsewhere = f" Of the program's own functions, {longest.line} takes longest."
+            if longest.exact:
+                elsewhere = " No line of the program was recorded in that time."
+            evidence += seen.line_of(cause) or elsewhere
             advice = known_lines
         else:
             evidence += seen.line_of(cause)

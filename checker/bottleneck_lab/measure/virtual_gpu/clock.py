@@ -11,9 +11,10 @@ import msgspec
 
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
 
-Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "batch"]
+Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "range"]
 _OLDEST = 2
 """The generation whose collection looks at every object."""
+LOOP = "what a step takes beside its operators (modelled)"
 FREE_QUESTIONS = 4
 """How often in a step a program may ask whether the device has done work of that step, and be told
 that it has not: a glance at each of a few events, but no wait in disguise.
@@ -176,8 +177,10 @@ class Clock:
         self._begun_us = self.device_us
         start = self.host_us
         self.host_us += samples * self.spec.sample_us if samples else self.spec.batch_us
-        self._record("batch", "enumerate(DataLoader)#__next__", start, self.host_us, "")
+        self._record("range", "enumerate(DataLoader)#__next__", start, self.host_us, "")
+        start = self.host_us
         self.host_us += self.spec.loop_us
+        self._record("range", LOOP, start, self.host_us, "")
 
     def begin_pass(self) -> None:
         """Begin a pass through the data: the steps so far were no more than a look at it."""

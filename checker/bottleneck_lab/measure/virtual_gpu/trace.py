@@ -83,7 +83,7 @@ def _rows(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
                 HOST,
                 HOST,
             )
-        elif span.kind == "batch":
+        elif span.kind == "range":
             yield emulated_row("user_annotation", span.name, span.start_us, span.end_us, HOST, HOST)
         elif span.kind in _HOST_ROWS:
             category, name = _HOST_ROWS[span.kind]
