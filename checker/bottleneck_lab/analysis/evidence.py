@@ -125,13 +125,15 @@ class Evidence(msgspec.Struct, frozen=True):
 class Detection(msgspec.Struct, frozen=True):
     """A detector's result: a sentence of evidence, and the share (0–1) of the time that it costs.
 
-    `title` and `advice` go before those of the finding's row where this capture needs others.
+    `title` and `advice` go before those of the finding's row where this capture needs others;
+    `where` completes the title.
     """
 
     evidence: str
     share: float
     title: str = ""
     advice: str = ""
+    where: str = ""
     removal: Removal | None = None
     """What a complete fix takes away, for the largest possible gain; None: the share of the time.
     """

@@ -324,7 +324,7 @@ def find_findings(seen: Evidence) -> list[Finding]:
             findings.append(
                 Finding(
                     kind.id,
-                    detection.title or kind.title,
+                    (detection.title or kind.title) + detection.where,
                     detection.evidence,
                     kind.cause,
                     detection.advice or kind.advice,

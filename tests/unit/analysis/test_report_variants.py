@@ -198,6 +198,7 @@ def test_one_rank_of_several_does_not_tell_waiting_from_transfer(make, tmp_path)
     run = make.job("straggler", ranks=4)[0]
     write(tmp_path, "x", run.trace(world_size=4))
     only = finding(summarise(load(tmp_path / "x.json")), "communication-exposed")
+    assert only.title == "The device communicates, or waits for other ranks"
     assert "Only 1 of 4 ranks was recorded" in only.evidence
     assert only.advice.startswith("Put the captures of all ranks into one folder")
 
@@ -224,6 +225,7 @@ def test_a_rank_that_is_late_for_a_reported_cause_hides_no_other(make, tmp_path)
         write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=3))
     summary = summarise(load(tmp_path / "job"))
     assert [each.id for each in summary.findings] == ["input-starved", "straggler"]
+    assert summary.findings[0].title == "The device waits for data, on rank 0"
     assert summary.findings[0].expected_gain_ratio == pytest.approx(1.5, abs=0.05)
     assert finding(summary, "straggler").title == "Rank 1 keeps the others waiting"
 

@@ -77,7 +77,8 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
         evidence += _in_other_ranks(seen, cause)
         removal = Removal(causes=(cause,))
         evidence += _beside_the_device(seen, removal, share)
-        return [Detection(evidence, share, advice=advice, removal=removal)]
+        where = _on_one_rank(seen, cause, share)
+        return [Detection(evidence, share, advice=advice, where=where, removal=removal)]
 
     return detect
 
@@ -98,6 +99,16 @@ def _beside_the_device(seen: Evidence, removal: Removal, share: float) -> str:
         f" would then do this while the device works. Most waiting is in {worst.name}"
         f"{', from ' + caller if caller else ''}."
     )
+
+
+def _on_one_rank(seen: Evidence, cause: Cause, share: float) -> str:
+    """Return the end of a title that names the one rank that others wait for because of this cause,
+    if that is most of what it costs; "" else.
+    """
+    late = {row.rank for row in seen.late if row.doing == cause}
+    if len(late) != 1 or 2 * seen.waited_for(cause) < share * seen.time_ns:
+        return ""
+    return f", on rank {late.pop()}"
 
 
 def _in_other_ranks(seen: Evidence, cause: Cause) -> str:
@@ -148,7 +159,8 @@ def late_input(seen: Evidence) -> list[Detection]:
         if not loader.kept:
             advice += " persistent_workers=True starts them once instead of in every epoch."
     evidence += seen.line_of("input") + _in_other_ranks(seen, "input")
-    return [Detection(evidence, share, title, advice, Removal(causes=("input",)))]
+    where = _on_one_rank(seen, "input", share)
+    return [Detection(evidence, share, title, advice, where, Removal(causes=("input",)))]
 
 
 def late_launches(seen: Evidence) -> list[Detection]:

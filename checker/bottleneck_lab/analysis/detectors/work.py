@@ -91,7 +91,7 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
     exposed_ns = sum(use.exposed_communication_ns for use in seen.devices)
     whole = sum(use.communication_ns for use in seen.devices)
     hidden = 1 - exposed_ns / whole if whole else 0.0
-    advice, waited = "", ""
+    title, advice, waited = "", "", ""
     if seen.collective_waits is not None:
         # Smaller or earlier messages make the transfer cheaper, not the waiting for a late rank.
         exposed_ns = seen.collective_waits.transfer_ns
@@ -111,12 +111,13 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
             f" Only {recorded} of {seen.world_size} ranks {'was' if recorded == 1 else 'were'}"
             " recorded: how much of it is waiting for a late rank cannot be told."
         )
+        title = "The device communicates, or waits for other ranks"
         advice = (
             "Put the captures of all ranks into one folder and report on that: waiting for a late"
             f" rank needs another remedy than transfer. For transfer: {LESS_COMMUNICATION}."
         )
     removal = Removal(causes=("communication",), communication=True)
-    return [Detection(evidence, share, advice=advice, removal=removal)]
+    return [Detection(evidence, share, title, advice, removal=removal)]
 
 
 def late_ranks(seen: Evidence) -> list[Detection]:
