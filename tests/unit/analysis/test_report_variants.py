@@ -203,6 +203,17 @@ def test_one_rank_of_several_does_not_tell_waiting_from_transfer(make, tmp_path)
     assert only.advice.startswith("Put the captures of all ranks into one folder")
 
 
+def test_two_ranks_may_wait_for_one_that_was_not_recorded(make, tmp_path):
+    """Ranks 0 and 2 of 4 join at the same moment, and both wait for rank 1."""
+    for run in make.job("straggler", ranks=4, jitter=0.0)[::2]:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=4))
+    summary = summarise(load(tmp_path / "job"))
+    assert summary.collective_waits.waiting_ns < 1_000
+    only = finding(summary, "communication-exposed")
+    assert "Only 2 of 4 ranks were recorded" in only.evidence
+    assert only.title == "The device communicates, or waits for other ranks"
+
+
 def test_a_rank_that_is_late_for_a_reported_cause_hides_no_other(make, tmp_path):
     """Rank 0 waits for input in even steps; rank 1 computes for 3 ms longer in odd ones."""
     runs = [make.Program(rank=rank, jitter=0.0) for rank in range(3)]

@@ -92,11 +92,14 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
     whole = sum(use.communication_ns for use in seen.devices)
     hidden = 1 - exposed_ns / whole if whole else 0.0
     title, advice, waited = "", "", ""
+    recorded = len({use.rank for use in seen.devices})
     if seen.collective_waits is not None:
         # Smaller or earlier messages make the transfer cheaper, not the waiting for a late rank.
         exposed_ns = seen.collective_waits.transfer_ns
         advice = f"{LESS_COMMUNICATION}."
         waited = " (without waiting for late ranks)"
+        if recorded < seen.world_size:
+            waited = " (without waiting for the ranks that were recorded)"
     share = exposed_ns / seen.time_ns + seen.idle_share("communication")
     if share < IDLE_SHARE:
         return []
@@ -105,11 +108,10 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
         f"For {share:.0%} of the time a device {what}{waited}; {hidden:.0%} of the communication"
         " overlaps computation."
     )
-    recorded = len({use.rank for use in seen.devices})
-    if not waited and recorded < seen.world_size:
+    if recorded < seen.world_size:
         evidence += (
             f" Only {recorded} of {seen.world_size} ranks {'was' if recorded == 1 else 'were'}"
-            " recorded: how much of it is waiting for a late rank cannot be told."
+            " recorded: how much of it is waiting for another cannot be told."
         )
         title = "The device communicates, or waits for other ranks"
         advice = (
