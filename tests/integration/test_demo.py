@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .test_learners import WORDS
+
 ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = 2
 PRIORITY = 10
@@ -45,6 +47,9 @@ def test_the_demonstration_passes_beside_two_other_programs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    blind = done.stdout.partition("$ lab profile")[2].partition("$ lab diagnose")[0]
+    assert "idle" in blind
+    assert not WORDS.search(blind), "nothing names a cause before the diagnosis is committed"
     assert "FAIL   correct but slow" in done.stdout
     assert "PASS   all criteria are met" in done.stdout
     assert (tmp_path / "demo" / "stuttering-tagger" / "report.html").stat().st_size > 10_000

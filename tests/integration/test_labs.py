@@ -46,9 +46,9 @@ WITH_LESS = {
     ("training", "starter"),
     ("training", "solution"),
 }
-"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or by a variant
-(below, `test_data_parallel.py`, `test_http_server.py`, `test_docs.py`, `test_demo.py`,
-`test_learners.py`, the exploit `burning_helpers`); `make slow` measures them whole.
+"""Parts of labs by their kinds that are proved with fewer runs, on a smaller lab, or in the
+demonstration (below, `test_data_parallel.py`, `test_http_server.py`, `test_docs.py`,
+`test_demo.py`, the exploit `burning_helpers`); `make slow` measures them whole.
 """
 NO_TRITON = "" if is_made("tritonserver") else "no Triton Inference Server: lab data tritonserver"
 needs_triton = pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON)

@@ -456,7 +456,7 @@ def test_the_case_at_the_end_is_answered_once(learner, monkeypatch):
     assert "The cause is " in asked
 
 
-@pytest.mark.long
+@pytest.mark.slow  # the demonstration plays the same lab, and learners before it every other step
 @pytest.mark.timeout(600)
 def test_a_whole_session_with_the_real_program(tmp_path):
     """From `lab start` to the further case in processes of their own, with a real capture and a
