@@ -175,6 +175,14 @@ class _Lab(_QuickFlags, TyperGroup):
             for name, summary in section.items()
         }
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a question that was not answered ends it as Ctrl-C does."""
+        try:
+            return super().invoke(ctx)
+        except typer.Abort:  # Typer would print "Aborted!" and exit with a FAIL's status
+            typer.echo(err=True)
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Click's signature
         """Write one definition list for each section."""
         for section, commands in SECTIONS.items():
@@ -256,9 +264,13 @@ def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
 
 def _print_error(message: str, remedy: str) -> None:
     """Print what is wrong, then what to do about it."""
+    from bottleneck_lab.commands.ui import say  # noqa: PLC0415 - most commands meet no error
+
     with contextlib.suppress(OSError):  # the terminal may be closed
         sys.stdout.flush()
-        sys.stderr.write(f"{message}\n→ {remedy}\n" if remedy else f"{message}\n")
+        say(message, err=True)
+        if remedy:
+            say(f"→ {remedy}", err=True)
 
 
 def _report_bug(error: Exception) -> ExitCode:
@@ -320,8 +332,6 @@ def _status(end: SystemExit) -> int:
     status = end.code if isinstance(end.code, int) else 0
     if isinstance(end.__context__, BrokenPipeError):
         return _PIPE_CLOSED
-    if isinstance(end.__context__, typer.Abort):  # a question that was not answered; Typer's 1
-        status = ExitCode.INTERRUPTED
     if status == ExitCode.INTERRUPTED:
         _print_error("Interrupted. Everything recorded so far is safe.", "")
     return status

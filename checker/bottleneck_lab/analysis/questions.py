@@ -216,7 +216,7 @@ def find_question(name: str) -> Question:
             return question
     raise UsageError(
         f"There is no question '{name}'.",
-        "Ask one of: " + "; ".join(f"{each.name} ({each.asks})" for each in QUESTIONS),
+        "Ask one of:\n" + "\n".join(f"  {each.name:15} {each.asks}" for each in QUESTIONS),
     )
 
 

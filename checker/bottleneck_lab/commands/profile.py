@@ -133,7 +133,7 @@ def command(
 ) -> None:
     """Capture the lab's workload, or any program after `--`, and show where the time went.
 
-    Prints the profiler's own command line, so you can copy it and run it by hand.
+    For a program, prints the profiler's own command line, so you can copy it and run it by hand.
     """
     for name in check.split(","):
         if name not in CHECKS:

@@ -51,6 +51,7 @@ from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
+from bottleneck_lab.report.words import format_duration
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
@@ -413,6 +414,12 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
                 "Give its start and end, counted from the start of the capture: `lab report --at"
                 " 12.5-14ms`.",
             )
+        origin_ns, end_ns = timeline.extent
+        if stretch.start >= end_ns - origin_ns:
+            raise UsageError(
+                f"The capture ends at {format_duration(end_ns - origin_ns)}, before '{at}' begins.",
+                "Give a stretch inside it, counted from the start of the capture.",
+            )
     else:
         gaps = numbered_gaps([use for use, _ in devices])
         if gap > len(gaps):
@@ -438,6 +445,9 @@ def _query(subject: Subject, sql: str, limit_s: float, *, shorten: bool, json: b
     if json:
         print_json(result)
         return
+    if not result.rows:
+        say("No rows: the capture holds nothing of this kind.")
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     short: dict[str, str] = {}
     for column, name in enumerate(result.columns):
@@ -457,7 +467,8 @@ def _format_cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.5g}"
+        text = f"{value:,.5g}"
+        return f"{value:,.6f}".rstrip("0").rstrip(".") if "e" in text else text
     return "" if value is None else str(value)
 
 

@@ -260,7 +260,10 @@ def problem(question: QuestionSpec, answer: object) -> str | None:
     fault = None
     if question.type == "choice":
         if answer not in question.choices:
-            fault = f"'{answer}' is not one of the choices: {', '.join(question.choices)}."
+            choices = "".join(
+                f"\n  {n}  {each}" for n, each in enumerate(question.choices, start=1)
+            )
+            fault = f"'{answer}' is not one of the choices:{choices}"
     elif question.type == "text":
         if not isinstance(answer, str):
             fault = "Write a text, in quotes."

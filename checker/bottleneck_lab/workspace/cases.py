@@ -149,6 +149,8 @@ def draw(
 ) -> DrawnCase:
     """Draw a case that this learner has met least often, and copy it to `parent`/cases/<number>.
 
+    The first one is of the easiest level, unless another is asked for.
+
     Raises UsageError if the level has no cases, or if every case of the set has been drawn.
     """
     library = load_library()
@@ -175,9 +177,12 @@ def draw(
                 )
             case = left[0]
         else:
-            met = [sum(each.name == case.name for each in drawn) for case in cases]
+            begin = cases
+            if not drawn and level is None:  # nobody begins with the hardest
+                begin = [case for case in cases if case.level == min(each.level for each in cases)]
+            met = [sum(each.name == case.name for each in drawn) for case in begin]
             case = rng.choice(
-                [each for each, times in zip(cases, met, strict=True) if times == min(met)]
+                [each for each, times in zip(begin, met, strict=True) if times == min(met)]
             )
         folder = parent / "cases" / f"{len(drawn) + 1:04}"
         copy_case(case, folder)

@@ -98,6 +98,10 @@ def next_here(
         why = "Answer the lab's questions before you change anything."
         if any(question.id == "cause" for question in lab.spec.questions):
             why = "Name the cause, the evidence for it and the gain that a fix would bring."
+        answers = load_answers(workspace.root)
+        drafted = sum(is_given(answers.get(question.id)) for question in lab.spec.questions)
+        if drafted:
+            why += f" {drafted} of {len(lab.spec.questions)} answers are drafted."
         if captures:
             why += " `lab report --html` draws the timeline."
         return NextStep("lab diagnose", why)

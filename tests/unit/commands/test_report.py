@@ -149,3 +149,16 @@ def test_several_traces_are_refused_with_what_reads_them():
     refused = CliRunner().invoke(app, ["report", *traces])
     assert isinstance(refused.exception, UsageError)
     assert "lab report FOLDER" in refused.exception.remedy
+
+
+def test_a_stretch_beyond_the_end_is_refused_with_the_end(workspace):
+    result = CliRunner().invoke(app, ["report", "--at", "9000-9001ms"])
+    assert isinstance(result.exception, UsageError)
+    assert re.search(r"The capture ends at \d", result.exception.message)
+
+
+def test_a_table_without_rows_says_so_and_small_figures_are_no_powers(workspace):
+    none = CliRunner().invoke(app, ["report", "--query", "SELECT * FROM device WHERE start < 0"])
+    assert none.output.startswith("No rows")
+    small = CliRunner().invoke(app, ["report", "--query", "SELECT 0.0000216 AS percent"])
+    assert "0.000022" in small.output

@@ -106,7 +106,7 @@ def test_a_right_answer_holds(question, answer):
     ("question", "answer", "sentence"),
     [
         (CAUSE, "launch", "'launch' does not fit what the capture shows"),
-        (CAUSE, "magic", "not one of the choices: input, launch"),
+        (CAUSE, "magic", "not one of the choices:\n  1  input\n  2  launch"),
         (CAUSE, 3, "not one of the choices"),
         (CAUSE, ["input"], "not one of the choices"),
         (CAUSE, None, "Not answered yet"),

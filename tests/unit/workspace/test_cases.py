@@ -32,6 +32,13 @@ def test_every_case_is_drawn_once_before_any_comes_again(folder: Path):
     assert draw(folder).name in {case.name for case in cases.load_library().cases}
 
 
+def test_the_first_case_is_of_the_easiest_level_unless_another_is_asked_for(tmp_path, monkeypatch):
+    for seed in range(5):
+        monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / f"home{seed}"))
+        drawn = cases.draw(tmp_path, random.Random(seed), **({"level": 3} if seed == 4 else {}))
+        assert cases.find_case(drawn.name).level == (3 if seed == 4 else 1)
+
+
 def test_a_case_has_program_and_capture_and_no_name(folder: Path):
     drawn = cases.draw(folder, random.Random(1))
     files = sorted(path.name for path in Path(drawn.folder).iterdir())

@@ -633,6 +633,14 @@ class TestNextStep:
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
         assert self.next(workspace) == "lab check"
 
+    def test_what_is_drafted_is_counted(self, workspace):
+        make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text("{}"))
+        save_answers(workspace, {"gain": 2.0})
+        nothing = progress.load_progress()
+        step = next_step.next_here(workspace, [], load_record(workspace), {}, nothing)
+        assert step.command == "lab diagnose"
+        assert "1 of 2 answers are drafted." in step.why
+
     def test_after_a_crash_the_error_is_mended_before_anything_is_captured(self, workspace):
         answers = {"cause": "memory bandwidth", "gain": 2.0}
         save_answers(workspace, answers)

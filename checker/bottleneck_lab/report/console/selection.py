@@ -45,8 +45,12 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
             longest = ""
         sheet.line(f"{shares or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
     sheet.heading("What every thread did")
+    seen: list[ThreadUse] = []
     for use in selection.threads[:THREADS]:
-        _print_thread(sheet, use, timeline, length)
+        # Ranks that are modelled alike do the same to the nanosecond.
+        twin = next((each for each in seen if _same_work(each, use)), None)
+        _print_thread(sheet, use, timeline, length, as_rank=twin.rank if twin else None)
+        seen.append(use)
     if len(selection.threads) > THREADS:
         sheet.line(f"and {len(selection.threads) - THREADS} more threads", indent=2, style="dim")
     if not selection.threads:
@@ -57,7 +61,16 @@ def _moment(ns: int) -> str:
     return f"{ns / 1e6:,.3f} ms"
 
 
-def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int) -> None:
+def _same_work(one: ThreadUse, other: ThreadUse) -> bool:
+    """Return True if two ranks' threads did the same for as long."""
+    same = (one.busy_ns, one.names) == (other.busy_ns, other.names)
+    return same and one.rank != other.rank
+
+
+def _print_thread(
+    sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int, *, as_rank: int | None
+) -> None:
+    """Print what a thread did; where rank `as_rank` did the same, only that."""
     name = f"thread {use.thread}"
     if use.thread < len(timeline.threads):
         info = timeline.threads[use.thread]
@@ -65,9 +78,11 @@ def _print_thread(sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int)
     rank = ""
     if len(timeline.ranks) > 1:
         rank = f"rank {use.rank}, "
-    sheet.line(
-        f"{rank}{name}: busy {words.format_share(use.busy_ns / length)}", indent=1, style="bold"
-    )
+    busy = f"busy {words.format_share(use.busy_ns / length)}"
+    if as_rank is not None:
+        sheet.line(f"{rank}{name}: {busy}, the same as rank {as_rank}", indent=1, style="bold")
+        return
+    sheet.line(f"{rank}{name}: {busy}", indent=1, style="bold")
     for row in use.names:
         lead = (
             f"{words.format_share_column(row.time_ns / length):>6}"
