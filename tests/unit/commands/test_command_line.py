@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from bottleneck_lab.cli import SECTIONS, module_of
+from bottleneck_lab.cli import SECTIONS, app, module_of
+from bottleneck_lab.errors import ExitCode
 
 MINI = Path(__file__).parents[2] / "integration" / "mini"
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
@@ -105,3 +108,13 @@ def _python(
         timeout=60,
         check=False,
     )
+
+
+def test_a_question_left_unanswered_ends_as_an_interruption_and_says_so_once(monkeypatch):
+    def leave() -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr("bottleneck_lab.commands.doctor.command", leave)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert "Aborted" not in result.output
