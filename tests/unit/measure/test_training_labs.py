@@ -24,8 +24,8 @@ from bottleneck_lab.measure.kinds.training.session import (
     collect_training,
     modelled_worker,
 )
-from bottleneck_lab.measure.lab_rules import variants
 from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
+from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures
