@@ -460,8 +460,8 @@ REASONS: dict[CriterionKind, FailReason] = {
 
 _ADVICE: dict[FailReason, list[str]] = {
     "wrong output": [
-        "Make it right before making it fast. If it was right before, undo your changes one at a"
-        " time."
+        "What is wrong comes before anything else that a check judges. If it was right before, undo"
+        " your changes one at a time."
     ],
     "correct but slow": [
         "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
