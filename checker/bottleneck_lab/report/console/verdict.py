@@ -105,9 +105,11 @@ def _print_unmeasured(sheet: Sheet, verdict: Verdict) -> None:
         _, unmeasured, why = each.sentence.rpartition(UNMEASURED)
         if unmeasured:
             label = criterion_label(verdict.lab, verdict.device, each.id)
-            labels.setdefault(why.rstrip("."), []).append(label)
-    for why, names in labels.items():
-        sheet.line(f"Not measured, {why}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
+            # An earlier check may have graded the answers: the standing below says so.
+            state = "Not graded this time" if each.kind == "diagnosis" else "Not measured"
+            labels.setdefault(f"{state}, {why.rstrip('.')}", []).append(label)
+    for reason, names in labels.items():
+        sheet.line(f"{reason}: {', '.join(names)}.", indent=1, lead="- ", style="dim")
 
 
 def _figure(criterion: CriterionResult) -> str:
