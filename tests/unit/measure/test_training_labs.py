@@ -252,6 +252,7 @@ def counted(context: Context[TrainingSettings], files: Path) -> OwnFigures:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.slug)
 def test_right_work_keeps_the_host_idle_and_trainings_on_the_host_do_not(
     lab, context_of, tmp_path
