@@ -30,7 +30,7 @@ import numpy as np
 
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading.sequential import PAIRS, SELF_TEST_PAIRS, State
-from bottleneck_lab.measure.kinds.http_server.check import OPEN_WINDOWS, ROUGH_S, STEP_S, STEPS
+from bottleneck_lab.measure.kinds.http_server.check import OPEN_WINDOWS, ROUGH_S
 from bottleneck_lab.measure.kinds.http_server.figures import WINDOW_S
 from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S
 from bottleneck_lab.measure.kinds.input_pipeline.check import MAX_EPOCHS
@@ -288,8 +288,7 @@ def server_parts(_lab: Lab) -> dict[str, float]:
     """Return the seconds of an inference server's PASS; the windows are the check's own.
 
     They take more than a minute. Learners' code is loaded only when the shipped server has been
-    measured, and nothing starts beside a measurement, so starts follow each other. Of the windows
-    only those of the raised rate decide nothing.
+    measured, and nothing starts beside a measurement, so starts follow each other.
     """
     return {
         "calibration": IMPORT_S + 1.0,
@@ -298,7 +297,6 @@ def server_parts(_lab: Lab) -> dict[str, float]:
         "closed loops": 3 * CLOSED_S,
         "bad requests": ROUGH_S,
         "open loop": OPEN_WINDOWS[0] * WINDOW_S,
-        "the rate is raised": STEPS * STEP_S,
     }
 
 

@@ -224,7 +224,7 @@ def of_benchmark_gpu(module: ModuleType) -> Names:
 
 def of_load(_module: ModuleType) -> Names:
     """Load a server for as long as it takes to see that it answers."""
-    return {"OPEN_WINDOWS": (2,), "TRIES": 1, "STEPS": 1, "STEP_S": 1.0}
+    return {"OPEN_WINDOWS": (2,), "TRIES": 1}
 
 
 def of_plateau(_module: ModuleType) -> Names:

@@ -188,10 +188,9 @@ def test_a_server_that_is_fast_and_right_passes(checked):
     assert outcome is Outcome.PASS
     assert results["throughput"].value == pytest.approx(2.8, rel=0.02)
     assert results["p99-ms"].value == pytest.approx(200)
-    assert learner.asked_rates[0] == pytest.approx(100, rel=0.02), (
+    assert learner.asked_rates == pytest.approx([100] * len(learner.asked_rates), rel=0.02), (
         "twice the shipped server's plateau"
     )
-    assert learner.asked_rates[-1] > 140, "then more and more"
 
 
 def test_a_slow_one_fails_and_is_not_asked_for_a_rate_that_it_cannot_keep_up(checked):

@@ -45,10 +45,6 @@ OPEN_WINDOWS = (8, 4, 4)
 """Windows of the open loop: the first number, then more while nothing is decided."""
 ROUGH_S, LEAVES = 3.0, 4
 """The closed loop with bad requests: its seconds, and how many clients disconnect."""
-STEP, STEPS, STEP_S = 1.12, 4, 3.0
-"""To find the highest rate that is sustained: the factor of each step, the most steps, and seconds
-per step.
-"""
 TRIES = 3
 """Open loops at most, if the generator's own delay may have caused a p99 to miss."""
 
@@ -69,7 +65,6 @@ class Observed:
     rates: list[float] = field(default_factory=list)
     closed: tuple[Level, list[Ran]] | None = None
     windows_ms: list[float] = field(default_factory=list)
-    sustained: float | None = None
     doubts: dict[str, str] = field(default_factory=dict)
     levels: list[Level] = field(default_factory=list)
     batches: list[Ran] = field(default_factory=list)
@@ -205,9 +200,7 @@ def _send_bad_requests(
 def _load_openly(
     bench: Bench[Any], server: ServerSession, shipped: float, observed: Observed
 ) -> None:
-    """Load at the rate that the lab asks for until the p99 is decided; if it holds, raise the rate
-    step by step until it no longer does.
-    """
+    """Load at the rate that the lab asks for until the p99 is decided."""
     spec, limit = bench.context.required("throughput"), bench.context.required("p99-ms")
     # The rate that a server has to sustain is the one that its closed loop had to reach.
     rate = sequential_test(spec).bar * shipped
@@ -220,16 +213,6 @@ def _load_openly(
         if state is State.PASS or not doubt:
             break
         observed.doubts["p99-ms"] = doubt
-    if state is not State.PASS:
-        return
-    for _ in range(STEPS):
-        bench.context.progress("raising the rate", 0.75)
-        level, batches = bench.open(server, rate * STEP, STEP_S)
-        observed.note(bench, level, batches)
-        if figures.p99_ms(level.latencies_s()) > test.bar:
-            break
-        rate *= STEP
-    observed.sustained = rate
 
 
 def _decide_p99(
@@ -375,7 +358,6 @@ def details(observed: Observed) -> dict[str, object]:
         "shipped_lost": [plateau.lost for plateau in observed.shipped],
         "block_rates": observed.rates,
         "window_p99s_ms": observed.windows_ms,
-        "sustained_rate": observed.sustained,
         "generator_late_p99_ms": [1000 * seconds for seconds in late_s],
         "generator_own_late_p99_ms": [1000 * seconds for seconds in own_late_s],
         "generator_cores": [level.cores for level in levels],
@@ -387,11 +369,6 @@ def notes(observed: Observed) -> list[str]:
     """Return the sentences that a learner gets besides the results."""
     before = observed.shipped[0].rate
     sentences = [f"The shipped server answers {before:.0f} requests/s here."]
-    if observed.sustained:
-        sentences.append(
-            f"In an open loop your server sustains {observed.sustained:.0f} requests/s within the"
-            f" bound, {observed.sustained / before:.1f} times the plateau."
-        )
     if observed.levels:
         sentences.append(figures.audit(observed.levels))
     return sentences
