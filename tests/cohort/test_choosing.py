@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,7 @@ from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.exports import export_grades, find_export
 from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
+from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.moments import iso, local, machine_zone, parse_moment, spoken
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import HALF_DAY_MIN, make_run_sheet, use_run_sheet
@@ -23,6 +25,8 @@ from bottleneck_lab.cohort.view.standing import load_me
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
 from bottleneck_lab.errors import UsageError
+
+from .serving import serving
 
 NINE = datetime(2026, 10, 19, 9, 0, tzinfo=ZoneInfo("Europe/Zurich"))
 """A Monday in summer time, which ends in the week after."""
@@ -49,7 +53,7 @@ def test_every_view_shows_the_chosen_labs_in_their_order(sqlite_room):
         me = load_me(connection, judge, person, room.clock())
         assert [lab.slug for lab in me.labs] == ["wrong", "slow"]
         rows = export_grades(connection, room.cohort, find_export("csv")).decode().splitlines()
-    assert [row.split(",")[3] for row in rows[1:]] == ["wrong", "slow"]
+    assert [row.split(",")[4] for row in rows[1:]] == ["wrong", "slow"]
 
 
 def test_what_is_not_chosen_or_not_open_is_refused(sqlite_room):
@@ -72,6 +76,28 @@ def test_what_is_not_chosen_or_not_open_is_refused(sqlite_room):
     with room.cohort.database.reading() as connection:
         me = load_me(connection, judge, person, opens - 1)
         assert [lab.opens for lab in me.labs] == [None, iso(opens)]
+
+
+@pytest.mark.browser
+def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, time.time())
+        token = people.new_link(connection, instructor, time.time())
+    with serving(room.cohort.folder) as (port, _):
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/login/{token}")
+        page.goto(f"http://127.0.0.1:{port}/workshop")
+        page.fill("[name=order-slow]", "first")
+        page.fill("[name=opens-slow]", "2090-01-01T09:00")
+        page.click("button:text-is('Save')")
+        page.click("text=Back")
+        page.wait_for_url("**/workshop")
+        assert page.input_value("[name=order-slow]") == "first"
+        assert page.input_value("[name=opens-slow]") == "2090-01-01T09:00"
+        page.fill("[name=order-slow]", "1")
+        page.click("button:text-is('Save')")
+        assert "Saved" in page.inner_text("[role=status]")
 
 
 @pytest.mark.parametrize("labs", [[], ["slow", "slow"]])

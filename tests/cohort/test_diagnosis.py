@@ -24,6 +24,8 @@ from bottleneck_lab.cohort.submissions.diagnosis import (
     Diagnosis,
 )
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem
+from bottleneck_lab.cohort.view.attempts import load_whole
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.grading.verdict import Outcome
@@ -255,6 +257,23 @@ def test_the_instructor_sees_diagnosis_and_capture_and_the_verdict_carries_them(
     )
     with room.cohort.database.reading() as connection:
         assert name in tables.blobs_of_submissions(connection)
+
+
+def test_the_page_says_of_which_code_the_capture_is(sqlite_room):
+    room, slow = sqlite_room, catalog.find_lab("slow")
+    _, token = room.join("Ada")
+    shown = []
+    for code in (slow.code_hash(slow.path), "0" * 64, None, ["no", "hash"]):
+        files = {**capture(), "capture.json": json.dumps({**DESCRIPTION, "code": code}).encode()}
+        (name,) = room.cohort.blobs.put([content_of(files)])
+        handle = room.submit(token, capture=name, figures={"idle_share": 0.5}).receipt.submission
+        with room.cohort.database.writing() as connection:
+            connection.execute(tables.submissions.update().values(state="failed"))
+        with room.cohort.database.reading() as connection:
+            judge = verdict_reader_of(room.cohort.public_key)
+            shown.append(load_whole(connection, judge, room.cohort.blobs, handle).captured)
+    changed, unknown = "code that was already changed", "code that is not known"
+    assert shown == ["the shipped code", changed, unknown, unknown]
 
 
 def add_instructor(room):

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import time
 import zipfile
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
 from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import STUCK_FAILED, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
@@ -94,6 +96,27 @@ def test_an_altered_record_is_loud_in_export_status_and_room(room, alter, tmp_pa
         assert (page.status, handle in page.text) == (409, True)
         assert instructor.get("/export/canvas?altered=include").status == 200
         assert "This record was altered" in visit(person).get("/me").text
+
+
+def test_what_mends_an_altered_record_is_said_and_so_is_the_receipts_time(sqlite_room):
+    room = sqlite_room
+    person, token = room.join("Ada")
+    handle = measured(room, token, Outcome.FAIL)
+    true = iso(room.clock())
+    with room.cohort.database.writing() as connection:
+        break_verdict(connection, handle)
+    assert f"Measure it again (`lab cohort regrade {handle}`)" in run(room, "status").output
+    with room.cohort.database.writing() as connection:
+        move_time(connection, handle)
+    assert "measuring it again does not mend this" in run(room, "status").output
+    with pages(room) as (instructor, visit, port):
+        page = instructor.get(f"/people/{person.handle}/grades/slow").text
+        assert f"its time: {iso(room.clock() - 3600)} in the database, {true} on its rec" in page
+        assert "as its signed receipt says" not in page
+        assert "the record was altered" in visit(person).get("/me").text
+        labs = Visitor(port, token=token).get("/api/me").json()["labs"]
+    (slow,) = [lab for lab in labs if lab["slug"] == "slow"]
+    assert (slow["points"], slow["reason"]) == (0.0, "the record was altered, so it scores nothing")
 
 
 def test_an_older_round_does_not_come_back_into_force(room):
@@ -176,8 +199,24 @@ def test_a_learner_sees_points_and_what_being_late_has_cost(room):
         assert [lab["points"] for lab in labs if lab["slug"] == "slow"] == [None]
 
 
-def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(room):
-    _, token = room.join("Ada")
+def test_partial_credit_is_a_sum_on_the_page_and_grace_is_named(sqlite_room):
+    person, token = sqlite_room.join("Ada")
+    with sqlite_room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=sqlite_room.clock() - 294)
+    measured(sqlite_room, token, Outcome.FAIL)
+    with pages(sqlite_room) as (instructor, _, _):
+        page = instructor.get(f"/people/{person.handle}/grades/slow").text
+    assert "5 minutes late, within the 10 minutes of grace" in page
+    assert "Partial credit: 0.5 of 1 earned, of 100.0 points" in page
+    rows = re.findall(r'<th scope="row">(.+?)</th><td>(.+?)</td>.*?>([^>]+)</td></tr>', page)
+    assert rows == [
+        ("right-answers", "correctness", "does not count"),
+        ("speedup", "target", "0.5"),
+    ]
+
+
+def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(room, tmp_path):
+    person, token = room.join("Ada")
     handle = measured(room, token)
     with room.cohort.database.reading() as connection:
         data = export_grades(connection, room.cohort, EXPORTS["evidence"])
@@ -188,6 +227,13 @@ def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(ro
     assert row["verdict_sha256"] == hashlib.sha256(document).hexdigest()
     assert verify_bytes(document, room.cohort.key().public_key()).ok
     assert archive.read("cohort.pem.pub").decode() == room.cohort.public_key
+    archive.extractall(tmp_path)
+    words = ["verify", str(tmp_path / "verdicts" / f"{handle}.json")]
+    words += ["--key", str(tmp_path / "cohort.pem.pub"), "--learner"]
+    assert CliRunner().invoke(app, [*words, row["handle"]]).exit_code == 0
+    by_name = CliRunner().invoke(app, [*words, person.name])
+    assert by_name.exit_code == ExitCode.FAIL
+    assert "--learner takes a handle" in " ".join(by_name.output.split())
     receipt = json.loads(archive.read(f"receipts/{handle}.json"))
     assert receipt["received_at"] == row["received"]
     with pages(room) as (instructor, _, _):
@@ -224,10 +270,16 @@ def test_the_references_code_earns_nothing_and_the_page_says_so(room):
     room.submit(token)
     lease = claim(room)
     finish(room, lease, signed(room, lease, diagnosis=Standing(named=True, copied=True)))
-    assert grades(room)[person.handle, "slow"].score == 0.0
+    grade = grades(room)[person.handle, "slow"]
+    assert (grade.score, grade.outcome) == (0.0, "PASS")
     with pages(room) as (instructor, _, _):
         why = instructor.get(f"/people/{person.handle}/grades/slow").text
         assert "none: the code is the reference solution" in why
+    (row,) = [
+        each for each in csv.DictReader(io.StringIO(exported(room, "csv"))) if each["outcome"]
+    ]
+    assert row["reason"] == "none: the code is the reference solution's"
+    assert row["handle"] == person.handle
 
 
 def test_trying_again_what_is_passed_makes_nobody_stuck(sqlite_room):

@@ -283,7 +283,11 @@ def test_staff_change_rules_and_the_learner_sees_them(served):
 def test_the_workshop_is_chosen_on_a_page_in_the_instructors_time_zone(served):
     instructor, learner = served.visitor("instructor"), Visitor(served.port, token=served.token)
     assert instructor.post("/workshop/zone", timezone="Nowhere").status == 400
-    assert instructor.post("/workshop/zone", timezone="Asia/Tokyo").status == 303
+    saved = instructor.post("/workshop/zone", timezone="Asia/Tokyo")
+    assert (saved.status, saved.headers["location"]) == (303, "/workshop?saved=yes")
+    confirmation = "Saved: what this page shows is in force."
+    assert confirmation in instructor.get("/workshop?saved=yes").text
+    assert confirmation not in instructor.get("/workshop").text
     chosen = {"in-wrong": "yes", "order-wrong": "1", "in-slow": "yes", "order-slow": "2"}
     moments = {"opens-wrong": "2090-01-01T09:00", "due-wrong": "2091-01-01T09:00"}
     assert instructor.post("/workshop", **chosen, **moments).status == 303

@@ -85,7 +85,7 @@ class Submission(_Message, frozen=True):
     checks: int = 0
     captures: list[Capture] = []
     figures: dict[str, float] = {}
-    """What the capture of the shipped code showed, as shares and ratios."""
+    """What the capture that the diagnosis is about showed, as shares and ratios."""
     record: Record | None = None
     """The diagnoses that were committed, and the help that was taken."""
     capture: str | None = None
@@ -159,7 +159,8 @@ class LabStanding(_Message, frozen=True):
 
     `points` that count, None while there are none or they are not released; `penalty` is what being
     late has cost, and `late_s` how late the submission that counts came. `comment` explains points
-    that the instructor gave. `opens` is when it takes submissions, None if it does already.
+    that the instructor gave, `reason` why those computed are not all. `opens` is when it takes
+    submissions, None if it does already.
     """
 
     slug: str
@@ -175,6 +176,7 @@ class LabStanding(_Message, frozen=True):
     late_s: float = 0.0
     comment: str = ""
     opens: str | None = None
+    reason: str = ""
 
 
 class OpenHelp(_Message, frozen=True):

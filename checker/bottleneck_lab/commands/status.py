@@ -108,6 +108,8 @@ def _show(me: Me, url: str) -> None:
                 points += f" ({lab.penalty:g} off for being late)"
         mark = "✓" if lab.passed else "·"
         say(f"{mark} {current_name(lab.slug)}: {lab.submissions} submitted{points}{left}{due}")
+        if lab.reason:
+            say(f"    points: {lab.reason}", hang=4)
         if lab.comment:
             say(f"    points set by your instructor: {lab.comment}", hang=4)
     for standing in me.submissions[:10]:

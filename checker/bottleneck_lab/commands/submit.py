@@ -23,10 +23,11 @@ from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_
 from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say, say_next
-from bottleneck_lab.course.captures import evidence_capture, figures, read_capture, readable
+from bottleneck_lab.course.captures import evidence_capture, read_capture, readable
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import public_key_of
+from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only
@@ -127,8 +128,11 @@ def _send(
             )
         chosen = known
     if tool is None:
-        capture = _send_capture(workspace, record, client)
-        submission = gather(workspace, chosen, _figures(workspace), capture)
+        # Both are of one capture: of which code it is stands in the one that is sent.
+        folder = _diagnosed_capture(workspace, record)
+        capture = _send_capture(folder, client) if folder else None
+        figures = _figures(folder) if folder else {}
+        submission = gather(workspace, chosen, figures, capture)
     else:
         submission = gather(workspace, chosen, {}, None, tool)
     # Kept before it is sent: if the answer is lost, the next try is the same request.
@@ -147,15 +151,17 @@ def _send(
     return accepted
 
 
-def _send_capture(workspace: Workspace, record: Record, client: Client) -> str | None:
-    """Send the capture that the diagnosis is about; None if there is none that can be sent."""
-    folder = None
+def _diagnosed_capture(workspace: Workspace, record: Record) -> Path | None:
+    """Return the capture that the diagnosis is about; None if there is none."""
     if record.commitments and record.commitments[-1].capture:
         folder = workspace.captures / record.commitments[-1].capture
-    if folder is None or not folder.is_dir():
-        folder = evidence_capture(workspace)
-    if folder is None:
-        return None
+        if folder.is_dir():
+            return folder
+    return evidence_capture(workspace)
+
+
+def _send_capture(folder: Path, client: Client) -> str | None:
+    """Send a capture; None if it cannot be sent."""
     try:
         files = capture_files(folder)
     except LabError as error:
@@ -198,10 +204,10 @@ def _fetch_capture(
     say_next(f"lab report {folder.relative_to(workspace.root)} --html report.html")
 
 
-def _figures(workspace: Workspace) -> dict[str, float]:
-    """Return the figures of the captures; none if one cannot be read, which is no obstacle."""
+def _figures(folder: Path) -> dict[str, float]:
+    """Return the figures of a capture; none if it cannot be read, which is no obstacle."""
     try:
-        seen = figures(workspace) or {}
+        seen = figures_of(read_capture(folder))
     except LabError as error:
         note(f"Your capture was not sent: {error.message}")
         return {}

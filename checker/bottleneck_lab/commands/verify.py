@@ -28,7 +28,10 @@ def command(
         str | None,
         typer.Option(
             "--learner",
-            help="Whose verdict it must be, by their name in the cohort.",
+            help=(
+                "Whose verdict it must be, by their handle: the column `handle` of an exported"
+                " grades.csv, or the end of their page's address."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -85,8 +88,12 @@ def _require_learner(learner: str | None, verification: Verification) -> Verific
     if learner is None or verdict is None or not verification.ok or theirs == learner:
         return verification
     whose = f"{theirs}'s" if theirs else "nobody's in particular"
+    # A verdict carries no name: it may be published.
+    where = "--learner takes a handle, as in the column `handle` of an exported grades.csv."
     return Verification(
-        False, f"The signature is genuine, but the verdict is {whose}, not {learner}'s.", verdict
+        False,
+        f"The signature is genuine, but the verdict is {whose}, not {learner}'s. {where}",
+        verdict,
     )
 
 

@@ -237,12 +237,6 @@ def capture_figures(
     return CaptureFigures(figures, end - start, within, longest_ns)
 
 
-def figures(workspace: Workspace) -> dict[str, float] | None:
-    """Return the figures of the capture that a diagnosis is about; None without one."""
-    folder = evidence_capture(workspace)
-    return figures_of(read_capture(folder)) if folder else None
-
-
 def evidence(workspace: Workspace, finding: str) -> str | None:
     """Return the evidence for `finding` in the capture that a diagnosis is about, if any."""
     folder = evidence_capture(workspace)

@@ -6,7 +6,9 @@ criterion of a graver kind than the one by which the lab declares it to fail.
 
 from __future__ import annotations
 
-from bottleneck_lab.catalog import CriterionSpec, Lab
+import msgspec
+
+from bottleneck_lab.catalog import CriterionKind, CriterionSpec, Lab
 from bottleneck_lab.cohort.settings import Weights
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
 from bottleneck_lab.grading.criteria import REASONS
@@ -14,6 +16,33 @@ from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 GRADED = ("correct but slow", "the mechanism is still there", "wrong diagnosis")
 """Reasons of a FAIL that leave something to earn: work that is wrong or was stopped has nothing."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What a criterion adds to partial credit: of its `weight` the `share` (0–1) is earned.
+
+    The weight is 0 for what the shipped code meets too.
+    """
+
+    criterion: CriterionResult
+    weight: float
+    share: float
+
+
+def parts(judged: CheckedVerdict, lab: Lab, weights: Weights) -> list[Part]:
+    """Return what each criterion of a verdict adds to partial credit, in the verdict's order."""
+    kinds = list(REASONS)  # gravest first
+    begins = kinds.index(_fails_by(lab))
+    specs = {spec.id: spec for spec in lab.spec.devices[judged.device].criteria}
+    listed = []
+    for one in judged.criteria:
+        weight: float = getattr(weights, one.kind)
+        if kinds.index(one.kind) >= begins:
+            listed.append(Part(one, weight, _share(one, specs.get(one.id))))
+        else:
+            # What the shipped code meets earns nothing, but costs its part if it is lost.
+            listed.append(Part(one, weight if one.holds is False else 0.0, 0.0))
+    return listed
 
 
 def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
@@ -28,28 +57,22 @@ def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
     graded = judged.passed or (judged.outcome is Outcome.FAIL and judged.reason in GRADED)
     if judged.copied or not graded:
         return 0.0
-    kinds = list(REASONS)  # gravest first
-    fails_by = next((k for k in kinds if REASONS[k] == lab.spec.starter_fails), kinds[0])
-    specs = {spec.id: spec for spec in lab.spec.devices[judged.device].criteria}
-    whole = earned = 0.0
-    # Answers to questions are no work yet, unless they are all that a lab asks for.
-    better = weights.answers_alone or fails_by == "diagnosis"
-    for one in judged.criteria:
-        weight: float = getattr(weights, one.kind)
-        # What the shipped code meets earns nothing, but costs its part if it is lost.
-        if kinds.index(one.kind) >= kinds.index(fails_by):
-            part = _part(one, specs.get(one.id))
-            better = better or (part > 0 and one.kind != "diagnosis")
-            earned += weight * part
-            whole += weight
-        elif one.holds is False:
-            whole += weight
+    listed = parts(judged, lab, weights)
+    whole = sum(part.weight for part in listed)
     if not whole:  # no weight is left for anything that this lab asks
         return float(judged.passed)
-    return earned / whole if better else 0.0
+    # Answers to questions are no work yet, unless they are all that a lab asks for.
+    better = weights.answers_alone or _fails_by(lab) == "diagnosis"
+    better = better or any(part.share and part.criterion.kind != "diagnosis" for part in listed)
+    return sum(part.weight * part.share for part in listed) / whole if better else 0.0
 
 
-def _part(result: CriterionResult, spec: CriterionSpec | None) -> float:
+def _fails_by(lab: Lab) -> CriterionKind:
+    """Return the kind of criterion by which a lab declares its shipped code to fail."""
+    return next((k for k in REASONS if REASONS[k] == lab.spec.starter_fails), next(iter(REASONS)))
+
+
+def _share(result: CriterionResult, spec: CriterionSpec | None) -> float:
     """Return the share (0–1) of a criterion that is met.
 
     It grows from the shipped code's figure to the target, if the lab knows that figure. An answer

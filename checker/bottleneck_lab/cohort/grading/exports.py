@@ -74,6 +74,7 @@ def _moment(at: float | None) -> str:
 
 PLAIN = [
     "student_id",
+    "handle",
     "name",
     "section",
     "lab",
@@ -88,6 +89,7 @@ PLAIN = [
     "late_penalty",
     "score",
     "max_score",
+    "reason",
     "late_seconds",
     "overridden_by",
     "comment",
@@ -102,6 +104,7 @@ def plain_csv(book: Gradebook) -> bytes:
     rows: list[list[Cell]] = [
         [
             grade.student.student_id,
+            grade.student.handle,
             grade.student.name,
             grade.student.section,
             grade.lab,
@@ -116,6 +119,7 @@ def plain_csv(book: Gradebook) -> bytes:
             grade.penalty,
             grade.score,
             grade.max_score,
+            grade.reason,
             round(grade.late_s),
             grade.override.author if grade.override else "",
             grade.override.comment if grade.override else "",
@@ -274,8 +278,8 @@ def files_zip(book: Gradebook) -> bytes:
 def evidence_zip(book: Gradebook) -> bytes:
     """Write the grades with every signed verdict and receipt from which they follow.
 
-    `lab verify verdicts/HANDLE.json --key cohort.pem.pub` checks one. Its SHA-256 stands in the
-    column `verdict_sha256` of `grades.csv`.
+    `lab verify verdicts/SUBMISSION.json --key cohort.pem.pub --learner HANDLE` checks one. Its
+    SHA-256 stands in the column `verdict_sha256` of `grades.csv`, the handle in `handle`.
     """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -362,9 +366,9 @@ def require_unaltered(grades: Sequence[Grade]) -> None:
         raise MachineError(
             f"The record of {first.student.name}'s submission {handle} in {first.lab}{others} is"
             " not what this cohort signed.",
-            "Find out who changed the database. `lab cohort regrade SUBMISSION` measures again, a"
-            " backup restores; --allow-altered (on the page: ?altered=include) exports all the"
-            " same, without points for them.",
+            "Find out who changed the database. `lab cohort status` says what mends each;"
+            " --allow-altered (on the page: ?altered=include) exports all the same, without points"
+            " for them.",
         )
 
 

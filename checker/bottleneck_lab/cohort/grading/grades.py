@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.grading.credit import credit
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
-from bottleneck_lab.cohort.members.people import IN_ORDER, Person
+from bottleneck_lab.cohort.members.people import Person, in_order
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import (
     LatePolicy,
@@ -25,6 +25,7 @@ from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.cohort.workshop import workshop_labs
+from bottleneck_lab.grading.verdict import Outcome
 
 DAY_S = 86400.0
 MAX_COMMENT = 500
@@ -75,7 +76,8 @@ class Grade(msgspec.Struct, frozen=True):
     `submission` is the one that counts; without one, the score is 0. `verdict_sha256` names its
     signed document, of which all but lateness follows; `late_s` is how long after the due date its
     receipt says that it came. `altered` are submissions whose record is not what was signed.
-    `copied`: the code of the one that counts is the reference solution's.
+    `copied`: the code of the one that counts is the reference solution's. `reason` says why it
+    earns fewer points than the lab is worth, lateness aside; empty if it earns all.
     """
 
     student: Student
@@ -96,6 +98,7 @@ class Grade(msgspec.Struct, frozen=True):
     override: Override | None = None
     altered: list[str] = []
     copied: bool = False
+    reason: str = ""
 
     @property
     def computed(self) -> float:
@@ -124,7 +127,6 @@ def load_students(connection: Connection, person: int | None = None) -> list[Stu
     )
     if person is not None:
         query = select(people).where(people.c.id == person)
-    rows = connection.execute(query.order_by(*IN_ORDER))
     return [
         Student(
             row.id,
@@ -140,7 +142,7 @@ def load_students(connection: Connection, person: int | None = None) -> list[Stu
             row.sis_login,
             row.canvas_id,
         )
-        for row in rows
+        for row in in_order(connection.execute(query))
     ]
 
 
@@ -214,13 +216,15 @@ def _grade(
         # nothing.
         raw = round(points * share, 4)
         penalty = round(raw * late_share(one.received, rules.due, grading.late), 4)
-        scored.append((one, raw, penalty))
+        scored.append((one, raw, penalty, _reason(one, share, grading)))
     if not scored:
         return grade
     if grading.scoring == "latest":
-        one, raw, penalty = max(scored, key=lambda each: each[0].received)
+        one, raw, penalty, reason = max(scored, key=lambda each: each[0].received)
     else:  # of equals the earliest, which was late by least
-        one, raw, penalty = max(scored, key=lambda each: (each[1] - each[2], -each[0].received))
+        one, raw, penalty, reason = max(
+            scored, key=lambda each: (each[1] - each[2], -each[0].received)
+        )
     late_s = 0.0 if rules.due is None else max(0.0, one.received - rules.due)
     return msgspec.structs.replace(
         grade,
@@ -236,7 +240,26 @@ def _grade(
         checker=one.checker,
         altered=[each.submission for each in judged if each.problem],
         copied=one.copied,
+        reason=reason,
     )
+
+
+def _reason(judged: CheckedVerdict, share: float, grading: GradingRules) -> str:
+    """Say why work earns this share (0–1) of the points; empty if it earns all."""
+    reasons = [
+        (bool(judged.problem), "the record was altered, so it scores nothing"),
+        (judged.copied, "none: the code is the reference solution's"),
+        (share == 1, ""),
+        (judged.passed, "all but answers that were corrected after a report had shown the figure"),
+        (judged.outcome is not Outcome.FAIL, f"none: the check's outcome was {judged.outcome}"),
+        (not grading.partial_credit, "none: only a PASS earns points here"),
+        (share > 0, "in part, for what is better than the shipped code"),
+    ]
+    nothing = (
+        "none: the work is wrong, was stopped, or is better than the shipped code in nothing that"
+        " has a weight"
+    )
+    return next((text for applies, text in reasons if applies), nothing)
 
 
 def late_share(received: float, due: float | None, policy: LatePolicy) -> float:

@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Row, func, or_, select, update
 
 from bottleneck_lab.cohort.members.secrets import (
     digest,
@@ -48,14 +48,23 @@ class Person(msgspec.Struct, frozen=True):
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-IN_ORDER = (
-    func.lower(func.coalesce(func.nullif(tables.people.c.last_name, ""), tables.people.c.name)),
-    func.lower(tables.people.c.first_name),
-    tables.people.c.id,
-)
-"""The order of people on every page and in every export: by last name where one is known."""
-
 PERSON_COLUMNS = [tables.people.c[name] for name in Person.__struct_fields__]
+
+
+def in_order(rows: Iterable[Row[Any]]) -> list[Row[Any]]:
+    """Return people as every page and every export lists them: by last name where one is known.
+
+    Names are compared without accents and case.
+    """
+
+    def plain(text: str) -> str:
+        letters = unicodedata.normalize("NFKD", text.casefold())
+        return "".join(char for char in letters if not unicodedata.combining(char))
+
+    # Not by the database: SQLite knows case only in ASCII, and puts Öztürk behind Zuse.
+    return sorted(
+        rows, key=lambda row: (plain(row.last_name or row.name), plain(row.first_name), row.id)
+    )
 
 
 def as_person(row: Any) -> Person:
@@ -245,6 +254,14 @@ def add_person(connection: Connection, role: Role, name: str, at: float, **field
     key = result.inserted_primary_key
     assert key is not None
     return Person(key[0], handle, role, name, values["pseudonym"])
+
+
+def correct_person(connection: Connection, number: int, values: dict[str, Any]) -> bool:
+    """Give columns of a person other values; return False if they had them already."""
+    people = tables.people
+    differs = or_(*(people.c[name].is_distinct_from(value) for name, value in values.items()))
+    query = update(people).where(people.c.id == number, differs)
+    return bool(connection.execute(query.values(values)).rowcount)
 
 
 def add_staff(connection: Connection, role: Role, name: str, password: str, at: float) -> Person:

@@ -10,9 +10,9 @@ from collections import Counter
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, select
 
-from bottleneck_lab.cohort.members.people import add_person, clean
+from bottleneck_lab.cohort.members.people import add_person, clean, correct_person
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 from bottleneck_lab.cohort.words import counted
@@ -125,8 +125,8 @@ def read_roster(data: bytes) -> Roster:
         _require_well_spelt(header, columns)
     if "student_id" not in columns:
         raise UsageError(
-            f"The roster has no student-id column; its columns are {', '.join(header)}.",
-            "Call it student_id (or identifier, as GitHub Classroom does).",
+            f"The roster has no column student_id; its columns are {', '.join(header)}.",
+            "Call the column of student ids so.",
         )
     canvas = set(names) >= _CANVAS
     if canvas:
@@ -243,7 +243,7 @@ def describe_roster(roster: Roster, added: int, corrected: int) -> str:
 def enter_roster(
     connection: Connection, learners: list[dict[str, str]], at: float
 ) -> tuple[int, int]:
-    """Add learners who are new and correct the others; return how many of each.
+    """Add learners who are new and correct the others; return how many were added and changed.
 
     Nobody is removed: that is done by hand.
     """
@@ -253,14 +253,14 @@ def enter_roster(
         for row in connection.execute(select(people.c.id, people.c.student_id))
         if row.student_id
     }
-    added = 0
+    added = corrected = 0
     for learner in learners:
         values: dict[str, Any] = dict(learner)
         if learner["student_id"] in known:
             number = known[learner["student_id"]]
-            connection.execute(update(people).where(people.c.id == number).values(values))
+            corrected += correct_person(connection, number, values)
         else:
             add_person(connection, "learner", values.pop("name"), at, **values)
             added += 1
     note(connection, at, "settings", "roster")
-    return added, len(learners) - added
+    return added, corrected

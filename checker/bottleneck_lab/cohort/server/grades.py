@@ -9,7 +9,9 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import folder_name
+from bottleneck_lab.cohort.grading.credit import Part, parts
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
 from bottleneck_lab.cohort.grading.grades import (
     MAX_COMMENT,
@@ -34,6 +36,7 @@ from bottleneck_lab.cohort.server.guard import (
 )
 from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import LatePolicy, Scoring, Weights
+from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import altered_records
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import LabError, UsageError
@@ -164,16 +167,28 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
         who = people.by_handle(connection, handle)
         own = load_grades(connection, shared.judge, person=who.id)
         grading, log = load_grading(connection), override_log(connection, who)
+        judged = {
+            one.submission: one
+            for one in shared.judge.latest(connection, tables.submissions.c.lab == lab)
+        }
     grade = next((each for each in own if each.lab == lab), None)
     if grade is None:
         raise RefusedError(
             "not-found", f"'{lab}' is not part of this workshop.", "Choose it again under Workshop."
         )
+    # What partial credit is worked out from; nothing else is a sum.
+    summands: list[Part] = []
+    if grade.submission and 0 < grade.raw_score < grade.max_score:
+        summands = parts(judged[grade.submission], find_lab(lab), grading.weights)
     return shared.page(
         "grade.html",
         session,
         person=who,
         grade=grade,
+        altered=[judged[handle] for handle in grade.altered],
+        parts=summands,
+        whole=sum(part.weight for part in summands),
+        earned=sum(part.weight * part.share for part in summands),
         grading=grading,
         log=log,
         max_comment=MAX_COMMENT,

@@ -32,14 +32,17 @@ MOMENTS = {
 
 
 @router.get("/workshop")
-def workshop(request: Request, session: AsInstructor) -> Response:
-    """Show the labs of the workshop in their order, then those that are left out."""
+def workshop(request: Request, session: AsInstructor, saved: str = "") -> Response:
+    """Show the labs of the workshop in their order, then those that are left out.
+
+    A page that was just saved says so.
+    """
     shared, labs = state(request), load_labs()
     with shared.cohort.database.reading() as connection:
         chosen = workshop_labs(connection)
         rules, zone = rules_for(connection, []), load_settings(connection).timezone
     others = [slug for slug in labs if slug not in chosen]
-    return shared.page(
+    page = shared.page(
         "workshop.html",
         session,
         rows=[(labs[slug], rules(slug, None), slug in chosen) for slug in [*chosen, *others]],
@@ -48,7 +51,12 @@ def workshop(request: Request, session: AsInstructor) -> Response:
         zone=zone,
         zones=sorted(available_timezones()),
         plans=get_args(Plan),
+        saved=saved == "yes",
     )
+    # Browsers forget what was typed into a page that must not be stored: a form that is refused
+    # would be empty when one goes back to it.
+    page.headers["Cache-Control"] = "private, max-age=0, must-revalidate"
+    return page
 
 
 @router.post("/workshop", dependencies=[Depends(INSTRUCTOR)])
@@ -74,7 +82,7 @@ def change_workshop(request: Request, fields: Form) -> Response:
             }
             if slug in known or any(moments.values()):
                 set_rules(connection, slug, now, **moments)
-    return RedirectResponse("/workshop", status_code=303)
+    return RedirectResponse("/workshop?saved=yes", status_code=303)
 
 
 @router.post("/workshop/zone", dependencies=[Depends(INSTRUCTOR)])
@@ -87,7 +95,7 @@ def change_zone(request: Request, fields: Form) -> Response:
         raise RefusedError("bad-request", error.message, error.remedy) from error
     with state(request).cohort.database.writing() as connection:
         change_settings(connection, timezone=zone)
-    return RedirectResponse("/workshop", status_code=303)
+    return RedirectResponse("/workshop?saved=yes", status_code=303)
 
 
 @router.get("/workshop/runsheet")
@@ -110,7 +118,7 @@ def use(request: Request, fields: Form) -> Response:
         now, zone = database.clock(), load_settings(connection).timezone
         plan, start = fields.get("plan", ""), fields.get("start", "")
         use_run_sheet(connection, _sheet(workshop_labs(connection), plan, start, zone, now), now)
-    return RedirectResponse("/workshop", status_code=303)
+    return RedirectResponse("/workshop?saved=yes", status_code=303)
 
 
 def _sheet(chosen: list[str], plan: str, start: str, zone: str, now: float) -> RunSheet:

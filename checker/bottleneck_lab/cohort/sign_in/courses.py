@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select, update
 
 from bottleneck_lab.cohort.grading.exports import require_unaltered
 from bottleneck_lab.cohort.grading.grades import Grade, load_grades
-from bottleneck_lab.cohort.members.people import add_person
+from bottleneck_lab.cohort.members.people import add_person, correct_person
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.sign_in.identities import (
     Profile,
@@ -65,7 +65,8 @@ def find_course(connection: Connection, number: int) -> Course:
 def enter_members(
     connection: Connection, course: Course, members: Iterable[dict[str, Any]], at: float
 ) -> tuple[int, int]:
-    """Add the learners of a course who are new, correct the others, and return how many of each.
+    """Add the learners of a course who are new, correct the others, and return how many were
+    added and changed.
 
     Staff come in by launching. Nobody is removed.
     """
@@ -92,8 +93,7 @@ def enter_members(
             added += 1
         else:
             values = {name: value for name, value in details(profile).items() if value}
-            connection.execute(update(people).where(people.c.id == number).values(values))
-            corrected += 1
+            corrected += correct_person(connection, number, values)
         if profile.subject not in accounts:
             link(connection, profile, number)
             accounts[profile.subject] = number

@@ -15,6 +15,7 @@ from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.blobs import Blobs
 from bottleneck_lab.cohort.submissions.diagnosis import NOTHING
+from bottleneck_lab.cohort.submissions.handing_in import DESCRIPTION
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict, VerdictReader
 from bottleneck_lab.grading.diagnosis import format_answer
@@ -63,7 +64,7 @@ class Whole(msgspec.Struct, frozen=True):
     """One submission with everything that is known of it.
 
     `likeness` to the reference (0–1) of what it changed, and of the shipped code there; None if it
-    changed no code.
+    changed no code. `captured` says in words of which code its capture is.
     """
 
     attempt: Attempt
@@ -76,6 +77,7 @@ class Whole(msgspec.Struct, frozen=True):
     receipt: str
     diagnosis: list[AnsweredQuestion]
     likeness: tuple[float, float] | None
+    captured: str
 
 
 def load_attempts(connection: Connection, judge: VerdictReader, *where: Any) -> list[Attempt]:
@@ -163,6 +165,7 @@ def load_whole(
         row.receipt,
         diagnosis,
         _likeness(new, shipped, lab),
+        _captured_code(blobs, attempt.capture, lab, row.lab_hash),
     )
 
 
@@ -213,6 +216,28 @@ def load_capture(connection: Connection, handle: str) -> tuple[str, str]:
     if row is None or not (capture := row.made or row.capture):
         raise RefusedError("not-found", "No capture belongs to this submission.", "Go back.")
     return row.lab, capture
+
+
+class _Description(msgspec.Struct):
+    """What is read here of a capture's `capture.json`: the hash of the code that was captured."""
+
+    code: str = ""
+
+
+def _captured_code(blobs: Blobs, capture: str | None, lab: Lab, edition: str) -> str:
+    """Say of which code a capture is, by the hash in its description, which is the learner's."""
+    unknown = "code that is not known"
+    if capture is None or edition != lab.content_hash():
+        return unknown
+    try:
+        description = files_of(blobs.get(capture))[DESCRIPTION]
+        code = msgspec.json.decode(description, type=_Description).code
+    except (KeyError, msgspec.DecodeError):
+        return unknown
+    if not code:
+        return unknown
+    same = code == lab.code_hash(lab.path)
+    return "the shipped code" if same else "code that was already changed"
 
 
 def _likeness(

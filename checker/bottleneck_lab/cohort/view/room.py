@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, func, select
 
-from bottleneck_lab.cohort.members.people import IN_ORDER
+from bottleneck_lab.cohort.members.people import in_order
 from bottleneck_lab.cohort.running.leases import queue_length
 from bottleneck_lab.cohort.running.queue_order import load_queue
 from bottleneck_lab.cohort.running.workers import RunnerStatus, load_runners
@@ -85,6 +85,7 @@ class AlteredRecord(msgspec.Struct, frozen=True):
     name: str
     lab: str
     problem: str
+    remedy: str
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -200,7 +201,7 @@ def altered_records(connection: Connection, judged: list[CheckedVerdict]) -> lis
     people = tables.people
     names = {row.id: row.name for row in connection.execute(select(people.c.id, people.c.name))}
     return [
-        AlteredRecord(one.submission, names[one.person], one.lab, one.problem)
+        AlteredRecord(one.submission, names[one.person], one.lab, one.problem, one.remedy)
         for one in judged
         if one.problem
     ]
@@ -270,7 +271,7 @@ def _rows(
     )
     return [
         _row(person, submitted[person.id], verdicts, labs, now)
-        for person in connection.execute(learners.order_by(*IN_ORDER))
+        for person in in_order(connection.execute(learners))
     ]
 
 

@@ -155,4 +155,5 @@ def _lab(
         points=grade.score,
         penalty=grade.penalty if grade.override is None else 0.0,
         comment=grade.override.comment if grade.override else "",
+        reason="" if grade.override else grade.reason,
     )

@@ -21,13 +21,16 @@ from bottleneck_lab.cohort.submissions.receipts import receipt_problem
 from bottleneck_lab.grading.attest import public_key_of, verify_bytes
 from bottleneck_lab.grading.verdict import Binding, CriterionResult, Outcome, Verdict
 
+RESTORE = "Restore a backup (`lab cohort restore`): measuring it again does not mend this."
+"""Remedy for a submission that is not what its receipt confirms."""
+
 
 class CheckedVerdict(msgspec.Struct, frozen=True):
     """The contents of a verdict whose signature was checked.
 
     `person` is the learner for whom it counts. `value` and `target` are those of the lab's first
     target. `document_sha256` names the signed document. `problem` says why the record is not to be
-    believed; it has no outcome then.
+    believed, and `remedy` what mends it; it has no outcome then.
     """
 
     submission: str
@@ -51,6 +54,7 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
     copied: bool = False
     document_sha256: str = ""
     problem: str | None = None
+    remedy: str = ""
 
     @property
     def held(self) -> int:
@@ -160,9 +164,10 @@ class VerdictReader:
             row.received,
             row.recorded or row.received,
             row.checker or "",
+            remedy=f"Measure it again (`lab cohort regrade {row.handle}`), or restore a backup.",
         )
         if problem := self._receipt_problem(row):
-            return replace(base, problem=f"This record was altered: {problem}")
+            return replace(base, problem=f"This record was altered: {problem}", remedy=RESTORE)
         if row.document is None:
             return replace(base, problem="This record was altered: its verdict is gone.")
         checked = verify_bytes(row.document.encode(), self._key)
@@ -206,17 +211,17 @@ class VerdictReader:
             return "its receipt cannot be read."
         if receipt_problem(receipt, self._key):
             return "its receipt is not what the cohort's key signed."
-        confirmed = (
-            receipt.cohort,
-            receipt.learner,
-            receipt.submission,
-            current_name(receipt.lab),
-            receipt.content_sha256,
-            receipt.received_at,
-        )
-        recorded = (row.cohort, row.learner, row.handle, row.lab, row.blob, iso(row.received))
-        if confirmed != recorded:
-            return "its learner, lab, files or time is not what its receipt confirms."
+        pairs = {
+            "cohort": (row.cohort, receipt.cohort),
+            "learner": (row.learner, receipt.learner),
+            "submission": (row.handle, receipt.submission),
+            "lab": (row.lab, current_name(receipt.lab)),
+            "files": (row.blob, receipt.content_sha256),
+            "time": (iso(row.received), receipt.received_at),
+        }
+        for name, (recorded, confirmed) in pairs.items():
+            if recorded != confirmed:
+                return f"its {name}: {recorded} in the database, {confirmed} on its receipt."
         return None
 
 

@@ -44,7 +44,7 @@ def _print_room(name: str, room: Room) -> None:
     for record in room.altered:
         say(
             f"ALTERED: {record.name}'s submission {record.submission} in {record.lab}."
-            f" {record.problem} `lab cohort regrade {record.submission}` measures it again.",
+            f" {record.problem} {record.remedy}",
             style="red",
         )
     for row in room.asking_for_help:

@@ -86,6 +86,14 @@ function localise(part) {
 }
 
 localise(document);
+// Back to the form that was refused, with what was typed; without scripts, a link.
+for (const link of document.querySelectorAll("[data-back]")) {
+  link.addEventListener("click", (event) => {
+    if (history.length < 2) return;
+    event.preventDefault();
+    history.back();
+  });
+}
 const zone = document.querySelector("[data-browser-zone]");
 if (zone) zone.title = `This browser is in ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
 document.querySelectorAll("[data-live]").forEach(follow);
