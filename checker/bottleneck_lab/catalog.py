@@ -99,6 +99,9 @@ class QuestionSpec(_Spec, frozen=True):
     `number`: any positive number, otherwise as a `ratio`.
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
     `text`: words that match one of the regular expressions `accept`, whatever their case.
+
+    `follows` names the choice that the question is about: where that is wrong, so is this, and
+    nothing more is said of it.
     """
 
     id: str
@@ -115,6 +118,7 @@ class QuestionSpec(_Spec, frozen=True):
     predicts_gain: bool = False
     to_reference: bool = False
     ceiling_of: str | None = None
+    follows: str | None = None
     accept: list[str] = []
 
     def accepts(self, words: str) -> bool:

@@ -131,11 +131,17 @@ def grade_diagnosis(
     tool's figures since, so a right answer in place of a wrong one is marked as corrected.
     """
     results = []
+    wrong: set[str] = set()
     for question in questions:
         right = solution.get(question.id)
         result = _grade(question, answers, right, seen)
         if question.predicts_gain and result.holds:
             continue
+        if not result.holds:
+            wrong.add(question.id)
+            if question.follows in wrong and not problem(question, answers.get(question.id)):
+                sentence = f"{question.id}: It is about your `{question.follows}`: see there first."
+                result = msgspec.structs.replace(result, sentence=sentence)
         if first is not None and result.holds and not _grade(question, first, right, seen).holds:
             result = msgspec.structs.replace(
                 result, sentence=f"{result.sentence} {_CORRECTED}", corrected=True

@@ -170,7 +170,7 @@ def _after_pass(
     if lab.spec.siblings and not answered:
         step = NextStep(
             "lab diagnose --sibling",
-            "Another case of this kind takes five minutes: can you tell its cause from its"
+            "Another program takes five minutes: can you tell its cause from its"
             " capture?",
         )
     else:

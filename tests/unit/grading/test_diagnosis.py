@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from bottleneck_lab.analysis.device.gaps import GapCause
 from bottleneck_lab.analysis.device.use import DeviceUse
@@ -156,6 +156,20 @@ def test_no_sentence_tells_the_right_answer(question, answer):
     assert not re.search(
         r"0\.60?\b|60|2\.5|0\.505|50\.5|\binput\b", sentence.replace("an input", "")
     )
+
+
+def test_a_figure_of_a_wrong_cause_is_not_sent_to_find_another():
+    """It may be the right figure of that cause: only the cause is to be mended."""
+    share = structs.replace(WAIT, follows=CAUSE.id)
+
+    def sentence(cause: str, figure: object) -> str:
+        answers = {CAUSE.id: cause, WAIT.id: figure}
+        results, _ = grade_diagnosis([CAUSE, share], answers, {CAUSE.id: "input"}, seen())
+        return results[-1].sentence
+
+    assert sentence("launch", 0.9) == f"{WAIT.id}: It is about your `{CAUSE.id}`: see there first."
+    assert "different figure" in sentence("input", 0.9)
+    assert "plain number" in sentence("launch", "much")
 
 
 def test_a_wrong_choice_is_told_what_it_would_have_to_show():

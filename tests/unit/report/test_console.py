@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.host.lines import LineRow
+from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
@@ -201,3 +202,13 @@ def test_inside_idle_time_of_launching_are_the_lines_that_launch_and_not_the_loa
     assert "DataLoader" not in text
     assert re.search(r"It is the sum of [\d,]+ gaps, ", text)
     assert "--gap" not in text
+
+
+def test_waits_are_shown_where_they_are_not_the_largest_block(draw):
+    """All waits of a line are one row, with their sum."""
+    summary = summarise(load(CAPTURES / "synthetic-launch.json.gz"))
+    wait = SyncRow("cudaStreamSynchronize", "aten::item", 3, 1.0, 2_000_000, "train.py(7): main")
+    other = replace(wait, caused_by="aten::copy_", total_ns=1_000_000)
+    text = draw(render_summary, replace(summary, syncs=[wait, other]))
+    (row,) = [line for line in text.splitlines() if "train.py(7): main" in line]
+    assert "3.00 ms" in row

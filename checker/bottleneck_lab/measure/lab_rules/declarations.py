@@ -175,8 +175,9 @@ def _question(lab: Lab, question: QuestionSpec, shipped: object, solved: object)
         for choice in question.rules
         if choice not in question.choices or choice == solved
     )
-    if question.ceiling_of is not None and question.ceiling_of not in ids:
-        yield unknown(f"{question.id}: `ceiling_of` names no question", question.ceiling_of, ids)
+    for field, named in (("ceiling_of", question.ceiling_of), ("follows", question.follows)):
+        if named is not None and named not in ids:
+            yield unknown(f"{question.id}: `{field}` names no question", named, ids)
     wrong = problem(question, solved)
     has_patterns = question.type == "text" and question.accept
     if not wrong and has_patterns and not question.accepts(str(solved)):

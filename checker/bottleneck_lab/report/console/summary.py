@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bottleneck_lab.analysis.device.use import STRIP, numbered_gaps
 from bottleneck_lab.analysis.findings import LEAST_GAIN
+from bottleneck_lab.analysis.host.syncs import SyncRow
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -45,6 +46,8 @@ _LOST = 0.1
 # If one block is nearly everything, the gain from removing it says nothing; what is inside it
 # does.
 _NEARLY_ALL = 0.9
+
+_WAITED = "Where the host waited, by share of the recording"
 
 
 def render_summary(summary: Summary, console: Console) -> None:
@@ -82,6 +85,11 @@ def render_summary(summary: Summary, console: Console) -> None:
                 print_gap(sheet, summary, use, gap, number)
         if lead.key == "communication":
             print_late_ranks(sheet, summary)
+        if lead.cause != "synchronisation" and summary.syncs:
+            # A few waits may be all that is left of a cause.
+            sheet.heading(_WAITED)
+            for name, ns, code in _waits(summary)[:TOP]:
+                sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns), code)
     print_memory(sheet, summary)
     print_workers(sheet, summary)
     print_serving(sheet, summary)
@@ -174,10 +182,10 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.heading("A step on the main thread, by the ranges marked in it")
     for name, share in shares:
         sheet.ranked(name, share, words.format_duration(share * summary.step_mean_ns))
-    wall = sum(use.wall_ns for use in summary.devices) or 1
+    wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
     contents = {
-        "Where the host waited, by share of the recording": _waits(summary),
+        _WAITED: _waits(summary),
         "Copies, by share of the recording": [
             (f"{row.direction}, {row.host_memory} memory", row.total_ns, "")
             for row in summary.copies
@@ -235,21 +243,36 @@ def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:
 
 
 def _waits(summary: Summary) -> list[tuple[str, int, str]]:
-    """Return where the host waited, for how long (ns), and the source of that line."""
-    return [
-        (words.describe_wait(row), row.total_ns, summary.code.get(row.line, ""))
-        for row in summary.syncs
+    """Return where the host waited, for how long (ns), and the source of that line; all waits of a
+    line together, described by the longest.
+    """
+    of_line: dict[str, list[SyncRow]] = {}
+    for row in summary.syncs:
+        of_line.setdefault(row.line or words.describe_wait(row), []).append(row)
+    waits = [
+        (
+            words.describe_wait(rows[0]),
+            sum(row.total_ns for row in rows),
+            summary.code.get(line, ""),
+        )
+        for line, rows in of_line.items()
     ]
+    return sorted(waits, key=lambda wait: -wait[1])
 
 
 Row = tuple[str, float, str, str]
+
+
+def _wall_ns(summary: Summary) -> int:
+    """Return the time of all devices together, which shares are of."""
+    return sum(use.wall_ns for use in summary.devices) or 1
 
 
 def _inside(summary: Summary, biggest: Part) -> list[Row]:
     """Return the largest contents of the block: name, share of the whole time, time, and the source
     of a line.
     """
-    wall = sum(use.wall_ns for use in summary.devices) or 1
+    wall = _wall_ns(summary)
     kernels = short_names(row.name for row in summary.kernels)
     if biggest.cause == "synchronisation":
         rows: Iterable[tuple[str, int, str]] = _waits(summary)
