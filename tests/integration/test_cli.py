@@ -375,7 +375,7 @@ class TestBadInput:
         assert "No space left" in done.stderr
         assert "status 4" in done.stdout
         assert "# mine" in done.stdout
-        assert '"index":0' in done.stdout
+        assert '"index": 0' in done.stdout
         assert done.stdout.split()[-2:] == ["filler", "work"]
 
 

@@ -68,7 +68,8 @@ def command(
     sibling: Annotated[
         bool,
         typer.Option(
-            "--sibling", help="Diagnose another program, whose cause may be another, from its capture alone."
+            "--sibling",
+            help="Diagnose another program, whose cause may be another, from its capture alone.",
         ),
     ] = False,
     json: Json = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bottleneck_lab.report.ascii import to_ascii
 from bottleneck_lab.workspace.folder import Workspace, find_workspace, to_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -52,6 +54,9 @@ def say(text: str, style: str | None = None, *, err: bool = False, hang: int = 0
     # Rich could do it, but takes 40 ms to load: half of what `lab list` needs otherwise. It would
     # also treat brackets as markup, and file names may hold anything.
     stream = sys.stderr if err else sys.stdout
+    # Click would write UTF-8 there all the same.
+    if codecs.lookup(stream.encoding or "utf-8").name == "ascii":
+        text = to_ascii(text)
     if not stream.isatty():
         typer.echo(text, err=err)
         return

@@ -170,8 +170,7 @@ def _after_pass(
     if lab.spec.siblings and not answered:
         step = NextStep(
             "lab diagnose --sibling",
-            "Another program takes five minutes: can you tell its cause from its"
-            " capture?",
+            "Another program takes five minutes: can you tell its cause from its capture?",
         )
     else:
         step = next_lab(labs, progress)

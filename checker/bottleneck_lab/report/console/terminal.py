@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bottleneck_lab.report import words
+from bottleneck_lab.report.ascii import to_ascii
 
 # Lines longer than this are hard to read, however wide the terminal.
 MAX_WIDTH = 100
@@ -20,24 +21,6 @@ MAX_TEXT = 1200
 
 # Unicode categories that move the cursor, turn the direction of text, or cannot be written.
 _DRIVING = ("Cc", "Cf", "Cs")
-
-_ASCII = str.maketrans(
-    {
-        **dict.fromkeys("–—−·", "-"),
-        **dict.fromkeys("µμ", "u"),  # the sign for micro and the Greek letter
-        **dict.fromkeys("“”", '"'),
-        **dict.fromkeys("‘’", "'"),
-        "•": "*",
-        "…": "...",
-        "→": "->",
-        "←": "<-",
-        "×": "x",
-        "≥": ">=",
-        "≤": "<=",
-        "≈": "~",
-        "±": "+-",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -93,7 +76,7 @@ class Sheet:
         """Return `text` as this terminal can show it."""
         text = inert(text)
         if self.ascii:
-            return text.translate(_ASCII).encode("ascii", "replace").decode()
+            return to_ascii(text)
         return text
 
     def blank(self) -> None:
