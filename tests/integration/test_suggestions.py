@@ -231,6 +231,8 @@ EVERY_DAY = ("just started", "captured", "diagnosed", "failed: correct but slow"
     [pytest.param(state, marks=() if state in EVERY_DAY else pytest.mark.slow) for state in STATES],
 )
 def test_suggested_commands_work(state, lab, content, tmp_path, monkeypatch):
+    if lab == "printed" and "another case" in state:
+        pytest.skip("this lab has no other cases")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "me").mkdir()
     learner = Learner(tmp_path / "me", content, monkeypatch)
@@ -309,21 +311,23 @@ def test_suggested_commands_work_in_every_lab(state, lab, tmp_path, monkeypatch)
 def _problems(
     learner: Learner, source: str, shown: str, folder: Path, *, at_start=False
 ) -> list[str]:
-    """What is wrong with the commands that a message suggests, typed in a copy of the folder."""
-    commands = suggested(shown)
-    if not commands:
-        return []
-    copies = len(list(folder.parent.glob("try-*")))
-    copy = shutil.copytree(folder, folder.parent / f"try-{copies}")
-    learner.at(copy)
-    if at_start:
-        os.chdir(copy)  # where `lab start` was typed, above the workspace
+    """What is wrong with the commands that a message suggests, typed in a copy of the folder: in
+    another one after a reset, which is an alternative to what follows.
+    """
     learner.outcome, learner.reason = Outcome.FAIL, "correct but slow"
     wrong = []
-    for command in commands:
+    afresh = True
+    for command in suggested(shown):
+        if afresh:
+            copies = len(list(folder.parent.glob("try-*")))
+            copy = shutil.copytree(folder, folder.parent / f"try-{copies}")
+            learner.at(copy)
+            if at_start:
+                os.chdir(copy)  # where `lab start` was typed, above the workspace
         problem = try_command(learner, command)
         if problem:
             wrong.append(f"after {source}: `{command}`: {problem}")
+        afresh = command == "lab reset"
     return wrong
 
 
