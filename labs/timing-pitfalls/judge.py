@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.grading.criteria import format_beside, format_figure
 from bottleneck_lab.measure.kinds.benchmark.bench import busy, is_restless, require_quiet
 
 CLAIMED = 0.95
@@ -274,11 +274,10 @@ def judge(
         "width": _scores(quiet, noisy, settings),
         "shrinks": _growth(noisy, settings),
     }
-    problem = late and (
-        f"{late.name} used the machine for"
-        f" {format_figure(late.device.used_s, 's', late.device.budget_s)}, and had"
-        f" {format_figure(late.device.budget_s, 's')}."
-    )
+    problem = None
+    if late:
+        used_s, had_s = format_beside(late.device.used_s, late.device.budget_s)
+        problem = f"{late.name} used the machine for {used_s} s, and had {had_s} s."
     used = max((trial.share_used for trial in done), default=0.0)
     return {
         **{id_: part for id_, part in parts.items() if not late or part[0]},
