@@ -23,7 +23,7 @@ PATIENCE_S = 100
 
 
 def soon(what: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
-    """Whether it comes true within `patience_s`: a busy machine takes its time."""
+    """Return whether it comes true within `patience_s`: a busy machine takes its time."""
     end = time.monotonic() + patience_s
     while not what() and time.monotonic() < end:
         time.sleep(0.01)

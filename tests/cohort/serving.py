@@ -62,7 +62,7 @@ NEEDS = (
     "bottleneck_lab.cohort.running.executors.local",
     "bottleneck_lab.cohort.running.runner",
 )
-"""What both of them import, which takes a second."""
+"""Modules that both of them import, which takes a second."""
 
 
 class Process:

@@ -311,8 +311,8 @@ def test_suggested_commands_work_in_every_lab(state, lab, tmp_path, monkeypatch)
 def _problems(
     learner: Learner, source: str, shown: str, folder: Path, *, at_start=False
 ) -> list[str]:
-    """What is wrong with the commands that a message suggests, typed in a copy of the folder: in
-    another one after a reset, which is an alternative to what follows.
+    """Return what is wrong with the commands that a message suggests, typed in a copy of the
+    folder: in another one after a reset, which is an alternative to what follows.
     """
     learner.outcome, learner.reason = Outcome.FAIL, "correct but slow"
     wrong = []

@@ -155,19 +155,19 @@ def walk(tmp_path):
         **environment: str,
     ):
         environment |= {"PYTHONPATH": str(tmp_path / "lacking"), "MISSING": " ".join(missing)}
-        asked = [(str(tmp_path), arguments) for arguments in commands]
-        asked += [(str(tmp_path / "work"), arguments) for arguments in in_a_lab]
+        jobs = [(str(tmp_path), arguments) for arguments in commands]
+        jobs += [(str(tmp_path / "work"), arguments) for arguments in in_a_lab]
         done = python(
             "-c",
             RUN,
             at=tmp_path,
             home=tmp_path / "home",
-            input=json.dumps(asked),
+            input=json.dumps(jobs),
             environment=environment,
         )
         assert done.returncode == 0, done.stderr
         results = json.loads(done.stdout)
-        return [(c, *result) for (_, c), result in zip(asked, results, strict=True)]
+        return [(c, *result) for (_, c), result in zip(jobs, results, strict=True)]
 
     return run
 

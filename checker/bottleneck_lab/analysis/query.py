@@ -113,7 +113,7 @@ def query(
 
 
 def _names(sql: str, *tables: str) -> bool:
-    """Whether a query names one of these tables."""
+    """Return True if a query names one of these tables."""
     return any(re.search(rf"\b{table}\b", sql, re.IGNORECASE) for table in tables)
 
 

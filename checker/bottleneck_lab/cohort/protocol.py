@@ -85,7 +85,7 @@ class Submission(_Message, frozen=True):
     checks: int = 0
     captures: list[Capture] = []
     figures: dict[str, float] = {}
-    """What the capture that the diagnosis is about showed, as shares and ratios."""
+    """Figures of the capture that the diagnosis is about, as shares and ratios."""
     record: Record | None = None
     """The diagnoses that were committed, and the help that was taken."""
     capture: str | None = None

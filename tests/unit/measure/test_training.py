@@ -194,7 +194,7 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
 
 
 def counted(device: str, model: torch.nn.Module, *shape: int) -> HostWork:
-    """What a step of SGD takes on a device; `meta` has shapes alone, and is not the host."""
+    """Count the work of a step of SGD on a device; `meta` has shapes alone, and is not the host."""
     with HostWork() as work:
         model.to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -236,7 +236,7 @@ def test_made_up_figures_are_complete() -> None:
 
 
 def counted(context: Context[TrainingSettings], files: Path) -> OwnFigures:
-    """What a check on `cuda` counts of these files, on a device whose operators pass the
+    """Return what a check on `cuda` counts of these files, on a device whose operators pass the
     dispatcher as those of `cuda` do.
     """
     collect_pristine(context.lab, context.submission, files)

@@ -19,7 +19,7 @@ GRADED = ("correct but slow", "the mechanism is still there", "wrong diagnosis")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a criterion adds to partial credit: of its `weight` the `share` (0–1) is earned.
+    """A criterion's part in partial credit: of its `weight` the `share` (0–1) is earned.
 
     The weight is 0 for what the shipped code meets too.
     """

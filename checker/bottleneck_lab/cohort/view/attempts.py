@@ -219,7 +219,7 @@ def load_capture(connection: Connection, handle: str) -> tuple[str, str]:
 
 
 class _Description(msgspec.Struct):
-    """What is read here of a capture's `capture.json`: the hash of the code that was captured."""
+    """The part of `capture.json` that is read here: the hash of the code that was captured."""
 
     code: str = ""
 

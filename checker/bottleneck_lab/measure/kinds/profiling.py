@@ -109,7 +109,8 @@ def edited_trace(trace: Path) -> Iterator[dict[str, Any]]:
     """Yield the content of a trace (.json.gz), to be changed in place; it is written when the block
     has ended well.
     """
-    content: dict[str, Any] = json.loads(igzip.decompress(trace.read_bytes()))  # type: ignore[no-untyped-call]  # as above
+    plain = igzip.decompress(trace.read_bytes())  # type: ignore[no-untyped-call]  # as above
+    content: dict[str, Any] = json.loads(plain)
     yield content
     trace.write_bytes(igzip.compress(json.dumps(content).encode(), compresslevel=1))
 
