@@ -24,18 +24,27 @@ from bottleneck_lab.workspace.start import start_workspace
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 
 
+def with_capture(slug, root, trace):
+    """Start a lab with one capture of the shipped code: the bytes of a gzipped trace."""
+    lab = find_lab(slug)
+    workspace, _ = start_workspace(lab, root, "virtual")
+    folder = workspace.captures / "0001-torch"
+    folder.mkdir(parents=True)
+    (folder / "trace.json.gz").write_bytes(trace)
+    described = {"lab": slug, "files": ["trace.json.gz"], "tool": "torch"}
+    described["code"] = lab.code_hash(lab.path)
+    (folder / "capture.json").write_text(json.dumps(described))
+    return workspace
+
+
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
     """A lab with one capture of the shipped code and a committed answer about it."""
-    lab = find_lab("idle-gpu")
-    workspace, _ = start_workspace(lab, tmp_path / "here", "virtual")
-    folder = workspace.captures / "0001-torch"
-    folder.mkdir(parents=True)
-    shutil.copy(CAPTURES / "synthetic-input.json.gz", folder / "trace.json.gz")
-    described = {"files": ["trace.json.gz"], "tool": "torch", "code": lab.code_hash(lab.path)}
-    (folder / "capture.json").write_text(json.dumps(described))
-    question = next(question for question in lab.spec.questions if question.from_capture)
-    commit(workspace, {question.id: 0.5}, folder.name)
+    trace = (CAPTURES / "synthetic-input.json.gz").read_bytes()
+    workspace = with_capture("idle-gpu", tmp_path / "here", trace)
+    questions = workspace.lab.spec.questions
+    question = next(question for question in questions if question.from_capture)
+    commit(workspace, {question.id: 0.5}, "0001-torch")
     monkeypatch.chdir(workspace.root)
     return workspace
 
@@ -102,10 +111,6 @@ NORMS = "max_grad_norm = max(max_grad_norm, parameter.grad.norm().item())"
 @pytest.fixture
 def tagger(tmp_path, monkeypatch):
     """`stuttering-tagger` with a capture that waits on a line of the shipped script."""
-    lab = find_lab("stuttering-tagger")
-    workspace, _ = start_workspace(lab, tmp_path / "tagger", "virtual")
-    folder = workspace.captures / "0001-torch"
-    folder.mkdir(parents=True)
     host = {"ph": "X", "pid": 1, "ts": 0}
     rows = [
         host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 5, "tid": 1},
@@ -114,11 +119,8 @@ def tagger(tmp_path, monkeypatch):
         host | {"cat": "kernel", "name": "gemm", "dur": 80, "args": {"device": 0, "stream": 7}},
         host | {"cat": "user_annotation", "name": "ProfilerStep#1", "dur": 100, "tid": 1},
     ]
-    (folder / "trace.json.gz").write_bytes(
-        gzip.compress(json.dumps({"traceEvents": rows}).encode())
-    )
-    described = {"lab": lab.slug, "files": ["trace.json.gz"], "code": lab.code_hash(lab.path)}
-    (folder / "capture.json").write_text(json.dumps(described))
+    trace = gzip.compress(json.dumps({"traceEvents": rows}).encode())
+    workspace = with_capture("stuttering-tagger", tmp_path / "tagger", trace)
     monkeypatch.chdir(workspace.root)
     return workspace
 
