@@ -174,14 +174,13 @@ def change_grading(connection: Connection, grading: GradingRules, at: float) -> 
 def load_grades(
     connection: Connection,
     judge: VerdictReader,
-    grading: GradingRules | None = None,
     person: int | None = None,
 ) -> list[Grade]:
     """Return every learner's grade in every lab, in the order of learners and of the workshop.
 
-    `grading` are rules to try out, instead of those in force; `person` limits it to one learner.
+    `person` limits it to one learner.
     """
-    grading = grading or load_grading(connection)
+    grading = load_grading(connection)
     students = load_students(connection, person)
     rules = rules_for(connection, [student.id for student in students])
     overrides, labs = _overrides(connection), workshop_labs(connection)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Literal, cast
 
-import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
+from sqlalchemy import Connection
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import folder_name
@@ -23,6 +23,7 @@ from bottleneck_lab.cohort.grading.grades import (
     override_log,
     withdraw_override,
 )
+from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.refused import RefusedError
@@ -34,6 +35,7 @@ from bottleneck_lab.cohort.server.guard import (
     AsInstructor,
     Form,
 )
+from bottleneck_lab.cohort.server.previews import save_or_preview
 from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import LatePolicy, Scoring, Weights
 from bottleneck_lab.cohort.store import tables
@@ -50,15 +52,6 @@ KINDS = {
     "diagnosis": "Each answer of the diagnosis",
 }
 """Labels of the weights."""
-
-
-class PreviewRow(msgspec.Struct, frozen=True):
-    """A learner's total under the rules in force, and under those that are tried out."""
-
-    handle: str
-    name: str
-    before: float
-    after: float
 
 
 @router.get("/grades")
@@ -87,45 +80,11 @@ def rules(request: Request, session: AsInstructor) -> Response:
     """Show the grading rules."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        grading = load_grading(connection)
-    return _rules_page(shared, session, grading)
+        return _rules(shared, session, load_grading(connection))
 
 
-@router.post("/grades/rules", dependencies=[Depends(INSTRUCTOR)])
-def change_rules(request: Request, session: AsInstructor, fields: Form) -> Response:
-    """Preview other grading rules over the room, or put them in force.
-
-    Raises RefusedError for a value that is out of its range.
-    """
-    shared = state(request)
-    with shared.cohort.database.reading() as connection:
-        grading = _grading(fields, workshop_labs(connection))
-    if fields.get("action") == "save":
-        with shared.cohort.database.writing() as connection:
-            change_grading(connection, grading, shared.cohort.database.clock())
-        return RedirectResponse("/grades", status_code=303)
-    # In one view of the database: both lists then have the same learners and labs in one order.
-    with shared.cohort.database.reading() as connection:
-        before = load_grades(connection, shared.judge)
-        after = load_grades(connection, shared.judge, grading)
-    totals: dict[str, list[float]] = {}
-    for now, then in zip(before, after, strict=True):
-        both = totals.setdefault(now.student.handle, [0.0, 0.0])
-        both[0] += now.score
-        both[1] += then.score
-    names = {grade.student.handle: grade.student.name for grade in before}
-    preview = [
-        PreviewRow(handle, names[handle], round(now, 4), round(then, 4))
-        for handle, (now, then) in totals.items()
-    ]
-    return _rules_page(shared, session, grading, preview)
-
-
-def _rules_page(
-    shared: State,
-    session: Session,
-    grading: GradingRules,
-    preview: list[PreviewRow] | None = None,
+def _rules(
+    shared: State, session: Session, grading: GradingRules, preview: Preview | None = None
 ) -> Response:
     return shared.page(
         "grading.html",
@@ -135,6 +94,25 @@ def _rules_page(
         labs=list(grading.points),
         kinds=KINDS,
     )
+
+
+@router.post("/grades/rules")
+def change_rules(request: Request, session: AsInstructor, fields: Form) -> Response:
+    """Preview other grading rules over the room, or put them in force.
+
+    Raises RefusedError for a value that is out of its range.
+    """
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        grading = _grading(fields, workshop_labs(connection))
+
+    def change(connection: Connection, now: float) -> None:
+        change_grading(connection, grading, now)
+
+    def page(_connection: Connection, preview: Preview) -> Response:
+        return _rules(shared, session, grading, preview)
+
+    return save_or_preview(shared, fields, change, page, "/grades")
 
 
 def _grading(fields: dict[str, str], labs: list[str]) -> GradingRules:

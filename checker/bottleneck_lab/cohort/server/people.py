@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
+from sqlalchemy import Connection
 
 from bottleneck_lab.cohort.grading.grades import load_students
+from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import all_extensions, extend
 from bottleneck_lab.cohort.members import changes, people
 from bottleneck_lab.cohort.members.calls import end_call
+from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import lab_field, moment_field, number_field
 from bottleneck_lab.cohort.server.guard import (
@@ -19,7 +22,8 @@ from bottleneck_lab.cohort.server.guard import (
     Form,
     form,
 )
-from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.server.previews import save_or_preview
+from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.attempts import load_attempts
@@ -34,42 +38,56 @@ def person(request: Request, session: AsAssistant, handle: str) -> Response:
     """Show one learner."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        who = people.by_handle(connection, handle)
-        own = tables.submissions.c.person.in_(people.same_learner(connection, who))
-        attempts = load_attempts(connection, shared.judge, own)
-        extensions = {
-            lab: value
-            for (owner, lab), value in all_extensions(connection).items()
-            if owner == who.id
-        }
-        labs, zone = workshop_labs(connection), load_settings(connection).timezone
-        cases = [each.past for each in load_answered(connection, who)]
-        others = [each for each in load_students(connection) if each.handle != handle]
+        return _person(shared, session, connection, handle, {})
+
+
+def _person(
+    shared: State,
+    session: Session,
+    connection: Connection,
+    handle: str,
+    typed: dict[str, str],
+    preview: Preview | None = None,
+) -> Response:
+    """Draw the page of a learner, its form for an extension filled with what was `typed`."""
+    who = people.by_handle(connection, handle)
+    own = tables.submissions.c.person.in_(people.same_learner(connection, who))
+    cases = [each.past for each in load_answered(connection, who)]
     return shared.page(
         "person.html",
         session,
         person=who,
-        attempts=attempts,
-        extensions=extensions,
-        labs=labs,
-        zone=zone,
-        others=others,
+        attempts=load_attempts(connection, shared.judge, own),
+        extensions={
+            lab: value
+            for (owner, lab), value in all_extensions(connection).items()
+            if owner == who.id
+        },
+        labs=workshop_labs(connection),
+        zone=load_settings(connection).timezone,
+        others=[each for each in load_students(connection) if each.handle != handle],
         cases=len(cases),
         named=sum(each.called == each.cause for each in cases),
+        typed=typed,
+        preview=preview,
     )
 
 
-@router.post("/people/{handle}/extend", dependencies=[Depends(INSTRUCTOR)])
-def extend_person(request: Request, handle: str, fields: Form) -> Response:
+@router.post("/people/{handle}/extend")
+def extend_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
     """Grant somebody more time or more submissions."""
-    lab = lab_field(fields.get("lab", ""))
+    shared, lab = state(request), lab_field(fields.get("lab", ""))
     extra = number_field(fields.get("extra_budget", "")) or 0
-    database = state(request).cohort.database
-    with database.writing() as connection:
+
+    def change(connection: Connection, now: float) -> None:
         due = moment_field(fields.get("due", ""), load_settings(connection).timezone)
         who = people.by_handle(connection, handle)
-        extend(connection, who.id, lab, due, extra, database.clock())
-    return RedirectResponse(f"/people/{handle}", status_code=303)
+        extend(connection, who.id, lab, due, extra, now)
+
+    def page(connection: Connection, preview: Preview) -> Response:
+        return _person(shared, session, connection, handle, fields, preview)
+
+    return save_or_preview(shared, fields, change, page, f"/people/{handle}")
 
 
 @router.post("/people/{handle}/rename", dependencies=[Depends(INSTRUCTOR)])

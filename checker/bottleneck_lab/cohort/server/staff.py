@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import load_rules, set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.changes import former_people
@@ -31,7 +32,8 @@ from bottleneck_lab.cohort.server.guard import (
     Form,
     form,
 )
-from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.server.previews import save_or_preview
+from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
@@ -93,15 +95,25 @@ def pause(request: Request, fields: Form) -> Response:
 @router.get("/labs/{slug}")
 def lab(request: Request, session: AsAssistant, slug: str) -> Response:
     """Show one lab over all learners."""
-    shared, slug = state(request), lab_field(slug)
+    shared = state(request)
     with shared.cohort.database.reading() as connection:
-        distribution = load_distribution(connection, shared.judge, slug)
-        rules, zone = load_rules(connection, slug), load_settings(connection).timezone
-        attempts = load_attempts(connection, shared.judge, tables.submissions.c.lab == slug)
-        names = {
-            row.id: row.name
-            for row in connection.execute(select(tables.people.c.id, tables.people.c.name))
-        }
+        return _lab(shared, session, connection, lab_field(slug))
+
+
+def _lab(
+    shared: State,
+    session: Session,
+    connection: Connection,
+    slug: str,
+    preview: Preview | None = None,
+) -> Response:
+    distribution = load_distribution(connection, shared.judge, slug)
+    rules, zone = load_rules(connection, slug), load_settings(connection).timezone
+    attempts = load_attempts(connection, shared.judge, tables.submissions.c.lab == slug)
+    names = {
+        row.id: row.name
+        for row in connection.execute(select(tables.people.c.id, tables.people.c.name))
+    }
     return shared.page(
         "lab.html",
         session,
@@ -111,24 +123,28 @@ def lab(request: Request, session: AsAssistant, slug: str) -> Response:
         zone=zone,
         attempts=attempts[:200],
         names=names,
+        preview=preview,
     )
 
 
 _MOMENTS = ("opens", "due", "closes", "feedback_at", "hints_at", "solution_at")
 
 
-@router.post("/labs/{slug}", dependencies=[Depends(INSTRUCTOR)])
-def change_lab(request: Request, slug: str, fields: Form) -> Response:
+@router.post("/labs/{slug}")
+def change_lab(request: Request, session: AsInstructor, slug: str, fields: Form) -> Response:
     """Set the moments of a lab, its budget and how many hints are open."""
-    slug, database = lab_field(slug), state(request).cohort.database
-    changes: dict[str, float | int | None] = {
-        name: number_field(fields.get(name, "")) for name in ("budget", "hints_open")
-    }
-    with database.writing() as connection:
+    shared, slug = state(request), lab_field(slug)
+    numbers = {name: number_field(fields.get(name, "")) for name in ("budget", "hints_open")}
+
+    def change(connection: Connection, now: float) -> None:
         zone = load_settings(connection).timezone
-        changes.update({name: moment_field(fields.get(name, ""), zone) for name in _MOMENTS})
-        set_rules(connection, slug, database.clock(), **changes)
-    return RedirectResponse(f"/labs/{slug}", status_code=303)
+        moments = {name: moment_field(fields.get(name, ""), zone) for name in _MOMENTS}
+        set_rules(connection, slug, now, **numbers, **moments)
+
+    def page(connection: Connection, preview: Preview) -> Response:
+        return _lab(shared, session, connection, slug, preview)
+
+    return save_or_preview(shared, fields, change, page, f"/labs/{slug}")
 
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])

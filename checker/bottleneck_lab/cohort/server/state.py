@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from bottleneck_lab.cohort.folder import Cohort
 
 
+KEEPS_TYPED = {
+    f"{name}.html" for name in "case grade grading join lab my_lab person runsheet workshop".split()
+}
+"""Pages that browsers keep, with what was typed, for whoever goes back to one: on a page that must
+not be stored, a form that was refused would be empty. None of them shows a secret.
+"""
+
+
 class State:
     """Hold what all requests share. It lives as `app.state.shared`, one per process."""
 
@@ -68,7 +76,10 @@ class State:
             "config": self.cohort.config,
         }
         text = self.templates.get_template(name).render({**shared, **values})
-        return Response(text, status, media_type="text/html; charset=utf-8")
+        page = Response(text, status, media_type="text/html; charset=utf-8")
+        if name in KEEPS_TYPED:
+            page.headers["Cache-Control"] = "private, max-age=0, must-revalidate"
+        return page
 
 
 def state(request: Request) -> State:

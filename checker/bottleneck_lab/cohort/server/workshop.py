@@ -8,15 +8,19 @@ from zoneinfo import available_timezones
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
+from sqlalchemy import Connection
 
 from bottleneck_lab.catalog import load_labs
+from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import all_rules, rules_for, set_rules
+from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.moments import find_zone, parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import Plan, RunSheet, make_run_sheet, use_run_sheet
 from bottleneck_lab.cohort.server.forms import moment_field, number_field
 from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form
-from bottleneck_lab.cohort.server.state import state
+from bottleneck_lab.cohort.server.previews import save_or_preview
+from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
 from bottleneck_lab.errors import UsageError
@@ -37,12 +41,23 @@ def workshop(request: Request, session: AsInstructor, saved: str = "") -> Respon
 
     A page that was just saved says so.
     """
-    shared, labs = state(request), load_labs()
+    shared = state(request)
     with shared.cohort.database.reading() as connection:
-        chosen = workshop_labs(connection)
-        rules, zone = rules_for(connection, []), load_settings(connection).timezone
+        return _workshop(shared, session, connection, saved=saved == "yes")
+
+
+def _workshop(
+    shared: State,
+    session: Session,
+    connection: Connection,
+    preview: Preview | None = None,
+    *,
+    saved: bool = False,
+) -> Response:
+    labs, chosen = load_labs(), workshop_labs(connection)
+    rules, zone = rules_for(connection, []), load_settings(connection).timezone
     others = [slug for slug in labs if slug not in chosen]
-    page = shared.page(
+    return shared.page(
         "workshop.html",
         session,
         rows=[(labs[slug], rules(slug, None), slug in chosen) for slug in [*chosen, *others]],
@@ -51,26 +66,24 @@ def workshop(request: Request, session: AsInstructor, saved: str = "") -> Respon
         zone=zone,
         zones=sorted(available_timezones()),
         plans=get_args(Plan),
-        saved=saved == "yes",
+        saved=saved,
+        preview=preview,
     )
-    # Browsers forget what was typed into a page that must not be stored: a form that is refused
-    # would be empty when one goes back to it.
-    page.headers["Cache-Control"] = "private, max-age=0, must-revalidate"
-    return page
 
 
-@router.post("/workshop", dependencies=[Depends(INSTRUCTOR)])
-def change_workshop(request: Request, fields: Form) -> Response:
+@router.post("/workshop")
+def change_workshop(request: Request, session: AsInstructor, fields: Form) -> Response:
     """Choose labs, their order and moments. Raises RefusedError for a value that is none.
 
     Moments are read in the time zone in which the page showed them.
     """
-    database, labs = state(request).cohort.database, load_labs()
+    shared, labs = state(request), load_labs()
     chosen = [slug for slug in labs if fields.get(f"in-{slug}") == "yes"]
     # A number that is missing comes last; of equals the course's order stays.
     chosen.sort(key=lambda slug: number_field(fields.get(f"order-{slug}", "")) or len(labs))
-    with database.writing() as connection:
-        now, zone = database.clock(), load_settings(connection).timezone
+
+    def change(connection: Connection, now: float) -> None:
+        zone = load_settings(connection).timezone
         try:
             choose_labs(connection, chosen, now)
         except UsageError as error:
@@ -82,7 +95,11 @@ def change_workshop(request: Request, fields: Form) -> Response:
             }
             if slug in known or any(moments.values()):
                 set_rules(connection, slug, now, **moments)
-    return RedirectResponse("/workshop?saved=yes", status_code=303)
+
+    def page(connection: Connection, preview: Preview) -> Response:
+        return _workshop(shared, session, connection, preview)
+
+    return save_or_preview(shared, fields, change, page, "/workshop?saved=yes")
 
 
 @router.post("/workshop/zone", dependencies=[Depends(INSTRUCTOR)])
@@ -105,20 +122,32 @@ def runsheet(
     """Show a run sheet of the workshop's labs; without `start`, of tomorrow at nine."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        zone = load_settings(connection).timezone
-        sheet = _sheet(workshop_labs(connection), plan, start, zone, shared.cohort.database.clock())
-    return shared.page("runsheet.html", session, sheet=sheet, zone=zone, plans=get_args(Plan))
+        zone, labs = load_settings(connection).timezone, workshop_labs(connection)
+    sheet = _sheet(labs, plan, start, zone, shared.cohort.database.clock())
+    return _runsheet(shared, session, sheet, zone)
 
 
-@router.post("/workshop/runsheet", dependencies=[Depends(INSTRUCTOR)])
-def use(request: Request, fields: Form) -> Response:
+def _runsheet(
+    shared: State, session: Session, sheet: RunSheet, zone: str, preview: Preview | None = None
+) -> Response:
+    return shared.page("runsheet.html", session, sheet=sheet, zone=zone, preview=preview)
+
+
+@router.post("/workshop/runsheet")
+def use(request: Request, session: AsInstructor, fields: Form) -> Response:
     """Give the labs of a run sheet its moments, and leave out the others."""
-    database = state(request).cohort.database
-    with database.writing() as connection:
-        now, zone = database.clock(), load_settings(connection).timezone
-        plan, start = fields.get("plan", ""), fields.get("start", "")
-        use_run_sheet(connection, _sheet(workshop_labs(connection), plan, start, zone, now), now)
-    return RedirectResponse("/workshop?saved=yes", status_code=303)
+    shared, plan, start = state(request), fields.get("plan", ""), fields.get("start", "")
+    with shared.cohort.database.reading() as connection:
+        zone, labs = load_settings(connection).timezone, workshop_labs(connection)
+        sheet = _sheet(labs, plan, start, zone, shared.cohort.database.clock())
+
+    def change(connection: Connection, now: float) -> None:
+        use_run_sheet(connection, sheet, now)
+
+    def page(_connection: Connection, preview: Preview) -> Response:
+        return _runsheet(shared, session, sheet, zone, preview)
+
+    return save_or_preview(shared, fields, change, page, "/workshop?saved=yes")
 
 
 def _sheet(chosen: list[str], plan: str, start: str, zone: str, now: float) -> RunSheet:

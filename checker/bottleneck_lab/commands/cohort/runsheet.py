@@ -10,9 +10,11 @@ import typer
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.folder import open_cohort
+from bottleneck_lab.cohort.grading.preview import trying
 from bottleneck_lab.cohort.moments import find_zone, parse_moment
 from bottleneck_lab.cohort.runsheet import Plan, make_run_sheet, render_markdown, use_run_sheet
 from bottleneck_lab.cohort.settings import load_settings
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
@@ -42,8 +44,15 @@ def command(
         form = "%H:%M" if plan == "half-day" else "%a %d %b"
         day = begins.strftime("%A, %d %B %Y, %H:%M")
         title = f"{cohort.config.name}, {day} ({zone})"
-        if use:
-            use_run_sheet(connection, sheet, cohort.database.clock())
+        with trying(
+            connection,
+            verdict_reader_of(cohort.public_key),
+            lambda: use_run_sheet(connection, sheet, cohort.database.clock()),
+        ) as attempt:
+            attempt.keep = use
     typer.echo(render_markdown(sheet, title, lambda at: at.strftime(form)), nl=False)
     if use:
         say(f"The workshop is now {', '.join(sheet.labs)}, with these moments.", err=True)
+    for change in attempt.preview.changes:
+        verb = "now has" if use else "would have with --use"
+        say(f"{change.name} {verb} {change.after:g} points, not {change.before:g}.", err=True)

@@ -1,0 +1,120 @@
+"""Nothing that changes points is saved before somebody has seen whose, and by how much."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.grading.grades import DAY_S
+from bottleneck_lab.cohort.moments import iso
+from bottleneck_lab.cohort.store import tables
+
+from .test_exports import grades, measured
+from .test_grades import changed, pages, saved
+
+CHOSEN = {f"in-{lab}": "yes" for lab in ("slow", "wrong")}
+
+
+def scores(room) -> dict[str, float]:
+    return {
+        one.student.name: one.score for (_, lab), one in grades(room).items() if lab == "slow"
+    }
+
+
+def forms(room, ada, bob) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return a form of every page that can cost Ada 30 of her 100 points in `slow`, by its name.
+
+    Bob, who submitted two days earlier, keeps his.
+    """
+    due = iso(room.clock() - 2.5 * DAY_S)
+    return {
+        "lab": ("/labs/slow", {"due": due}),
+        "workshop": ("/workshop", {**CHOSEN, "due-slow": due}),
+        "extension": (f"/people/{ada.handle}/extend", {"lab": "slow", "due": due}),
+        "lateness": ("/grades/rules", {"per_day": "30", "most": "50", "grace_min": "10"}),
+    }
+
+
+@pytest.fixture
+def two(room):
+    """Ada and Bob, who both pass; Ada's submission is three days after Bob's."""
+    bob, bobs = room.join("Bob")
+    ada, adas = room.join("Ada")
+    measured(room, bobs)
+    room.clock.now += 3 * DAY_S
+    measured(room, adas)
+    return ada, bob
+
+
+@pytest.mark.parametrize("kind", ["lab", "workshop", "extension", "lateness"])
+def test_what_costs_points_is_shown_by_learner_and_lab_before_it_is_saved(room, two, kind):
+    path, fields = forms(room, *two)[kind]
+    with pages(room) as (instructor, _, _):
+        if kind == "lateness":
+            assert saved(instructor, "/labs/slow", due=iso(room.clock() - 60 * 60))
+            before, after = {"Ada": 90.0, "Bob": 100.0}, {"Ada": 70.0, "Bob": 100.0}
+        else:
+            before, after = {"Ada": 100.0, "Bob": 100.0}, {"Ada": 70.0, "Bob": 100.0}
+        assert scores(room) == before
+        for action in ("preview", "save"):
+            answer = instructor.post(path, action=action, **fields)
+            assert answer.status == 200
+            assert changed(answer.text) == {"Ada": (before["Ada"], after["Ada"])}
+            assert "Points change for 1 of 2 learners" in answer.text
+            assert f"{before['Ada']} → {after['Ada']}" in answer.text
+            assert scores(room) == before
+        assert instructor.post(path, action="save", seen="0" * 16, **fields).status == 200
+        assert saved(instructor, path, **fields)
+    assert scores(room) == after
+
+
+def test_what_costs_nobody_points_is_saved_at_once(sqlite_room):
+    _, token = sqlite_room.join("Ada")
+    measured(sqlite_room, token)
+    with pages(sqlite_room) as (instructor, _, _):
+        later = iso(sqlite_room.clock() + DAY_S)
+        shown = instructor.post("/labs/slow", action="preview", due=later)
+        assert "Nobody" in shown.text
+        assert later[:16] in shown.text, "what was typed is still in the form"
+        assert instructor.post("/labs/slow", action="save", due=later).status == 303
+    assert [row.due is not None for row in sqlite_room.rows(tables.labs)] == [True]
+
+
+def test_a_lab_that_leaves_the_workshop_takes_its_points_along(sqlite_room):
+    room = sqlite_room
+    person, token = room.join("Ada")
+    measured(room, token)
+    with pages(room) as (instructor, _, _):
+        page = instructor.post("/workshop", action="save", **{"in-wrong": "yes"})
+        assert "100.0 → not in it" in page.text
+        assert (person.handle, "slow") in grades(room)
+
+
+def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal(sqlite_room):
+    room = sqlite_room
+    _, token = room.join("Ada")
+    measured(room, token)
+    start = iso(room.clock() - 60 * DAY_S)[:16]
+    folder = ["--folder", str(room.cohort.folder)]
+    words = ["cohort", "runsheet", "half-day", "--start", start, *folder]
+    dry = CliRunner().invoke(app, words)
+    assert "Ada would have with --use 50 points, not 100." in dry.stderr
+    assert scores(room) == {"Ada": 100.0}
+    with pages(room) as (instructor, _, _):
+        assert saved(instructor, "/workshop/runsheet", plan="half-day", start=start)
+    assert scores(room) == {"Ada": 50.0}
+    assert "points, not" not in CliRunner().invoke(app, [*words, "--use"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [("/workshop", True), ("/grades/rules", True), ("/labs/slow", True), ("/settings", False)],
+)
+def test_browsers_keep_what_was_typed_where_no_secret_is(sqlite_room, path, kept):
+    with pages(sqlite_room) as (instructor, _, _):
+        header = instructor.get(path).headers["cache-control"]
+    assert (header == "no-store") is not kept
+    assert re.search("private|no-store", header)
