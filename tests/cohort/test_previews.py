@@ -19,9 +19,7 @@ CHOSEN = {f"in-{lab}": "yes" for lab in ("slow", "wrong")}
 
 
 def scores(room) -> dict[str, float]:
-    return {
-        one.student.name: one.score for (_, lab), one in grades(room).items() if lab == "slow"
-    }
+    return {one.student.name: one.score for (_, lab), one in grades(room).items() if lab == "slow"}
 
 
 def forms(room, ada, bob) -> dict[str, tuple[str, dict[str, str]]]:

@@ -6,21 +6,23 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
 import ssl
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from bottleneck_lab.cohort.protocol import (
+    VERSION_HEADER,
     Accepted,
     Allowed,
     Help,
     Join,
     Joined,
+    LoginLink,
     Me,
     OpenHelp,
     Refusal,
@@ -32,7 +34,7 @@ from bottleneck_lab.cohort.protocol import (
 )
 from bottleneck_lab.errors import LabError, MachineError, UsageError
 
-Answer = TypeVar("Answer", Accepted, Allowed, Joined, Me, OpenHelp, Standing, Stored)
+Answer = TypeVar("Answer", Accepted, Allowed, Joined, LoginLink, Me, OpenHelp, Standing, Stored)
 MAX_ANSWER_BYTES = 32 << 20
 TIMEOUT_S = 40.0
 CONNECT_S = 5.0
@@ -82,6 +84,8 @@ class Client:
         self._parts, self._token, self._on_retry = parts, token, on_retry
         self._patience_s, self._timeout_s = patience_s, timeout_s
         self._most_bytes = most_bytes
+        self.server_version = ""
+        """As the latest answer named it; empty before there was one."""
 
     @property
     def url(self) -> str:
@@ -149,11 +153,15 @@ class Client:
 
     def fetch_capture(self, handle: str) -> dict[str, bytes]:
         """Return the files of the capture that a runner made for a submission."""
-        return files_of(self._patient_bytes("GET", f"/api/submissions/{handle}/capture"))
+        data = self._patient_bytes("GET", f"/api/submissions/{handle}/capture")
+        try:
+            return files_of(data)
+        except msgspec.DecodeError as error:
+            raise self.unreadable(str(error)) from error
 
     def login_path(self) -> str:
         """Return the path of a link that opens the learner's own page, once."""
-        return str(json.loads(self._patient_bytes("POST", "/api/login-link"))["path"])
+        return self._patiently("POST", "/api/login-link", LoginLink).path
 
     def post(self, path: str, body: bytes) -> bytes:
         """Return the answer to a message that may be sent twice.
@@ -185,10 +193,25 @@ class Client:
         try:
             return msgspec.json.decode(data, type=type_)
         except msgspec.DecodeError as error:
-            raise MachineError(
-                f"{self.url} does not answer like a cohort server of this version: {error}.",
-                "Check the address, and install the version that the instructor named.",
-            ) from error
+            raise self.unreadable(str(error)) from error
+
+    def unreadable(self, problem: str) -> MachineError:
+        """Return the error for an answer that cannot be read, which says whose version is at fault.
+
+        Only what a client needs and cannot understand is such a problem: fields that it does not
+        know are ignored.
+        """
+        own = version("bottleneck-lab")
+        if self.server_version in ("", own):
+            return MachineError(
+                f"{self.url} does not answer like a cohort server: {problem}.",
+                "Check the address: `lab join URL CODE`.",
+            )
+        return MachineError(
+            f"{self.url} has bottleneck-lab {self.server_version}, and this is {own}, which cannot"
+            f" read its answer: {problem}.",
+            f"Install bottleneck-lab {self.server_version} here.",
+        )
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Make one request and return the body of the reply.
@@ -211,6 +234,8 @@ class Client:
             reply = connection.getresponse()
             # Bounded, since the address may lead to anything.
             data = reply.read(self._most_bytes + 1)
+            named = reply.headers.get(VERSION_HEADER, self.server_version)
+            self.server_version = _one_line(named)[:40]
         except ssl.SSLCertVerificationError as error:
             raise MachineError(
                 f"The certificate of {self.url} is not trusted: {error.verify_message}.",

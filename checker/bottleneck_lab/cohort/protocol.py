@@ -27,11 +27,19 @@ Tool = Literal["torch", "nsys", "ncu"]
 """A profiler that a runner can run against submitted code."""
 
 
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of every message: what is not declared is refused."""
+class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what clients send: what is not declared is refused, since it would be lost."""
 
 
-class Join(_Message, frozen=True):
+class _Reply(msgspec.Struct, frozen=True):
+    """Base of what servers answer: a client ignores what only a newer version knows."""
+
+
+VERSION_HEADER = "Bottleneck-Lab-Version"
+"""Names the server's version in every answer to a client."""
+
+
+class Join(_Request, frozen=True):
     """A learner asks to be let in.
 
     `student_id` is needed only where the cohort has a roster. `same` answers, where somebody of
@@ -44,13 +52,13 @@ class Join(_Message, frozen=True):
     same: bool | None = None
 
 
-class Help(_Message, frozen=True):
+class Help(_Request, frozen=True):
     """A learner calls for help with `text`; None takes the call back."""
 
     text: str | None
 
 
-class Joined(_Message, frozen=True):
+class Joined(_Reply, frozen=True):
     """The learner is in. `token` is their only credential; `public_key` (PEM) checks every receipt
     and verdict of this cohort.
     """
@@ -63,14 +71,14 @@ class Joined(_Message, frozen=True):
     public_key: str
 
 
-class Capture(_Message, frozen=True):
+class Capture(_Request, frozen=True):
     """A capture in the learner's workspace: its folder's name, and when it was made."""
 
     name: str
     made: str
 
 
-class Submission(_Message, frozen=True):
+class Submission(_Request, frozen=True):
     """A submission. `key` makes a retry of the same request harmless.
 
     All besides the files explains the work to an instructor and is never counted on.
@@ -96,14 +104,17 @@ class Submission(_Message, frozen=True):
     """The profiler to run in place of a check; None for a check."""
 
 
-class Stored(_Message, frozen=True):
+class Stored(_Reply, frozen=True):
     """The server has these files of a capture, under the SHA-256 of their packed form."""
 
     sha256: str
 
 
-class Receipt(_Message, frozen=True):
-    """Confirmation of what is stored, signed with the cohort's key over its canonical JSON."""
+class Receipt(_Reply, frozen=True, forbid_unknown_fields=True):
+    """Confirmation of what is stored, signed with the cohort's key over its canonical JSON.
+
+    What is not declared is refused here too: it was signed along.
+    """
 
     cohort: str
     learner: str
@@ -115,13 +126,13 @@ class Receipt(_Message, frozen=True):
     signature: str = ""
 
 
-class Allowed(_Message, frozen=True):
+class Allowed(_Reply, frozen=True):
     """A learner may submit to a lab now, and after that `left` times more; None without a limit."""
 
     left: int | None
 
 
-class Accepted(_Message, frozen=True):
+class Accepted(_Reply, frozen=True):
     """The answer to a submission: `ahead` others are measured before it; `left` submissions remain
     of the budget, None without one. While measuring is `paused`, `wait_s` counts from its end.
     """
@@ -133,7 +144,7 @@ class Accepted(_Message, frozen=True):
     paused: bool = False
 
 
-class Standing(_Message, frozen=True):
+class Standing(_Reply, frozen=True):
     """State of one submission. `version` rises with every change.
 
     `verdict` is the signed document, once it is released. While measuring is `paused`, `wait_s`
@@ -154,7 +165,7 @@ class Standing(_Message, frozen=True):
     paused: bool = False
 
 
-class LabStanding(_Message, frozen=True):
+class LabStanding(_Reply, frozen=True):
     """One lab of the cohort as a learner sees it. Times are ISO 8601 in UTC.
 
     `points` that count, None while there are none or they are not released; `penalty` is what being
@@ -179,7 +190,7 @@ class LabStanding(_Message, frozen=True):
     reason: str = ""
 
 
-class OpenHelp(_Message, frozen=True):
+class OpenHelp(_Reply, frozen=True):
     """The help of a lab that may be taken: `hints`, None for all, and whether the solution is open.
 
     `hints_from` and `solution_from` are when an instructor's lock ends (ISO 8601, UTC), None where
@@ -191,7 +202,7 @@ class OpenHelp(_Message, frozen=True):
     solution_from: str | None = None
 
 
-class Me(_Message, frozen=True):
+class Me(_Reply, frozen=True):
     """A learner's own view of the cohort. `needs_help` is since when they have asked for help."""
 
     cohort: str
@@ -205,7 +216,13 @@ class Me(_Message, frozen=True):
     needs_help: str | None = None
 
 
-class Refusal(_Message, frozen=True):
+class LoginLink(_Reply, frozen=True):
+    """The path of a link that opens the learner's own page, once."""
+
+    path: str
+
+
+class Refusal(_Reply, frozen=True):
     """A refusal: a code for programs, a sentence, and what to do about it."""
 
     code: str

@@ -82,15 +82,21 @@ class RemoteDispatcher:
         self._ask("leave", Leave(self._name), Done)
 
     def _ask(self, path: str, message: msgspec.Struct, type_: type[Reply]) -> Reply:
+        client = self._client
         try:
-            reply = self._client.post(f"/api/runner/{path}", msgspec.json.encode(message))
-            return msgspec.json.decode(reply, type=type_)
-        except msgspec.DecodeError as error:
-            raise MachineError(
-                f"{self._client.url} does not answer like a server of this version: {error}.",
-                "Install the server's version on the runner.",
-            ) from error
+            reply = client.post(f"/api/runner/{path}", msgspec.json.encode(message))
         except RefusedByServerError:
             raise
         except MachineError as error:  # no answer, however often it was asked
             raise UnavailableError(error.message) from error
+        # A server that was updated meanwhile has other labs: what is measured here is not its own.
+        if client.server_version not in ("", own := version("bottleneck-lab")):
+            raise MachineError(
+                f"{client.url} now has bottleneck-lab {client.server_version}, and this runner"
+                f" {own}.",
+                "Install the server's version on the runner, and start it again.",
+            )
+        try:
+            return msgspec.json.decode(reply, type=type_)
+        except msgspec.DecodeError as error:
+            raise client.unreadable(str(error)) from error

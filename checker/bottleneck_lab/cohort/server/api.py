@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from bottleneck_lab.cohort.protocol import (
     Help,
     Join,
     Joined,
+    LoginLink,
     OpenHelp,
     Standing,
     Stored,
@@ -71,8 +73,8 @@ async def _body(request: Request, type_: type[Received]) -> Received:
     except msgspec.DecodeError as error:
         raise RefusedError(
             "bad-request",
-            f"This is not a request of this version: {error}.",
-            "Install the version that the instructor named.",
+            f"bottleneck-lab {version('bottleneck-lab')} cannot read this request: {error}.",
+            "Install that version, which the server has.",
         ) from error
 
 
@@ -245,4 +247,4 @@ def login_link(request: Request, person: ByToken) -> Response:
     database = state(request).cohort.database
     with database.writing() as connection:
         token = people.new_link(connection, person, database.clock())
-    return Response(msgspec.json.encode({"path": f"/login/{token}"}), media_type="application/json")
+    return answer(LoginLink(f"/login/{token}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -15,6 +16,7 @@ from sqlalchemy import select
 
 from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.moments import iso, local
+from bottleneck_lab.cohort.protocol import VERSION_HEADER
 from bottleneck_lab.cohort.server.hub import Hub
 from bottleneck_lab.cohort.server.limits import Limit
 from bottleneck_lab.cohort.server.reports import Reports
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 
 KEEPS_TYPED = {
-    f"{name}.html" for name in "case grade grading join lab my_lab person runsheet workshop".split()
+    *("case.html", "grade.html", "grading.html", "join.html", "lab.html"),
+    *("my_lab.html", "person.html", "runsheet.html", "workshop.html"),
 }
 """Pages that browsers keep, with what was typed, for whoever goes back to one: on a page that must
 not be stored, a form that was refused would be empty. None of them shows a secret.
@@ -89,7 +92,12 @@ def state(request: Request) -> State:
 
 def answer(message: msgspec.Struct, status: int = 200) -> Response:
     """Return a message as a JSON response."""
-    return Response(msgspec.json.encode(message), status, media_type="application/json")
+    return Response(
+        msgspec.json.encode(message),
+        status,
+        {VERSION_HEADER: version("bottleneck-lab")},
+        media_type="application/json",
+    )
 
 
 def _templates() -> Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,14 +77,20 @@ def verify_receipt(path: Path, public_key: Ed25519PublicKey) -> Verification | N
 def require_genuine(joined: Joined, standing: Standing) -> Verdict:
     """Return the verdict of a learner's submission, as the cohort's key signed it.
 
-    Raises MachineError if it was not signed, or was signed for somebody or something else.
+    Raises MachineError if it was not signed, or was signed for somebody or something else, and if a
+    newer version wrote it: what this one does not know cannot be left out of what was signed.
     """
     key = public_key_of(joined.public_key.encode())
     checked = verify_bytes((standing.verdict or "").encode(), key)
+    if checked.verdict is None:
+        raise MachineError(
+            f"bottleneck-lab {version('bottleneck-lab')} cannot read the verdict that arrived:"
+            f" {checked.sentence}",
+            "Install the version that the server has, which your instructor knows.",
+        )
     bound = checked.verdict.binding if checked.verdict else None
     if (
         not checked.ok
-        or checked.verdict is None
         or bound is None
         or (bound.learner, bound.submission) != (joined.learner, standing.submission)
     ):
