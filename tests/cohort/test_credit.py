@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.catalog import find_lab, load_labs
-from bottleneck_lab.cohort.grading.credit import credit
+from bottleneck_lab.cohort.grading.credit import basis_of, credit
 from bottleneck_lab.cohort.settings import Weights
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
@@ -36,7 +36,7 @@ def pipeline(utilisation: bool, wait: bool, right: bool = True) -> dict[str, boo
 
 
 def share(verdict: CheckedVerdict, **weights: float) -> float:
-    return credit(verdict, find_lab(verdict.lab), Weights(**weights))
+    return credit(verdict, basis_of(find_lab(verdict.lab)), Weights(**weights))
 
 
 SHIPPED = pipeline(False, False)

@@ -6,10 +6,12 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 import time
 import zipfile
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 from sqlalchemy import update
@@ -17,15 +19,17 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.grading.evidence import verify_evidence
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
-from bottleneck_lab.cohort.grading.grades import DAY_S
-from bottleneck_lab.cohort.grading.rules import set_rules
+from bottleneck_lab.cohort.grading.grades import DAY_S, override_grade
+from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import STUCK_FAILED, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
-from bottleneck_lab.errors import ExitCode, MachineError
+from bottleneck_lab.cohort.workshop import choose_labs
+from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Outcome, Standing
 
@@ -252,6 +256,137 @@ def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(ro
     assert receipt["received_at"] == row["received"]
     with pages(room) as (instructor, _, _):
         assert instructor.get(f"/submissions/{handle}/verdict").body == document
+
+
+def evidence_of(room) -> bytes:
+    with room.cohort.database.reading() as connection:
+        return export_grades(connection, room.cohort, EXPORTS["evidence"])
+
+
+def recomputed(archive: zipfile.ZipFile) -> dict[tuple[str, str], float]:
+    """Return every score, by learner and lab, by arithmetic on the export's files alone."""
+    signed_grades = json.loads(archive.read("grades.json"))
+    rules, scores = signed_grades["rules"], {}
+    for figure in signed_grades["figures"]:
+        earned = [0.0]
+        for handle in figure["submissions"]:
+            verdict = json.loads(archive.read(f"verdicts/{handle}.json"))
+            receipt = json.loads(archive.read(f"receipts/{handle}.json"))
+            assert receipt["submission"] == verdict["binding"]["submission"] == handle
+            (target,) = [one for one in verdict["criteria"] if one["kind"] == "target"]
+            shipped, goal = signed_grades["labs"][figure["lab"]]["scales"]["cpu"][target["id"]]
+            sure = target["value"] if target["low"] is None else target["low"]
+            share = 1.0 if target["holds"] else (sure - shipped) / (goal - shipped)
+            received, due = (
+                datetime.fromisoformat(at) for at in (receipt["received_at"], figure["due"])
+            )
+            late = (received - due).total_seconds()
+            days = math.ceil(late / 86400) if late > rules["late"]["grace_s"] else 0
+            kept = 1 - min(rules["late"]["most"], days * rules["late"]["per_day"])
+            earned.append(rules["points"][figure["lab"]] * share * kept)
+        override = figure["override"]
+        scores[figure["learner"], figure["lab"]] = override["points"] if override else max(earned)
+    return scores
+
+
+@pytest.fixture
+def graded(sqlite_room):
+    """Ada a day late and better at her second try; Bob with more time and then overridden."""
+    room = sqlite_room
+    (ada, adas), (bob, bobs) = room.join("Ada Łovelace"), room.join("Bob")
+    due = room.clock() - 0.5 * DAY_S
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, 0.0)
+        for lab in ("slow", "wrong"):
+            set_rules(connection, lab, 0.0, due=due, points=80.0)
+        choose_labs(connection, ["slow", "wrong"], 0.0)
+        extend(connection, bob.id, "slow", room.clock() + DAY_S, 0, 0.0)
+    for token, outcome in ((adas, Outcome.FAIL), (adas, Outcome.PASS), (bobs, Outcome.FAIL)):
+        measured(room, token, outcome)
+    with room.cohort.database.writing() as connection:
+        override_grade(connection, bob, "wrong", 12.5, "At the board", instructor, 0.0)
+    return room, ada, bob
+
+
+def test_an_export_of_evidence_is_enough_to_compute_every_figure_again(graded, tmp_path):
+    room, ada, bob = graded
+    data = evidence_of(room)
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    exported_scores = {
+        (row["handle"], row["lab"]): float(row["score"])
+        for row in csv.DictReader(io.StringIO(archive.read("grades.csv").decode("utf-8-sig")))
+    }
+    assert exported_scores == {
+        (ada.handle, "slow"): 72.0,
+        (bob.handle, "slow"): 40.0,
+        (ada.handle, "wrong"): 0.0,
+        (bob.handle, "wrong"): 12.5,
+    }
+    assert recomputed(archive) == pytest.approx(exported_scores)
+    (tmp_path / "evidence.zip").write_bytes(data)
+    (tmp_path / "key.pub").write_text(room.cohort.public_key)
+    words = ["verify", str(tmp_path / "evidence.zip"), "--key", str(tmp_path / "key.pub")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert "4 figures, computed again from 3 signed verdicts" in " ".join(done.output.split())
+
+
+def change_json(name: str, *path: str | int, value):
+    """Return a change of one value in a JSON file of an archive."""
+
+    def change(files: dict[str, bytes]) -> None:
+        name_ = next(each for each in files if each.startswith(name))
+        whole = part = json.loads(files[name_])
+        for step in path[:-1]:
+            part = part[step]
+        part[path[-1]] = value
+        files[name_] = json.dumps(whole).encode()
+
+    return change
+
+
+def swap_verdicts(files: dict[str, bytes]) -> None:
+    first, second = [name for name in files if name.startswith("verdicts/")][:2]
+    files[first], files[second] = files[second], files[first]
+
+
+def raise_a_score(files: dict[str, bytes]) -> None:
+    files["grades.csv"] = files["grades.csv"].replace(b",72,", b",80,")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (change_json("grades.json", "rules", "late", "per_day", value=0.0), "is not what key"),
+        (change_json("grades.json", "figures", 0, "due", value=None), "is not what key"),
+        (change_json("grades.json", "more", value=1), "is not what key"),
+        (change_json("verdicts/", "outcome", value="PASS"), "content was changed"),
+        (change_json("receipts/", "received_at", value="2020-01-01T00:00:00Z"), "not what key"),
+        (swap_verdicts, "do not belong"),
+        (raise_a_score, "grades.csv and grades.json differ in Ada"),
+    ],
+    ids=["rule", "due", "more", "verdict", "receipt", "swapped", "table"],
+)
+def test_whatever_is_changed_in_an_export_of_evidence_is_noticed(graded, change, problem):
+    room, *_ = graded
+    with zipfile.ZipFile(io.BytesIO(evidence_of(room))) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    change(files)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    result = verify_evidence(packed.getvalue(), room.cohort.key().public_key())
+    assert not result.ok
+    assert problem in result.sentence
+
+
+def test_what_is_no_evidence_is_refused_in_words(graded, tmp_path):
+    room, *_ = graded
+    with zipfile.ZipFile(tmp_path / "files.zip", "w") as archive:
+        archive.writestr("notes.txt", "nothing")
+    with pytest.raises(UsageError, match="not an export of evidence"):
+        verify_evidence((tmp_path / "files.zip").read_bytes(), room.cohort.key().public_key())
 
 
 def test_an_instructor_sees_how_like_the_reference_work_is(room):

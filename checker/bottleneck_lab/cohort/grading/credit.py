@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bottleneck_lab.catalog import CriterionKind, CriterionSpec, Lab
+from bottleneck_lab.catalog import CriterionKind, Lab
 from bottleneck_lab.cohort.settings import Weights
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
 from bottleneck_lab.grading.criteria import REASONS
@@ -29,23 +29,52 @@ class Part(msgspec.Struct, frozen=True):
     share: float
 
 
-def parts(judged: CheckedVerdict, lab: Lab, weights: Weights) -> list[Part]:
+class Basis(msgspec.Struct, frozen=True):
+    """What credit needs to know of a lab.
+
+    `fails_by` is the kind of criterion by which its shipped code fails. `scales` are the shipped
+    code's figure and the target, by device and criterion, where the lab knows both.
+    """
+
+    fails_by: CriterionKind
+    scales: dict[str, dict[str, tuple[float, float]]]
+
+
+def basis_of(lab: Lab) -> Basis:
+    """Return what credit needs to know of a lab."""
+    fails_by = next(
+        (k for k in REASONS if REASONS[k] == lab.spec.starter_fails), next(iter(REASONS))
+    )
+    return Basis(
+        fails_by,
+        {
+            device: {
+                one.id: (one.shipped, one.target)
+                for one in spec.criteria
+                if one.shipped is not None and one.target is not None
+            }
+            for device, spec in lab.spec.devices.items()
+        },
+    )
+
+
+def parts(judged: CheckedVerdict, basis: Basis, weights: Weights) -> list[Part]:
     """Return what each criterion of a verdict adds to partial credit, in the verdict's order."""
     kinds = list(REASONS)  # gravest first
-    begins = kinds.index(_fails_by(lab))
-    specs = {spec.id: spec for spec in lab.spec.devices[judged.device].criteria}
+    begins = kinds.index(basis.fails_by)
+    scales = basis.scales.get(judged.device, {})
     listed = []
     for one in judged.criteria:
         weight: float = getattr(weights, one.kind)
         if kinds.index(one.kind) >= begins:
-            listed.append(Part(one, weight, _share(one, specs.get(one.id))))
+            listed.append(Part(one, weight, _share(one, scales.get(one.id))))
         else:
             # What the shipped code meets earns nothing, but costs its part if it is lost.
             listed.append(Part(one, weight if one.holds is False else 0.0, 0.0))
     return listed
 
 
-def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
+def credit(judged: CheckedVerdict, basis: Basis, weights: Weights) -> float:
     """Return the share (0–1) of the points that a verdict earns.
 
     1 only for a lab that is solved without an answer that was corrected; 0 for the reference's
@@ -57,22 +86,17 @@ def credit(judged: CheckedVerdict, lab: Lab, weights: Weights) -> float:
     graded = judged.passed or (judged.outcome is Outcome.FAIL and judged.reason in GRADED)
     if judged.copied or not graded:
         return 0.0
-    listed = parts(judged, lab, weights)
+    listed = parts(judged, basis, weights)
     whole = sum(part.weight for part in listed)
     if not whole:  # no weight is left for anything that this lab asks
         return float(judged.passed)
     # Answers to questions are no work yet, unless they are all that a lab asks for.
-    better = weights.answers_alone or _fails_by(lab) == "diagnosis"
+    better = weights.answers_alone or basis.fails_by == "diagnosis"
     better = better or any(part.share and part.criterion.kind != "diagnosis" for part in listed)
     return sum(part.weight * part.share for part in listed) / whole if better else 0.0
 
 
-def _fails_by(lab: Lab) -> CriterionKind:
-    """Return the kind of criterion by which a lab declares its shipped code to fail."""
-    return next((k for k in REASONS if REASONS[k] == lab.spec.starter_fails), next(iter(REASONS)))
-
-
-def _share(result: CriterionResult, spec: CriterionSpec | None) -> float:
+def _share(result: CriterionResult, scale: tuple[float, float] | None) -> float:
     """Return the share (0–1) of a criterion that is met.
 
     It grows from the shipped code's figure to the target, if the lab knows that figure. An answer
@@ -81,6 +105,7 @@ def _share(result: CriterionResult, spec: CriterionSpec | None) -> float:
     if result.holds:
         return 0.0 if result.corrected is True else 1.0
     sure = result.value if result.low is None else result.low
-    if spec is None or spec.shipped is None or spec.target is None or sure is None:
+    if scale is None or sure is None:
         return 0.0
-    return min(max((sure - spec.shipped) / (spec.target - spec.shipped), 0.0), 1.0)
+    shipped, target = scale
+    return min(max((sure - shipped) / (target - shipped), 0.0), 1.0)

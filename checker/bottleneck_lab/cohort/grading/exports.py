@@ -17,7 +17,8 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.grading.grades import Grade, Student, load_grades
+from bottleneck_lab.cohort.grading.evidence import GRADES, TABLE, Evidence, make_evidence
+from bottleneck_lab.cohort.grading.grades import Grade, Student, load_grades, load_grading
 from bottleneck_lab.cohort.grading.spreadsheets import Cell, write_csv
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
@@ -34,7 +35,8 @@ class Gradebook(msgspec.Struct, frozen=True):
     """All that an export can need.
 
     Grades in the order of learners and of the course, the labs, and readers of a submission's
-    files, receipt and signed verdict, by its handle. `public_key` (PEM) checks the latter two.
+    files, receipt and signed verdict, by its handle. `public_key` (PEM) checks the latter two, and
+    `evidence`, which signs the grades with the rules in force.
     """
 
     grades: list[Grade]
@@ -43,6 +45,7 @@ class Gradebook(msgspec.Struct, frozen=True):
     receipt: Callable[[str], str]
     verdict: Callable[[str], str]
     public_key: str
+    evidence: Callable[[], Evidence]
 
     def by_student(self) -> list[tuple[Student, list[Grade]]]:
         """Return each learner with a grade per lab, in the order of `labs`."""
@@ -249,7 +252,10 @@ def _hours(seconds: float) -> str:
 
 def full_json(book: Gradebook) -> bytes:
     """Write everything, with the learners."""
-    rows = [{**msgspec.to_builtins(grade), "score": grade.score} for grade in book.grades]
+    rows = [
+        {**msgspec.to_builtins(grade), "score": grade.score, "attempts": grade.attempts}
+        for grade in book.grades
+    ]
     return msgspec.json.format(msgspec.json.encode({"schema": 1, "grades": rows}))
 
 
@@ -276,20 +282,21 @@ def files_zip(book: Gradebook) -> bytes:
 
 
 def evidence_zip(book: Gradebook) -> bytes:
-    """Write the grades with every signed verdict and receipt from which they follow.
+    """Write the grades with all from which they follow: the rules in force, and every verdict and
+    receipt, each signed.
 
-    `lab verify verdicts/SUBMISSION.json --key cohort.pem.pub --learner HANDLE` checks one. Its
-    SHA-256 stands in the column `verdict_sha256` of `grades.csv`, the handle in `handle`.
+    `lab verify` checks the whole file and computes every figure again, or checks one verdict of it.
+    A verdict's SHA-256 stands in the column `verdict_sha256` of `grades.csv`.
     """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("grades.csv", plain_csv(book))
+        archive.writestr(TABLE, plain_csv(book))
+        archive.writestr(GRADES, msgspec.json.format(msgspec.json.encode(book.evidence())))
         archive.writestr("cohort.pem.pub", book.public_key)
         for grade in book.grades:
-            if grade.submission:
-                name = f"{grade.submission}.json"
-                archive.writestr(f"verdicts/{name}", book.verdict(grade.submission))
-                archive.writestr(f"receipts/{name}", book.receipt(grade.submission))
+            for submission in grade.submissions:
+                archive.writestr(f"verdicts/{submission}.json", book.verdict(submission))
+                archive.writestr(f"receipts/{submission}.json", book.receipt(submission))
     return out.getvalue()
 
 
@@ -340,8 +347,8 @@ EXPORTS: dict[str, Export] = {
         Export(
             "evidence",
             "evidence",
-            "the grades with every signed verdict and receipt, for `lab verify`",
-            ["grades.csv", "verdicts/", "receipts/", "cohort.pem.pub"],
+            "grades, rules in force, verdicts and receipts, all signed, for `lab verify`",
+            [TABLE, GRADES, "verdicts/", "receipts/", "cohort.pem.pub"],
             evidence_zip,
             "application/zip",
             "zip",
@@ -408,6 +415,13 @@ def export_grades(
         lambda handle: str(rows[handle].receipt),
         verdict,
         cohort.public_key,
+        lambda: make_evidence(
+            connection.execute(select(tables.cohort.c.id)).scalar_one(),
+            cohort.database.clock(),
+            load_grading(connection),
+            grades,
+            cohort.key(),
+        ),
     )
     return export.write(book)
 

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.cohort.grading.credit import credit
+from bottleneck_lab.cohort.grading.credit import Basis, basis_of, credit
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.people import Person, in_order
 from bottleneck_lab.cohort.refused import RefusedError
@@ -73,11 +73,12 @@ class GradingRules(msgspec.Struct, frozen=True):
 class Grade(msgspec.Struct, frozen=True):
     """One learner in one lab. Times in seconds since the epoch.
 
-    `submission` is the one that counts; without one, the score is 0. `verdict_sha256` names its
-    signed document, of which all but lateness follows; `late_s` is how long after the due date its
-    receipt says that it came. `altered` are submissions whose record is not what was signed.
-    `copied`: the code of the one that counts is the reference solution's. `reason` says why it
-    earns fewer points than the lab is worth, lateness aside; empty if it earns all.
+    `submissions` are all that were measured, oldest first, and `submission` the one of them that
+    counts; without one, the score is 0. `verdict_sha256` names its signed document, of which all
+    but lateness follows; `late_s` is how long after the due date its receipt says that it came.
+    `altered` are submissions whose record is not what was signed. `copied`: the code of the one
+    that counts is the reference solution's. `reason` says why it earns fewer points than the lab is
+    worth, lateness aside; empty if it earns all.
     """
 
     student: Student
@@ -91,7 +92,7 @@ class Grade(msgspec.Struct, frozen=True):
     raw_score: float
     penalty: float
     max_score: float
-    attempts: int
+    submissions: list[str]
     late_s: float = 0.0
     verdict_sha256: str = ""
     checker: str = ""
@@ -99,6 +100,11 @@ class Grade(msgspec.Struct, frozen=True):
     altered: list[str] = []
     copied: bool = False
     reason: str = ""
+
+    @property
+    def attempts(self) -> int:
+        """Return how many submissions were measured."""
+        return len(self.submissions)
 
     @property
     def computed(self) -> float:
@@ -199,32 +205,60 @@ def load_grades(
     return grades
 
 
-def _grade(
-    student: Student, rules: Rules, judged: list[CheckedVerdict], grading: GradingRules
-) -> Grade:
-    points = grading.points[rules.lab]
-    grade = Grade(
-        student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, points, len(judged)
-    )
+class Scored(msgspec.Struct, frozen=True):
+    """A submission with its points before lateness, which are a `share` (0–1) of the lab's, and the
+    penalty for lateness. `late_s` is how long after the due date it came.
+    """
+
+    work: CheckedVerdict
+    share: float
+    raw: float
+    penalty: float
+    late_s: float
+
+
+def score_work(
+    judged: list[CheckedVerdict],
+    points: float,
+    due: float | None,
+    grading: GradingRules,
+    basis: Basis,
+) -> Scored | None:
+    """Return the submission that counts of those to one lab, oldest first; None without any.
+
+    Nothing but what is given here decides: an export of evidence holds all of it.
+    """
     scored = []
     for one in judged:
         share = 0.0
         if grading.partial_credit or one.passed:
-            share = credit(one, find_lab(one.lab), grading.weights)
+            share = credit(one, basis, grading.weights)
+        # To the second, as on its receipt, so that lateness follows from what was signed.
+        received = math.floor(one.received)
         # Rounded before they are compared: a sum of points that differs in its last bit decides
         # nothing.
         raw = round(points * share, 4)
-        penalty = round(raw * late_share(one.received, rules.due, grading.late), 4)
-        scored.append((one, raw, penalty, _reason(one, share, grading)))
-    if not scored:
+        penalty = round(raw * late_share(received, due, grading.late), 4)
+        late_s = 0.0 if due is None else max(0.0, received - due)
+        scored.append(Scored(one, share, raw, penalty, late_s))
+    if not scored or grading.scoring == "latest":
+        return scored[-1] if scored else None
+    # The first of equals, which was late by least.
+    return max(scored, key=lambda each: each.raw - each.penalty)
+
+
+def _grade(
+    student: Student, rules: Rules, judged: list[CheckedVerdict], grading: GradingRules
+) -> Grade:
+    points = grading.points[rules.lab]
+    submissions = [one.submission for one in judged]
+    grade = Grade(
+        student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, points, submissions
+    )
+    scored = score_work(judged, points, rules.due, grading, basis_of(find_lab(rules.lab)))
+    if scored is None:
         return grade
-    if grading.scoring == "latest":
-        one, raw, penalty, reason = max(scored, key=lambda each: each[0].received)
-    else:  # of equals the earliest, which was late by least
-        one, raw, penalty, reason = max(
-            scored, key=lambda each: (each[1] - each[2], -each[0].received)
-        )
-    late_s = 0.0 if rules.due is None else max(0.0, one.received - rules.due)
+    one = scored.work
     return msgspec.structs.replace(
         grade,
         submission=one.submission,
@@ -232,14 +266,14 @@ def _grade(
         outcome="ALTERED" if one.problem else str(one.outcome),
         held=one.held,
         total=len(one.criteria),
-        raw_score=raw,
-        penalty=penalty,
-        late_s=late_s,
+        raw_score=scored.raw,
+        penalty=scored.penalty,
+        late_s=scored.late_s,
         verdict_sha256=one.document_sha256,
         checker=one.checker,
         altered=[each.submission for each in judged if each.problem],
         copied=one.copied,
-        reason=reason,
+        reason=_reason(one, scored.share, grading),
     )
 
 

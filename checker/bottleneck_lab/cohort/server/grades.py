@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grading.credit import Part, parts
+from bottleneck_lab.cohort.grading.credit import Part, basis_of, parts
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
 from bottleneck_lab.cohort.grading.grades import (
     MAX_COMMENT,
@@ -157,7 +157,7 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
     # What partial credit is worked out from; nothing else is a sum.
     summands: list[Part] = []
     if grade.submission and 0 < grade.raw_score < grade.max_score:
-        summands = parts(judged[grade.submission], find_lab(lab), grading.weights)
+        summands = parts(judged[grade.submission], basis_of(find_lab(lab)), grading.weights)
     return shared.page(
         "grade.html",
         session,

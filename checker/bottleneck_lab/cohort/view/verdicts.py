@@ -67,6 +67,29 @@ class CheckedVerdict(msgspec.Struct, frozen=True):
         return self.outcome is Outcome.PASS and not self.copied
 
 
+def with_verdict(base: CheckedVerdict, verdict: Verdict, document: str) -> CheckedVerdict:
+    """Return what a verdict says, which was read of a `document` whose signature was checked."""
+    targets = (one for one in verdict.criteria if one.kind == "target")
+    target = next((one for one in targets if one.target is not None), None)
+    figures: dict[str, Any] = {}
+    if target is not None:
+        figures = {name: getattr(target, name) for name in ("value", "target", "unit", "direction")}
+    prediction = verdict.prediction
+    return replace(
+        base,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        summary=verdict.summary,
+        device=verdict.device,
+        criteria=verdict.criteria,
+        predicted=prediction.predicted if prediction else None,
+        measured=prediction.measured if prediction else None,
+        copied=bool(verdict.diagnosis and verdict.diagnosis.copied),
+        document_sha256=hashlib.sha256(document.encode()).hexdigest(),
+        **figures,
+    )
+
+
 def _query() -> Select[Any]:
     """Select submissions with their newest verdicts, if they have one, and what signed them."""
     verdicts, submissions = tables.verdicts, tables.submissions
@@ -177,27 +200,7 @@ class VerdictReader:
         binding = Binding(row.cohort, row.learner, row.handle, row.nonce)
         if wrong := binding_problem(verdict, binding, row.lab, row.lab_hash):
             return replace(base, problem=f"This record was altered: {wrong}.")
-        targets = (one for one in verdict.criteria if one.kind == "target")
-        target = next((one for one in targets if one.target is not None), None)
-        figures: dict[str, Any] = {}
-        if target is not None:
-            figures = {
-                name: getattr(target, name) for name in ("value", "target", "unit", "direction")
-            }
-        prediction = verdict.prediction
-        return replace(
-            base,
-            outcome=verdict.outcome,
-            reason=verdict.reason,
-            summary=verdict.summary,
-            device=verdict.device,
-            criteria=verdict.criteria,
-            predicted=prediction.predicted if prediction else None,
-            measured=prediction.measured if prediction else None,
-            copied=bool(verdict.diagnosis and verdict.diagnosis.copied),
-            document_sha256=hashlib.sha256(row.document.encode()).hexdigest(),
-            **figures,
-        )
+        return with_verdict(base, verdict, row.document)
 
     def _receipt_problem(self, row: Row[Any]) -> str | None:
         """Explain why a submission is not what its signed receipt confirms; None if it is.
