@@ -30,7 +30,7 @@ import numpy as np
 
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading.sequential import PAIRS, SELF_TEST_PAIRS, State
-from bottleneck_lab.measure.kinds.http_server.check import OPEN_WINDOWS, ROUGH_S
+from bottleneck_lab.measure.kinds.http_server.check import BAD_REQUESTS_S, OPEN_WINDOWS
 from bottleneck_lab.measure.kinds.http_server.figures import WINDOW_S
 from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S
 from bottleneck_lab.measure.kinds.input_pipeline.check import MAX_EPOCHS
@@ -199,7 +199,7 @@ class Budget:
             settings=settings, rng=rng, progress=lambda *_: None, criterion=criteria.get
         )
 
-        def untimed() -> None:
+        def judge_untimed() -> None:
             nonlocal clock
             if not self.untimed:
                 return time_pair(Case(rng.choice(list(self.calls))))
@@ -207,13 +207,12 @@ class Budget:
             clock += 2 * moves_s + computes_s * (1 + 1 / speed) + cost.draw_s + cost.judge_s
             return None
 
-        workers: Any = SimpleNamespace(context=context, time_pair=time_pair, untimed=untimed)
+        workers: Any = SimpleNamespace(
+            context=context, time_pair=time_pair, judge_untimed=judge_untimed
+        )
         with patch.object(time, "monotonic", lambda: clock):
-            cases = sampling.sample(
-                workers,
-                [Case(name, idle=idle) for name in self.calls],
-                sampling.sequential_tests(context, 0.0),
-            )
+            cases = [Case(name, idle=idle) for name in self.calls]
+            sampling.sample(workers, cases, sampling.sequential_tests(context, 0.0))
         passed = all(state is State.PASS for case in cases for state in case.states().values())
         if passed and settings.second_level:
             # Of each case the reference once, each rival twice, and pairs with the fastest.
@@ -295,7 +294,7 @@ def server_parts(_lab: Lab) -> dict[str, float]:
         "the device is probed": IMPORT_S + CUDA_S,
         "both servers and their devices start": 2 * (IMPORT_S + CUDA_S),
         "closed loops": 3 * CLOSED_S,
-        "bad requests": ROUGH_S,
+        "bad requests": BAD_REQUESTS_S,
         "open loop": OPEN_WINDOWS[0] * WINDOW_S,
     }
 

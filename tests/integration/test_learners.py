@@ -34,7 +34,8 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.commands import diagnose
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.grading.criteria import conclude, grade_check
+from bottleneck_lab.grading.conclusion import conclude
+from bottleneck_lab.grading.criteria import grade_check
 from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
 from bottleneck_lab.grading.verdict import Prediction, Verdict
 from bottleneck_lab.trace import Timeline, load, merge_ranks

@@ -26,8 +26,7 @@ from bottleneck_lab.commands import check as check_command
 from bottleneck_lab.commands import profile, run, start
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.grading.criteria import _ADVICE as ADVICE
-from bottleneck_lab.grading.criteria import WHEN_QUIET
+from bottleneck_lab.grading.conclusion import ADVICE, WHEN_QUIET
 from bottleneck_lab.grading.verdict import Outcome, Prediction, Verdict
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from bottleneck_lab.catalog import Device, Lab, SiblingSpec
 from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.progress import ShowProgress, no_progress
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
-from bottleneck_lab.grading.criteria import NOT_YOURS
+from bottleneck_lab.grading.conclusion import NOT_YOURS
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
 from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
 from bottleneck_lab.grading.siblings import misdescribed

@@ -1,44 +1,22 @@
-"""From measurements to criteria, and from criteria to the outcome: pure functions, with a sentence
-for each.
-"""
+"""From measurements to the results of criteria: pure functions, with a sentence for each."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
 
 import msgspec
 
 from bottleneck_lab.analysis.statistics import Interval
-from bottleneck_lab.catalog import CriterionKind, CriterionSpec, FailReason
-from bottleneck_lab.errors import BusyMachineError, LabError
+from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.sequential import PAIRS, Decision, Plan, SequentialTest, State
-from bottleneck_lab.grading.verdict import CriterionResult, Outcome
+from bottleneck_lab.grading.verdict import CriterionResult
 
 BUSY_CORES = 0.25
 """Cores used by other programs above which a check blames them: contention was seen to invert
 results.
 """
-
-PRESSURED_SHARE = 0.05
-"""Share of time in which some program waited for a CPU (Linux pressure stall information) that is
-worth naming.
-"""
-
-NOISY_SHARE = 0.1
-"""Difference between single measurements, as a share, that is worth naming: ten times that of a
-quiet machine.
-"""
-
-WHEN_QUIET = (
-    "`lab check --when-quiet 10` waits up to ten minutes for a quiet machine, and checks then."
-)
-
-NOT_YOURS = "Not your work's fault: "
-"""How the summary of an ERROR begins, to a learner."""
 
 _HOLDS = {State.PASS: True, State.FAIL: False, State.CONTINUE: None, State.INCONCLUSIVE: None}
 
@@ -113,7 +91,7 @@ def grade_check(
     text = describe_criterion(spec)
     if problem is not None:
         return CriterionResult(
-            spec.id, spec.kind, False, f"{text}: no. {_sentence(problem)}", samples=checked
+            spec.id, spec.kind, False, f"{text}: no. {as_sentence(problem)}", samples=checked
         )
     if checked == 0:
         return CriterionResult(
@@ -279,7 +257,8 @@ def describe_criterion(spec: CriterionSpec) -> str:
     return spec.text.replace("{target}", target).rstrip(". ")
 
 
-def _sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
+    """Return the text with a full stop, unless it ends a sentence already."""
     text = text.strip()
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
@@ -365,209 +344,3 @@ def _digits(value: float, unit: str, more: int) -> str:
     places = more if unit == "share" and abs(scaled) >= 10 else max(0, 2 - size) + more
     text = f"{scaled:,.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-class Stopped(NamedTuple):
-    """Why the learner's code did not run to the end, with one sentence on what was seen."""
-
-    reason: Literal["crashed", "timed out", "tampered", "forbidden call", "does not compile"]
-    sentence: str
-
-
-class Conditions(msgspec.Struct, frozen=True):
-    """The state of the machine while it measured; None if it could not be seen.
-
-    `noise`: typical difference between single measurements, a share. `other_cores`: cores kept busy
-    by other programs. `waiting`: share of time in which some program waited for a CPU. `doubt`: by
-    how much, a share, the self-test made every target to be cleared.
-    """
-
-    noise: float | None = None
-    other_cores: float | None = None
-    cores: int | None = None
-    waiting: float | None = None
-    doubt: float = 0.0
-
-
-class Conclusion(NamedTuple):
-    """The answer of a check, in the order of the verdict's fields."""
-
-    outcome: Outcome
-    reason: FailReason | None
-    summary: str
-    advice: list[str]
-
-
-def conclude(
-    results: Sequence[CriterionResult],
-    *,
-    specs: Sequence[CriterionSpec],
-    machine: LabError | None = None,
-    stopped: Stopped | None = None,
-    conditions: Conditions | None = None,
-) -> Conclusion:
-    """Return the outcome of a check from all results, each criterion of `specs` having
-    exactly one result for a PASS.
-
-    `machine` is a fault of the machine or of the checker: it says nothing about the learner's work,
-    so it goes first. Then what surely fails, the gravest reason first; then what is undecided; and
-    only then PASS.
-    """
-    if isinstance(machine, BusyMachineError):
-        return Conclusion(Outcome.INCONCLUSIVE, None, machine.message, [machine.remedy, WHEN_QUIET])
-    machine = machine or _incomplete(results, specs, may_stop_early=stopped is not None)
-    if machine is not None:
-        message = machine.message
-        # A sentence goes on after a colon; names in capitals stay.
-        if not message[:2].isupper():
-            message = message[:1].lower() + message[1:]
-        return Conclusion(Outcome.ERROR, None, f"{NOT_YOURS}{message}", [machine.remedy])
-    no_pass = _failure(results, stopped) or _undecided(results, conditions or Conditions())
-    if no_pass:
-        return no_pass
-    main = next((result for result in results if result.kind == "target"), results[0])
-    count = f"All {len(results)} criteria are met"
-    if len(results) == 1:
-        count = "The only criterion is met"
-    return Conclusion(Outcome.PASS, None, f"{count}. {main.sentence}", [])
-
-
-def _incomplete(
-    results: Sequence[CriterionResult], specs: Sequence[CriterionSpec], *, may_stop_early: bool
-) -> LabError | None:
-    """Return the error of a check that skipped a criterion, or judged one twice or as another kind;
-    such a check is broken and must never pass.
-    """
-    # Counted with their kinds: a kind decides what a miss means, so a result must not change it.
-    wanted = Counter((spec.id, spec.kind) for spec in specs)
-    got = Counter((result.id, result.kind) for result in results)
-    missing, extra = wanted - got, got - wanted
-    surely_fails = may_stop_early or any(result.holds is False for result in results)
-    if specs and not extra and (surely_fails or not missing):
-        return None
-    names = ", ".join(sorted(id_ for id_, _ in missing + extra)) or "none is declared"
-    message = f"The checker did not judge each criterion once ({names})."
-    return LabError(message, "Report this as a bug of the lab or of `lab check`.")
-
-
-REASONS: dict[CriterionKind, FailReason] = {
-    "correctness": "wrong output",
-    "target": "correct but slow",
-    "mechanism": "the mechanism is still there",
-    "diagnosis": "wrong diagnosis",
-}
-"""By kind, gravest first: wrong output outranks slow, and the diagnosis comes last."""
-
-_ADVICE: dict[FailReason, list[str]] = {
-    "wrong output": [
-        "What is wrong comes before anything else that a check judges. If it was right before, undo"
-        " your changes one at a time."
-    ],
-    "correct but slow": [
-        "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
-        "`lab hint` shows the next hint, if one is left and not locked.",
-    ],
-    "the mechanism is still there": [
-        "What this lab is about is not all gone. Capture it again with `lab profile`, and look for"
-        " what is left."
-    ],
-    "wrong diagnosis": [
-        "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
-    ],
-    "crashed": [
-        "`lab run` shows the whole error, unless it comes from one of the other inputs that a check"
-        " tries."
-    ],
-    "timed out": [
-        "`lab run` shows where it hangs; a check allows several times what the shipped code takes."
-    ],
-    "does not compile": ["`lab run` compiles it too, and shows the compiler's full output."],
-    "forbidden call": ["Write that part yourself: the brief says what you may call."],
-    "tampered": [
-        "Every call must do all of its work, in its own process; `lab reset` restores the shipped"
-        " files."
-    ],
-}
-
-
-def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Conclusion | None:
-    # A wrong output that came before a crash explains it, and is what to mend first; what tampered
-    # with the check is worse than either.
-    wrong = [result for result in results if result.holds is False]
-    failed = sorted(wrong, key=lambda result: list(REASONS).index(result.kind))
-    if stopped is not None and (
-        stopped.reason == "tampered" or not failed or failed[0].kind != "correctness"
-    ):
-        return Conclusion(
-            Outcome.FAIL, stopped.reason, _sentence(stopped.sentence), _advice_after(stopped)
-        )
-    if not failed:
-        return None
-    reason = REASONS[failed[0].kind]
-    return Conclusion(Outcome.FAIL, reason, failed[0].sentence, _ADVICE[reason])
-
-
-def _advice_after(stopped: Stopped) -> list[str]:
-    """Return what to do about code that did not run to its end, with the line that it names."""
-    advice = _ADVICE[stopped.reason]
-    if stopped.reason != "crashed":
-        return advice
-    lines = re.findall(r"\S+, line \d+", stopped.sentence)
-    mend = f"Mend {lines[0] if lines else 'what the error names'}; then check again."
-    # Python reads a script whole before it runs it: no input matters, and the error is all there.
-    unread = re.search(r"^(Syntax|Indentation|Tab)Error: ", stopped.sentence, re.MULTILINE)
-    return [mend] if unread else [mend, *advice]
-
-
-def _undecided(results: Sequence[CriterionResult], conditions: Conditions) -> Conclusion | None:
-    open_ = [result for result in results if result.holds is None]
-    if not open_:
-        return None
-    measured = next((result for result in open_ if result.low is not None), None)
-    cause, advice = explain_noise(conditions, near_target=measured is not None)
-    if conditions.doubt:
-        cause = (
-            f"Two runs of the same code differed by {conditions.doubt:.0%} here, so a target must"
-            f" be beaten by {conditions.doubt:.0%}. {cause}"
-        )
-    return Conclusion(
-        Outcome.INCONCLUSIVE, None, f"{(measured or open_[0]).sentence} {cause}", advice
-    )
-
-
-def explain_noise(conditions: Conditions, *, near_target: bool = True) -> tuple[str, list[str]]:
-    """Return why a measurement could not decide, as one sentence, and what to do about it.
-
-    `near_target` says that there was enough for bounds, and only their distance from the target was
-    too small.
-    """
-    again = "Then run `lab check` again."
-    if (conditions.other_cores or 0) > BUSY_CORES:
-        of = f" of {conditions.cores}" if conditions.cores else ""
-        cause = f"Other programs kept {conditions.other_cores:.1f}{of} cores busy meanwhile."
-        return cause, ["Close other programs (`top` shows them).", WHEN_QUIET]
-    if (conditions.waiting or 0) > PRESSURED_SHARE:
-        cause = f"Programs waited for a CPU {conditions.waiting:.0%} of the time."
-        return cause, [
-            "Close other programs, or use a machine or container with more CPU time to itself.",
-            WHEN_QUIET,
-        ]
-    if (conditions.noise or 0) > NOISY_SHARE:
-        unseen = "though little else was running"
-        if conditions.other_cores is None:
-            unseen = "for an unknown reason"
-        cause = f"Single measurements differed by about {conditions.noise:.0%}, {unseen}."
-        remedy = (
-            "Plug the machine in and let it cool. A machine that you share with others may never be"
-            " steady enough."
-        )
-        return cause, [remedy, again]
-    if near_target:
-        return "That is too close to the target to decide.", [
-            "Make it a little faster than required.",
-            again,
-        ]
-    return "Time ran out before there were enough measurements.", [
-        "Make single calls faster.",
-        again,
-    ]

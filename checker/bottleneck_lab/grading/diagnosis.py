@@ -24,6 +24,7 @@ from bottleneck_lab.grading.verdict import CriterionResult, Prediction
 
 if TYPE_CHECKING:
     from bottleneck_lab.analysis.device.use import DeviceUse
+    from bottleneck_lab.analysis.memory.growth import MemoryUse
     from bottleneck_lab.analysis.summary import Summary
 
 LEAST_STRETCH, MOST_STRETCH = 0.002, 0.1
@@ -83,6 +84,11 @@ _PARTS = (
     "copy",
     "exposed_communication",
     "exposed_copy",
+)
+
+_CORRECTED = (
+    "It was corrected once reports showed the tool's figures, so it isn't your finding: where work"
+    " is graded, it earns no points, even with a PASS."
 )
 
 FIGURES = (
@@ -150,12 +156,6 @@ def grade_diagnosis(
     return results, _prediction(questions, answers)
 
 
-_CORRECTED = (
-    "It was corrected once reports showed the tool's figures, so it isn't your finding: where work"
-    " is graded, it earns no points, even with a PASS."
-)
-
-
 def for_check(
     criteria: list[CriterionSpec], results: list[CriterionResult]
 ) -> list[CriterionResult]:
@@ -169,67 +169,68 @@ def for_check(
 
 def figures_of(summary: Summary) -> dict[str, float]:
     """Return what a capture shows, as the numbers that a question's `from_capture` may name: shares
-    of the wall time (0–1; from the first work to the last where no steps are marked) and one ratio.
+    of the wall time (0–1; from the first work to the last where no steps are marked) and ratios.
+    A figure that the capture cannot show is missing.
 
-    `<range>_share` for every marked range (`data_wait_share` is `data`'s other name); over all
-    devices together `busy_share`, `idle_share`, `compute_share`, `communication_share`,
-    `copy_share`, `exposed_communication_share`, `exposed_copy_share`, `overlap_share` and
-    `idle_<cause>_share`; `idle_late_share`, idle time in which the host had launched nothing and
-    neither loaded, copied nor waited; `host_wait_share`, in which the host waits for the device,
-    and `longest_wait_share`, in which it does so on the line that waits longest (or in the operator
-    or call, where no lines were recorded); `top_operator_share`; `largest_gain_ratio`, the most
-    that removing the costliest finding can bring; `interrupted_share`, by which kernels took longer
-    than the same ones in other steps; `memory_growth_share`, the share of a device's peak that the
-    steps but the last have added; `memory_growth_ratio`, how many times less a device's peak would
-    be without what each step but the last adds; `peak_over_start_ratio`, its peak over what was
-    allocated at its first record; and `unpaused_images_per_s`, what a server's device would answer
-    if it never paused between batches.
+    - `<range>_share` for every marked range; `data_wait_share` is `data_share`'s other name.
+    - Over all devices together: `busy_share`, `idle_share`, `compute_share`,
+      `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
+      `overlap_share`, `idle_<cause>_share`, and `idle_late_share`, idle time in which the host had
+      launched nothing and neither loaded, copied nor waited.
+    - `host_wait_share`, in which the host waits for the device, and `longest_wait_share`, in which
+      it does so on the line that waits longest (or in the operator or call, where no lines were
+      recorded).
+    - `interrupted_share`, by which kernels took longer than the same ones in other steps.
+    - `top_operator_share`, the largest operator's share of all operators' own time.
+    - `largest_gain_ratio`, the most that removing the costliest finding can bring.
+    - `memory_growth_share`, the share of a device's peak that the steps but the last have added;
+      `memory_growth_ratio`, how many times less its peak would be without that;
+      `peak_over_start_ratio`, its peak over what was allocated at its first record.
+    - `unpaused_images_per_s`, what a server's device would answer if it never paused between
+      batches.
     """
-    ranges = {f"{name}_share": share for name, share in summary.range_shares.items()}
-    waiting = {"data_wait_share": ranges["data_share"]} if "data_share" in ranges else {}
-    gains = [finding.expected_gain_ratio for finding in summary.findings]
-    shares = {finding.id: finding.share_of_wall for finding in summary.findings}
-    grown = [
-        use.growth_bytes_per_step * (use.steps - 1) / max(use.peak_bytes, 1)
-        for use in summary.memory
-    ]
-    grown_share = min(max(0.0, *grown), 1.0) if grown else 0.0
+    figures = {f"{name}_share": share for name, share in summary.range_shares.items()}
+    if "data_share" in figures:
+        figures["data_wait_share"] = figures["data_share"]
+    figures |= _device_figures(summary.devices)
+    figures |= _wait_figures(summary)
+    figures |= _memory_figures(summary.memory)
+    own_ns = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
+    if sum(own_ns):
+        figures["top_operator_share"] = max(own_ns) / sum(own_ns)
+    if summary.findings:
+        gains = [finding.expected_gain_ratio for finding in summary.findings]
+        figures["largest_gain_ratio"] = max(gains)
+    if summary.serving:
+        figures["unpaused_images_per_s"] = summary.serving.unpaused_images_per_s
+    return figures
+
+
+def _wait_figures(summary: Summary) -> dict[str, float]:
     wall_ns = sum(use.wall_ns for use in summary.devices)
+    if not wall_ns:
+        return {}
     waits_ns: Counter[str] = Counter()
     for row in summary.syncs:
         waits_ns[row.line or row.caused_by or row.name] += row.total_ns
-    own = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
+    shares = {finding.id: finding.share_of_wall for finding in summary.findings}
     return {
-        **ranges,
-        **waiting,
-        **_device_figures(summary.devices),
-        **(
-            {
-                "host_wait_share": waits_ns.total() / wall_ns,
-                "longest_wait_share": max(waits_ns.values(), default=0) / wall_ns,
-                "interrupted_share": shares.get("interrupted-kernels", 0.0),
-            }
-            if wall_ns
-            else {}
-        ),
-        **({"top_operator_share": max(own) / sum(own)} if sum(own) else {}),
-        **({"largest_gain_ratio": max(gains)} if gains else {}),
-        **(
-            {
-                "memory_growth_share": grown_share,
-                "memory_growth_ratio": ceiling(grown_share),
-                "peak_over_start_ratio": max(
-                    use.peak_bytes / max(use.first_bytes, 1) for use in summary.memory
-                ),
-            }
-            if grown
-            else {}
-        ),
-        **(
-            {"unpaused_images_per_s": summary.serving.unpaused_images_per_s}
-            if summary.serving
-            else {}
-        ),
+        "host_wait_share": waits_ns.total() / wall_ns,
+        "longest_wait_share": max(waits_ns.values(), default=0) / wall_ns,
+        "interrupted_share": shares.get("interrupted-kernels", 0.0),
+    }
+
+
+def _memory_figures(memory: Sequence[MemoryUse]) -> dict[str, float]:
+    """Return memory's growth, and its peak over its start, each of the device where it is most."""
+    if not memory:
+        return {}
+    grown = [use.growth_bytes_per_step * (use.steps - 1) / max(use.peak_bytes, 1) for use in memory]
+    grown_share = min(max(0.0, *grown), 1.0)
+    return {
+        "memory_growth_share": grown_share,
+        "memory_growth_ratio": ceiling(grown_share),
+        "peak_over_start_ratio": max(use.peak_bytes / max(use.first_bytes, 1) for use in memory),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.grading.criteria import Conditions
+from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.clock import PhaseClock, TimedModule
 from bottleneck_lab.measure.sandbox.janitor import Janitor

@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.errors import BusyMachineError, LabError, MachineError
+from bottleneck_lab.grading.conclusion import Conditions, Stopped, conclude, explain_noise
 from bottleneck_lab.grading.criteria import (
-    Conditions,
-    Stopped,
-    conclude,
-    explain_noise,
     format_beside,
     format_figure,
     format_limit,

@@ -134,9 +134,3 @@ def test_a_package_that_a_kind_s_module_lacks_is_not_taken_for_its_own(monkeypat
     monkeypatch.setattr("bottleneck_lab.measure.kinds.base.import_module", missing)
     with pytest.raises(ModuleNotFoundError, match="triton"):
         Quiz().run_by_kind(None, print)
-
-
-def test_old_names_of_kinds_stay_readable():
-    assert {registry.find_kind(old).name for old in registry.OLD_NAMES} == set(
-        registry.OLD_NAMES.values()
-    )

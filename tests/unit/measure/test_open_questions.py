@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.errors import BusyMachineError
-from bottleneck_lab.grading.criteria import Stopped
+from bottleneck_lab.grading.conclusion import Stopped
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 from bottleneck_lab.measure import verifier
 from bottleneck_lab.measure.context import Measured

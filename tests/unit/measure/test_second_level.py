@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.grading.criteria import Conditions
+from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.context import Measured
 from bottleneck_lab.measure.faults import VerifierFault
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
+from bottleneck_lab.measure.kinds.speedup.figures import Case
 from bottleneck_lab.measure.kinds.speedup.second_level import with_second_level
 
 SPEC = CriterionSpec(
@@ -52,19 +53,18 @@ def note(reference, *, doubt: float = 0.0, holds: bool = True, learner_s=(0.05, 
         reference=reference,
         inputs=lambda case: [case],
     )
-    times = {
-        f"case {number}": {
-            "reference_s": [0.1 + MOVES_S] * 12,
-            "learner_s": [seconds + MOVES_S] * 12,
-            "moved_s": [MOVES_S] * 12,
-        }
+    cases = [
+        Case(
+            f"case {number}",
+            reference_s=[0.1 + MOVES_S] * 12,
+            learner_s=[seconds + MOVES_S] * 12,
+            moved_s=[MOVES_S] * 12,
+        )
         for number, seconds in enumerate(learner_s)
-    }
+    ]
     passed = CriterionResult("speedup", "target", holds, "As fast.")
-    measured = Measured(
-        [passed], details={"cases": times}, notes=["first"], conditions=Conditions(doubt=doubt)
-    )
-    after = with_second_level(workers, measured)
+    measured = Measured([passed], notes=["first"], conditions=Conditions(doubt=doubt))
+    after = with_second_level(workers, measured, cases)
     assert after.results == measured.results  # whatever comes out, the criteria are as they were
     return after.notes[-1], after
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.grading.criteria import conclude
+from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure.channel.messages import Ran
 from bottleneck_lab.measure.faults import VerifierFault
@@ -114,14 +114,14 @@ class Bench(InferenceBench):
     def start(self, role, folder):
         return self.learner
 
-    def closed(self, server, seconds, broken=(), leaves=()):
+    def closed(self, server, seconds, broken=(), disconnects=()):
         server.loops.append(seconds)
         level = server.level(np.linspace(0, seconds, int(server.rate * seconds)), 0.5)
         if broken:
             level.status[np.arange(min(broken), min(broken) + 1 + server.harmed)] = 400
             sent = len(level.status)  # a slow server is not sent all of them
             level.status[[number for number in broken if number < sent]] = server.bad_status
-            level.status[[number for number in leaves if number < sent]] = 0
+            level.status[[number for number in disconnects if number < sent]] = 0
         return server.batches_of(lambda: level)
 
     def answers(self, level, batches):
@@ -300,7 +300,7 @@ def test_a_doubtful_baseline_measures_no_gain():
     observed = loading.Observed(rates=[120.0] * 16)
     for lost, gain in ((0.0, 2.4), (0.4, None)):
         observed.shipped = Plateau(50.0, lost), Plateau(50.0)
-        assert loading.gain(context, observed) == gain
+        assert loading.measured_speedup(context, observed) == gain
 
 
 def test_a_baseline_that_lost_time_excuses_no_slow_server(checked):

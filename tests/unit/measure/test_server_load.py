@@ -214,7 +214,12 @@ def test_what_has_no_answer_is_lost_and_waits_for_ever(load, tmp_path):
 def test_bad_requests_are_sent_as_planned(load, tmp_path):
     server = Server(tmp_path / "s", lambda _: (200, 0.0))
     level = load.open(
-        server.address, 60.0, 0.5, time.sleep, broken={1: message(HEAD, b"no picture")}, leaves=[3]
+        server.address,
+        60.0,
+        0.5,
+        time.sleep,
+        broken={1: message(HEAD, b"no picture")},
+        disconnects=[3],
     )
     assert b"no picture" in server.bodies
     assert level.status[3] == LOST

@@ -25,9 +25,9 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
     refuse_overhead,
 )
 from bottleneck_lab.measure.kinds.speedup.results import (
-    of_each,
-    rests_on_waiting,
-    spared,
+    case_notes,
+    misses_from_waiting,
+    speedup_from_waiting,
     target_results,
 )
 from bottleneck_lab.measure.kinds.speedup.sampling import first_look, sample
@@ -214,7 +214,7 @@ def test_a_miss_is_spared_when_the_waiting_for_a_core_may_have_caused_it(waited_
     made = case(2.0, overhead_s=0.0, pairs=12)  # 0.12 s of the learner's
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.FAIL}
-    assert set(spared([made], TESTS, waited_s)) == expected
+    assert set(misses_from_waiting([made], TESTS, waited_s)) == expected
 
 
 def test_what_was_computed_is_no_waiting():
@@ -231,8 +231,8 @@ def test_one_miss_that_waiting_cannot_have_caused_is_enough():
     slow, starved = case(0.5, overhead_s=0.0), case(2.5, overhead_s=0.0)
     for made in (slow, starved):
         made.decide(TESTS, exhausted=True)
-    assert set(spared([starved, slow], TESTS, waited_s=0.1)) == set()
-    assert set(spared([starved], TESTS, waited_s=0.05)) == {"speedup"}
+    assert set(misses_from_waiting([starved, slow], TESTS, waited_s=0.1)) == set()
+    assert set(misses_from_waiting([starved], TESTS, waited_s=0.05)) == {"speedup"}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_speed_up_that_the_references_waiting_made_is_in_doubt(learner, refere
     made.decide(TESTS, exhausted=True)
     assert made.states() == {"speedup": State.PASS}
     shares = {"learner": learner, "reference": reference}
-    assert rests_on_waiting([made], TESTS, shares) is doubted
+    assert speedup_from_waiting([made], TESTS, shares) is doubted
 
 
 @pytest.mark.parametrize(("other_cores", "holds"), [(0.0, True), (1.0, None)])
@@ -279,12 +279,14 @@ class Timed:
         case.learner_s.append(learner_s)
         self.now += reference_s + learner_s
 
-    def untimed(self):
+    def judge_untimed(self):
         self.untimed_at.append(self.now)
         self.now += sum(next(iter(self.seconds.values())))
 
     def sampled(self, tests=TESTS):
-        return sample(self, [Case(name) for name in self.seconds], tests)
+        cases = [Case(name) for name in self.seconds]
+        sample(self, cases, tests)
+        return cases
 
     def looked(self, tests=TESTS):
         cases = [Case(name) for name in self.seconds]
@@ -332,8 +334,10 @@ def test_what_is_not_surely_far_off_is_measured_in_full(monkeypatch, pairs, why)
 def test_a_first_look_that_waited_for_a_core_is_spared(monkeypatch):
     far, _ = Timed(monkeypatch, 120, only=(1.0, 9.0)).looked(WORST_MACHINE)
     far.decide(WORST_MACHINE, exhausted=True)
-    assert set(spared([far], WORST_MACHINE, waited_s=0.0)) == set()
-    assert set(spared([far], WORST_MACHINE, waited_s=0.95 * sum(far.learner_s))) == {"speedup"}
+    assert set(misses_from_waiting([far], WORST_MACHINE, waited_s=0.0)) == set()
+    assert set(misses_from_waiting([far], WORST_MACHINE, waited_s=0.95 * sum(far.learner_s))) == {
+        "speedup"
+    }
 
 
 def test_the_case_that_misses_is_measured_first(monkeypatch):
@@ -396,8 +400,8 @@ def test_one_pair_that_is_not_far_off_leaves_it_undecided(monkeypatch):
 def test_time_used_up_by_waiting_for_a_core_is_spared(monkeypatch):
     cases = Timed(monkeypatch, 120, only=(1.0, 11.0)).sampled()
     waited = sum(cases[0].learner_s)
-    assert set(spared(cases, TESTS, waited_s=0.5 * waited)) == set()
-    why = spared(cases, TESTS, waited_s=0.95 * waited)["speedup"]
+    assert set(misses_from_waiting(cases, TESTS, waited_s=0.5 * waited)) == set()
+    why = misses_from_waiting(cases, TESTS, waited_s=0.95 * waited)["speedup"]
     assert why.startswith(
         f"without the {0.95 * waited:.1f} s in which its threads waited for a core, it would be "
     )
@@ -469,11 +473,11 @@ def test_a_second_thread_s_share_of_the_work_is_charged_as_time():
 def test_every_case_is_named_with_what_it_came_to_where_there_are_several():
     short, long = case(0.72, 0.0, pairs=12), case(1.3, 0.0, pairs=16)
     short.name, long.name = "length 200", "length 872"
-    assert of_each([short, long]) == [
+    assert case_notes([short, long]) == [
         "length 200: 0.72x in 12 pairs",
         "length 872: 1.30x in 16 pairs",
     ]
-    assert of_each([short]) == []
+    assert case_notes([short]) == []
 
 
 @pytest.mark.parametrize("learner_s", [0.001, 1.0, 20.0])
@@ -498,10 +502,10 @@ def test_calls_that_nobody_times_may_have_inputs_of_their_own():
     )
     workers = Workers(context, side, judge)
     workers.learner = side
-    workers.untimed()
+    workers.judge_untimed()
     workers.time_pair(Case("sum"))
     assert made == ["untimed", "timed"]
-    assert workers.further == 1
+    assert workers.untimed_answers == 1
 
 
 def test_judged_answers_lie_among_the_timed_ones(monkeypatch):

@@ -11,7 +11,7 @@ import msgspec
 from bottleneck_lab.catalog import CriterionKind, Lab
 from bottleneck_lab.cohort.settings import Weights
 from bottleneck_lab.cohort.view.verdicts import CheckedVerdict
-from bottleneck_lab.grading.criteria import REASONS
+from bottleneck_lab.grading.conclusion import REASONS
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 
 GRADED = ("correct but slow", "the mechanism is still there", "wrong diagnosis")

@@ -180,7 +180,7 @@ class Ask(Message, number=19):
 
 
 @dataclass(frozen=True, eq=False)
-class Told(Message, number=20):
+class Reply(Message, number=20):
     """Verifier to worker: the emulated machine's answer."""
 
     answer: list[Value]

@@ -18,15 +18,6 @@ from bottleneck_lab.measure.kinds.base import Kind
 GROUP = "bottleneck_lab.kinds"
 """The group of entry points; each names the one object of a kind (`pack.kinds.quiz:KIND`)."""
 
-OLD_NAMES = {
-    "feed": "input_pipeline",
-    "ranks": "data_parallel",
-    "finding": "operator_profile",
-    "requests": "http_server",
-    "server": "inference_server",
-}
-"""The names of kinds in lab packs that were written for earlier versions."""
-
 
 def kind_of(lab: Lab) -> Kind[Any]:
     """Return the kind of a lab. Raises LabError if no kind has the name in its lab.toml."""
@@ -35,11 +26,10 @@ def kind_of(lab: Lab) -> Kind[Any]:
 
 @cache
 def find_kind(name: str) -> Kind[Any]:
-    """Return the kind called `name`, or by an older name. Raises LabError if there is none.
+    """Return the kind called `name`. Raises LabError if there is none.
 
     A built-in kind comes before any other, so that no pack can replace the code of a verdict.
     """
-    name = OLD_NAMES.get(name, name)
     if name in built_in():
         built_in_kind: Kind[Any] = import_module(f"{kinds.__name__}.{name}").KIND
         return built_in_kind

@@ -15,7 +15,7 @@ import msgspec
 from bottleneck_lab.catalog import Device, FailReason, Lab
 from bottleneck_lab.declared import load_declared
 from bottleneck_lab.errors import LabError
-from bottleneck_lab.grading.criteria import NOT_YOURS
+from bottleneck_lab.grading.conclusion import NOT_YOURS
 from bottleneck_lab.grading.verdict import Verdict
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told, Value
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Reply, Value
 from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.worker import as_values, load_module, serve
 
@@ -32,8 +32,8 @@ def serve_trials(
     def ask(*values: Value) -> list[Value]:
         channel.send(Ask(list(values)))
         message = channel.receive(None)
-        if not isinstance(message, Told):
-            raise WireError(f"{type(message).__name__} arrived instead of Told")
+        if not isinstance(message, Reply):
+            raise WireError(f"{type(message).__name__} arrived instead of Reply")
         return message.answer
 
     def answer(call: Call) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Told
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Reply
 from bottleneck_lab.measure.channel.wire import Channel, WireError
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.emulated_row import emulated_row
@@ -97,7 +97,7 @@ def _serve(channel: Channel, trials: Iterable[Trial], show: Callable[[Trial], No
         for trial in trials:
             channel.send(Call(list(trial.arguments)))
             while isinstance(message := channel.receive(None), Ask):
-                channel.send(Told(list(trial.serve(message.question))))
+                channel.send(Reply(list(trial.serve(message.question))))
             if not isinstance(message, Answer):
                 return
             trial.finish(message.outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Told
+from bottleneck_lab.measure.channel.messages import Answer, Ask, Call, Ready, Reply
 from bottleneck_lab.measure.channel.session import Session, limits_of, start_worker
 from bottleneck_lab.measure.channel.wire import Channel, Closed, Malformed, TimedOut
 from bottleneck_lab.measure.context import Context
@@ -80,9 +80,9 @@ class TrialSession(Session):
                     f"{trial.name}: the machine received a question that the harness never asks"
                     f" ({error}).",
                 ) from None
-            self._send(Told(answer), doing)
+            self._send(Reply(answer), doing)
 
-    def _send(self, message: Call | Told, doing: str) -> None:
+    def _send(self, message: Call | Reply, doing: str) -> None:
         try:
             self.channel.send(message)
         except TimedOut:

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
-    Conditions,
     grade_check,
     grade_decision,
     not_held_against,
@@ -43,7 +43,7 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 MOST_CLOSED_S = 20.0
 OPEN_WINDOWS = (8, 4, 4)
 """Windows of the open loop: the first number, then more while nothing is decided."""
-ROUGH_S, LEAVES = 3.0, 4
+BAD_REQUESTS_S, DISCONNECTS = 3.0, 4
 """The closed loop with bad requests: its seconds, and how many clients disconnect."""
 TRIES = 3
 """Open loops at most, if the generator's own delay may have caused a p99 to miss."""
@@ -95,7 +95,7 @@ def measure(context: Context[HttpServerSettings]) -> Measured:
         results,
         details=details(observed),
         notes=notes(observed),
-        speedup=gain(context, observed),
+        speedup=measured_speedup(context, observed),
         conditions=conditions(observed),
     )
 
@@ -137,7 +137,8 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
             shipped.freeze()
             server.thaw()
             # A server that is too slow cannot sustain the rate: its p99 would add nothing.
-            if context.criterion("p99-ms") and speed(context, observed).state is not State.FAIL:
+            too_slow = decide_throughput(context, observed).state is State.FAIL
+            if context.criterion("p99-ms") and not too_slow:
                 context.progress("loading your server in an open loop", 0.55)
                 rate = max(plateau.rate for plateau in observed.shipped)
                 _load_openly(bench, server, rate, observed)
@@ -175,13 +176,15 @@ def _send_bad_requests(
     others must be answered.
     """
     bad = bench.bad_requests()
-    observed.refused = len(bad) + LEAVES
+    observed.refused = len(bad) + DISCONNECTS
     # Fewer than the shipped server answers in that time, so that all are sent while it lasts.
-    count = max(int(shipped * ROUGH_S * 0.7), observed.refused + 3)
+    count = max(int(shipped * BAD_REQUESTS_S * 0.7), observed.refused + 3)
     # In a closed loop a server's batches are full, so bad requests share one with good ones.
     odd = bench.rng.permutation(np.arange(2, count))[: observed.refused].tolist()
     broken = dict(zip(odd, bad, strict=False))
-    level, batches = bench.closed(server, ROUGH_S, broken=broken, leaves=odd[len(bad) :])
+    level, batches = bench.closed(
+        server, BAD_REQUESTS_S, broken=broken, disconnects=odd[len(bad) :]
+    )
     for number, request in broken.items():
         if number < len(level.status) and not bench.refuses(request, int(level.status[number])):
             status = level.status[number]
@@ -268,7 +271,8 @@ def grade_load(
 
     What the generator or other programs may have disturbed is not held against the learner.
     """
-    graded = [grade_decision(context.required("throughput"), speed(context, observed), "blocks")]
+    throughput = decide_throughput(context, observed)
+    graded = [grade_decision(context.required("throughput"), throughput, "blocks")]
     samples = [("p99-ms", observed.windows_ms, "windows")]
     samples += [(id_, blocks, "blocks") for id_, blocks in others]
     for id_, values, things in samples:
@@ -291,17 +295,17 @@ def grade_load(
     return results
 
 
-def speed(context: Context[Any], observed: Observed) -> Decision:
+def decide_throughput(context: Context[Any], observed: Observed) -> Decision:
     """Decide on the server's rate over the shipped one's, as that was measured first; undecided if
     `doubtful_baseline` is.
     """
-    decision = _against(context, observed, observed.shipped[0].rate)
+    decision = _decide_against(context, observed, observed.shipped[0].rate)
     if doubtful_baseline(context, observed):
         return msgspec.structs.replace(decision, state=State.INCONCLUSIVE)
     return decision
 
 
-def _against(context: Context[Any], observed: Observed, shipped: float) -> Decision:
+def _decide_against(context: Context[Any], observed: Observed, shipped: float) -> Decision:
     """Decide on the server's rate over a rate of the shipped one, in requests/s."""
     test = sequential_test(context.required("throughput"), BLOCKS)
     return test.decide([rate / shipped for rate in observed.rates], exhausted=True)
@@ -314,16 +318,16 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
     otherwise.
     """
     before, after = observed.shipped
-    state = _against(context, observed, before.rate).state
+    state = _decide_against(context, observed, before.rate).state
     # Whoever is first and last on a machine that drifts must not decide.
-    if _against(context, observed, after.rate).state is not state:
+    if _decide_against(context, observed, after.rate).state is not state:
         return (
             f"The shipped server answered {before.rate:.0f} requests/s before and"
             f" {after.rate:.0f} after, and against the second the result would be different."
         )
     # What the shipped server loses is as suspect as what the learner's does.
     for plateau in observed.shipped:
-        if _against(context, observed, plateau.alone).state is not state:
+        if _decide_against(context, observed, plateau.alone).state is not state:
             return (
                 f"Other programs kept {plateau.other_cores:.1f} cores busy while the shipped server"
                 f" answered {plateau.rate:.0f} requests/s, and may have cost it {plateau.lost:.0%}"
@@ -332,7 +336,7 @@ def doubtful_baseline(context: Context[Any], observed: Observed) -> str | None:
     return None
 
 
-def gain(context: Context[Any], observed: Observed) -> float | None:
+def measured_speedup(context: Context[Any], observed: Observed) -> float | None:
     """Return the learner's rate over the shipped server's; None where that decides nothing."""
     if not observed.rates or doubtful_baseline(context, observed):
         return None

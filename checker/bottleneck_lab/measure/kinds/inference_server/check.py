@@ -43,7 +43,7 @@ def measure(context: Context[InferenceServerSettings]) -> Measured:
             **check.details(observed),
         },
         notes=[*servers, device_note(bench), *check.notes(observed)],
-        speedup=check.gain(context, observed),
+        speedup=check.measured_speedup(context, observed),
         conditions=check.conditions(observed),
     )
 

@@ -100,13 +100,13 @@ def _mark(strip: int) -> bytes:
     return _END if strip == STRIPS - 1 else bytes([0xFF, 0xD0 + strip % 8])
 
 
-def make_strips(data: Path, rng: np.random.Generator, sources: int = SOURCES) -> Strips:
+def make_strips(data: Path, rng: np.random.Generator) -> Strips:
     """Cut strips out of photographs of the data set at `data`, at random positions, and of each
     one's double.
     """
     manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
     names = [photo["name"] for photo in manifest["photos"] if photo["set"] == "large"]
-    cuts = [_cut(data / names[index], rng) for index in rng.permutation(len(names))[:sources]]
+    cuts = [_cut(data / names[index], rng) for index in rng.permutation(len(names))[:SOURCES]]
     cuts += [_double(cut) for cut in cuts]
     headers, scans = zip(*(_encode(cut) for cut in cuts), strict=True)
     return Strips(headers[0], list(scans), np.stack([_means(cut) for cut in cuts]))

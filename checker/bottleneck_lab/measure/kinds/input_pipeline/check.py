@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.catalog import CriterionSpec
+from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
-    Conditions,
     grade_check,
     grade_decision,
     grade_value,

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bottleneck_lab.errors import BusyMachineError, CaptureError
-from bottleneck_lab.grading.criteria import Conditions, grade_check, not_held_against
+from bottleneck_lab.grading.conclusion import Conditions
+from bottleneck_lab.grading.criteria import grade_check, not_held_against
 from bottleneck_lab.measure.channel.session import CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.operator_profile import OperatorProfileSettings
@@ -64,17 +65,17 @@ def measure(context: Context[OperatorProfileSettings]) -> Measured:
         meter = LoadMeter(lambda: own_cpu_s() + worker.cpu_s())
         truth, captures = _find_truth(context, reference, judge, generator)
         other_cores = meter.cores()
-        takes = [_draw(context, reference, judge, generator) for _ in range(LEARNER_TRIES)]
+        tasks = [_draw_task(context, reference, judge, generator) for _ in range(LEARNER_TRIES)]
     context.progress("running your script", 0.8)
     with CallSession.start(
         context, "learner", context.submission, "check_record.py", limits_of(context.settings)
     ) as learner:
         script = learner.worker
         meter = LoadMeter(lambda: own_cpu_s() + script.cpu_s())
-        not_real = _learners_capture(learner, takes, truth)
+        capture_problem = _capture_problem(learner, tasks, truth)
         beside_script = max(other_cores, meter.cores())
     problems = {
-        "genuine-capture": not_real,
+        "genuine-capture": capture_problem,
         "top-operators": wrong_operators(answers, truth),
         "shares": wrong_shares(answers, truth),
         "bounds": wrong_bounds(answers, truth),
@@ -146,7 +147,7 @@ def _find_truth(
     return truth, len(captures)
 
 
-class _Take(NamedTuple):
+class _Task(NamedTuple):
     """A task for the learner's script: secret pictures in a secret number of passes, and the class
     that the model gives each picture.
     """
@@ -156,23 +157,23 @@ class _Take(NamedTuple):
     classes: list[int]
 
 
-def _draw(
+def _draw_task(
     context: Context[OperatorProfileSettings],
     reference: CallSession,
     judge: ModuleType,
     generator: np.random.Generator,
-) -> _Take:
+) -> _Task:
     pixels = judge.make_inputs(generator, context.data, context.settings.judge)
     classes = reference.call(["classes", pixels, 0])[1][0]
     others = [number for number in PASSES if number != context.settings.passes]
-    return _Take(pixels, int(generator.choice(others)), [int(index) for index in classes])
+    return _Task(pixels, int(generator.choice(others)), [int(index) for index in classes])
 
 
-def _learners_capture(learner: CallSession, takes: list[_Take], truth: Truth) -> str | None:
-    """Let the learner's script capture secret pictures. Returns why its trace is not genuine, or
-    None.
+def _capture_problem(learner: CallSession, tasks: list[_Task], truth: Truth) -> str | None:
+    """Have the learner's script capture secret pictures, again where its times are off. Returns why
+    the last trace is not genuine, or None.
     """
-    for pixels, passes, classes in takes:
+    for pixels, passes, classes in tasks:
         begin_s, clock_s = time.time(), _wall_clock_s()
         seconds, answer = learner.call([pixels, passes])
         if len(answer) != 2 or not isinstance(answer[0], np.ndarray) or answer[0].size == 0:

@@ -13,15 +13,16 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from types import ModuleType
 
 import numpy as np
 
 from bottleneck_lab.analysis.statistics import noise_share
-from bottleneck_lab.grading.criteria import Conditions
-from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, Side
+from bottleneck_lab.grading.conclusion import Conditions
+from bottleneck_lab.grading.sequential import SELF_TEST_LIMIT, SelfTest, SequentialTest, Side
+from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.measure.channel.session import HELD, CallSession, limits_of
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.kinds.speedup import SpeedupSettings
@@ -36,14 +37,14 @@ from bottleneck_lab.measure.kinds.speedup.refusals import (
 )
 from bottleneck_lab.measure.kinds.speedup.results import (
     answers_result,
-    of_each,
-    rests_on_waiting,
-    spared,
+    case_notes,
+    misses_from_waiting,
+    speedup_from_waiting,
     target_results,
 )
 from bottleneck_lab.measure.kinds.speedup.sampling import (
     FAR_OFF_S,
-    Further,
+    UntimedAnswers,
     first_look,
     sample,
     sequential_tests,
@@ -85,14 +86,25 @@ def measure(context: Context[SpeedupSettings]) -> Measured:
             context.progress("loading your code", 0.15)
             learner.begin()
             workers.learner = learner
-            measured = _compare(workers)
+            context.progress("checking answers", 0.25)
+            for name in workers.names:
+                workers.warm_up(name)
+            adversarial = workers.adversarial()
+            pairs = _time_pairs(workers, [_case(workers, name) for name in workers.names])
+            refuse_overhead(pairs.cases, pairs.tests)
+            refuse_more_threads(pairs.cases)
+            workers.refuse_overall()
+            measured = _grade(workers, pairs, adversarial)
         if context.device == "cuda":
-            after_s = workers.reference_alone_s()
-            _refuse_slowed(measured, before_s, after_s)
-        measured = with_second_level(workers, measured)
+            _refuse_slowed(pairs, measured.results, before_s, workers.reference_alone_s())
+        measured = with_second_level(workers, measured, pairs.cases)
     notes = kernels.refuse_stray_accesses(context)
     if reference_entry != context.lab.spec.entry:
-        measured = replace(measured, speedup=_over_shipped(context, measured, judge, limits))
+        speedup = None
+        # It is only set beside the prediction, and a FAIL has nothing to set there.
+        if all(result.holds for result in measured.results):
+            speedup = _over_shipped(context, pairs.cases, judge, limits)
+        measured = replace(measured, speedup=speedup)
     return kernels.with_machine_code(context, replace(measured, notes=[*measured.notes, *notes]))
 
 
@@ -107,84 +119,107 @@ def _standards(
 
 
 def _refuse_slowed(
-    measured: Measured, before_s: dict[str, list[float]], after_s: dict[str, list[float]]
+    pairs: TimedPairs,
+    results: list[CriterionResult],
+    before_s: dict[str, list[float]],
+    after_s: dict[str, list[float]],
 ) -> None:
     """Compare the reference's calls beside the learner's processes with those alone, case by
     case.
     """
-    beside_s = {case: times["reference_s"] for case, times in measured.details["cases"].items()}
-    turns = {case: Turns(before_s[case], beside_s[case], after_s[case]) for case in before_s}
-    refuse_kernels_left_running(
-        turns, failed=any(result.holds is False for result in measured.results)
-    )
+    turns = {
+        case.name: Turns(before_s[case.name], case.reference_s, after_s[case.name])
+        for case in pairs.cases
+    }
+    refuse_kernels_left_running(turns, failed=any(result.holds is False for result in results))
 
 
-def _compare(workers: Workers) -> Measured:
-    """Warm up, take a first look, compare the reference with itself, time pairs until the tests
-    have decided, and grade. Work that the first look finds far off is graded at once.
+@dataclass
+class TimedPairs:
+    """The pairs of all cases and the tests that have decided on them.
+
+    `waited_s`: seconds in which each side's threads waited for a core in these pairs.
+    `other_cores`: cores that other programs kept busy meanwhile. `itself`: the reference compared
+    with itself; None for work that was far off at the first look.
     """
-    context, names = workers.context, workers.names
-    context.progress("checking answers", 0.25)
-    for name in names:
-        workers.warm_up(name)
-    hard = workers.adversarial()
-    cases = [_case(workers, name) for name in names]
-    worker = workers.learner.worker
-    meter = LoadMeter(lambda: own_cpu_s() + workers.reference.worker.cpu_s() + worker.cpu_s())
-    waiting, reference_waiting = worker.waiting(), workers.reference.worker.waiting()
-    alone_s = 0.0
+
+    cases: list[Case]
+    tests: dict[str, SequentialTest]
+    waited_s: dict[Side, float]
+    other_cores: float
+    itself: SelfTest | None
+
+
+def _time_pairs(workers: Workers, cases: list[Case]) -> TimedPairs:
+    """Take a first look, compare the reference with itself, and time pairs until the tests have
+    decided. Work that the first look finds far off is left at that.
+
+    Raises LearnerFault for more threads than allowed, BusyMachineError on an unfit machine.
+    """
+    context = workers.context
+    reference, learner = workers.reference.worker, workers.learner.worker
+    meter = LoadMeter(lambda: own_cpu_s() + reference.cpu_s() + learner.cpu_s())
+    learner_waiting, reference_waiting = learner.waiting(), reference.waiting()
     # As if this were the worst machine on which the check would go on.
-    worst = max(context.settings.self_test_margin, SELF_TEST_LIMIT)
-    itself, tests = None, sequential_tests(context, worst)
+    tests = sequential_tests(context, max(context.settings.self_test_margin, SELF_TEST_LIMIT))
+    itself, alone_s = None, 0.0
     context.progress("taking a first look", 0.3)
     # On a GPU every case needs its pairs: they show if kernels are left running.
     far_off = context.device != "cuda" and first_look(workers, cases, tests)
     # Before the self-test, which a busy machine fails: how many threads compute is counted there.
     refuse_counted_threads(cases)
     if far_off:
-        waited_s, other_cores = waiting.seconds(), meter.cores()
+        learner_waited_s, other_cores = learner_waiting.seconds(), meter.cores()
         for case in cases:
             case.decide(tests, exhausted=True)
-        Further(workers, len(cases)).rest(beyond_s=FAR_OFF_S)
+        UntimedAnswers(workers, len(cases)).judge_rest(beyond_s=FAR_OFF_S)
     else:
         context.progress("comparing the reference with itself", 0.35)
         before_s = reference_waiting.seconds()
-        itself = workers.against_itself(names[0], context.settings.self_test_margin)
+        itself = workers.against_itself(workers.names[0], context.settings.self_test_margin)
+        # The learner has no part in the reference's calls against itself.
         alone_s = reference_waiting.seconds() - before_s
         tests = sequential_tests(context, itself.doubt)
-        cases = sample(workers, cases, tests)
-        waited_s, other_cores = waiting.seconds(), meter.cores()
-    # The learner has no part in the reference's calls against itself.
-    waited: dict[Side, float] = {
+        sample(workers, cases, tests)
+        learner_waited_s, other_cores = learner_waiting.seconds(), meter.cores()
+    waited_s: dict[Side, float] = {
         "reference": reference_waiting.seconds() - alone_s,
-        "learner": waited_s,
+        "learner": learner_waited_s,
     }
-    shares = {side: waited[side] / max(workers.spent_s[side], 1e-9) for side in waited}
-    refuse_overhead(cases, tests)
-    refuse_more_threads(cases)
-    workers.refuse_overall()
+    return TimedPairs(cases, tests, waited_s, other_cores, itself)
+
+
+def _grade(workers: Workers, pairs: TimedPairs, adversarial: int) -> Measured:
+    """Grade the pairs; `adversarial` further answers were right."""
+    context, cases, itself = workers.context, pairs.cases, pairs.itself
+    # Of each side's calls, the share in which its threads waited for a core.
+    shares = {
+        side: waited_s / max(workers.spent_s[side], 1e-9)
+        for side, waited_s in pairs.waited_s.items()
+    }
     ratios = [ratio for case in cases for ratio in case.ratios()]
-    medians = [median(case.charged().without_moving().ratios()) for case in cases if case.ratios()]
     return Measured(
         [
-            answers_result(context, cases, hard + workers.further),
+            answers_result(context, cases, adversarial + workers.untimed_answers),
             *target_results(
                 context,
                 cases,
-                spared(cases, tests, waited_s),
-                other_cores,
-                reference_waited=rests_on_waiting(cases, tests, shares),
+                misses_from_waiting(cases, pairs.tests, pairs.waited_s["learner"]),
+                pairs.other_cores,
+                reference_waited=speedup_from_waiting(cases, pairs.tests, shares),
             ),
         ],
         details={
             "cases": {case.name: case.times() for case in cases},
             "overhead_share": cases[0].overhead_share,
         },
-        notes=[*([itself.sentence] if itself else []), *of_each(cases)],
-        speedup=min(medians) if len(medians) == len(cases) else None,
+        notes=[*([itself.sentence] if itself else []), *case_notes(cases)],
+        speedup=min(case.speedup for case in cases)
+        if all(case.learner_s for case in cases)
+        else None,
         conditions=Conditions(
             noise=noise_share([math.log(ratio) for ratio in ratios]) if ratios else None,
-            other_cores=other_cores,
+            other_cores=pairs.other_cores,
             cores=os.cpu_count(),
             doubt=itself.doubt if itself else 0.0,
         ),
@@ -202,28 +237,23 @@ def _case(workers: Workers, name: str) -> Case:
 
 
 def _over_shipped(
-    context: Context[SpeedupSettings], measured: Measured, judge: ModuleType, limits: Limits
-) -> float | None:
+    context: Context[SpeedupSettings], cases: list[Case], judge: ModuleType, limits: Limits
+) -> float:
     """Return the speed-up over the shipped workload, in the case where it is largest: a prediction
-    is about that where the reference is another program.
-
-    None for work that does not pass: the figure is only set beside the prediction, and two calls a
-    case are enough for that.
+    is about that where the reference is another program. Two calls a case are enough for that.
     """
-    if not all(result.holds for result in measured.results):
-        return None
     context.progress("timing the shipped code", 0.97)
     generator = np.random.default_rng(context.rng.getrandbits(128))
     with CallSession.start(
         context, "reference", context.pristine(), context.lab.spec.entry, limits
     ) as shipped:
         gains = []
-        for case, times in measured.details["cases"].items():
+        for case in cases:
             inputs = [
-                list(judge.make_inputs(generator, case, context.data, context.settings.judge))
+                list(judge.make_inputs(generator, case.name, context.data, context.settings.judge))
                 for _ in range(2)
             ]
             # The first call of a shape may be a slow one.
             seconds = min(shipped.call(values)[0] for values in inputs)
-            gains.append(seconds / median(times["learner_s"]))
+            gains.append(seconds / median(case.learner_s))
     return float(max(gains))

@@ -23,7 +23,6 @@ Code that meets the target would have to fall on the wrong side of it seven time
 2⁷, and each time by a factor of two.
 """
 
-
 FIRST_LOOK_PAIRS = 10
 """Pairs of a case at the first look, before the machine is compared with itself: if each of them
 misses the target by far, the case fails. The chance by the coin alone is 2⁻¹⁰, less than the plan's
@@ -70,14 +69,14 @@ class Case:
 
     def decide(self, tests: dict[str, SequentialTest], *, exhausted: bool) -> bool:
         """Ask every test about the pairs so far. Returns True while one of them wants more."""
-        whole = self.charged().without_moving()
+        whole = self.as_judged()
         without = whole.without_overhead()
         self.decisions = {
             id_: _agreed(test, SAMPLES[id_](whole), SAMPLES[id_](without), exhausted=exhausted)
             for id_, test in tests.items()
         }
-        few = self.far_off or (self.out_of_time and len(self.learner_s) >= FAR_PAIRS)
-        if few and self.is_far(tests):
+        few_suffice = self.far_off or (self.out_of_time and len(self.learner_s) >= FAR_PAIRS)
+        if few_suffice and self.is_far(tests):
             interval = bounds_at(self.ratios(), rank=1)
             self.decisions["speedup"] = Decision(
                 State.FAIL, interval, len(self.learner_s), wanted=0
@@ -100,6 +99,15 @@ class Case:
         machine more than `cores`.
         """
         return (self.cpu_s + self.waited_s) / max(sum(self.learner_s), 1e-9)
+
+    @property
+    def speedup(self) -> float:
+        """The median ratio of its pairs, of which there must be one, as they are judged."""
+        return median(self.as_judged().ratios())
+
+    def as_judged(self) -> Case:
+        """Return the case with the learner's extra cores charged, and without moved data."""
+        return self.charged().without_moving()
 
     def charged(self) -> Case:
         """Return the case with the learner's time as it would have been on the cores that it may
@@ -167,7 +175,7 @@ class Case:
         return State.FAIL in self.states().values()
 
     def times(self) -> dict[str, list[float]]:
-        """Return all seconds, as `Case(name, **times)` takes them and a verdict's file has them."""
+        """Return all seconds, as a verdict's file has them."""
         return {
             "reference_s": self.reference_s,
             "learner_s": self.learner_s,

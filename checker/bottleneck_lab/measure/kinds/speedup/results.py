@@ -31,22 +31,24 @@ def answers_result(
     return grade_check(context.required("right-answers"), None, checked)
 
 
-def of_each(cases: list[Case]) -> list[str]:
+def case_notes(cases: list[Case]) -> list[str]:
     """Return a line with the speed-up of each case, where there are several: a criterion's figure
     is the worst one's alone.
     """
     return [
-        f"{case.name}: {median(case.charged().without_moving().ratios()):.2f}x in"
-        f" {len(case.learner_s)} pairs"
+        f"{case.name}: {case.speedup:.2f}x in {len(case.learner_s)} pairs"
         for case in cases
         if case.learner_s and len(cases) > 1
     ]
 
 
-def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float) -> dict[str, str]:
-    """Return the ids of the tests whose miss hangs on the `waited_s` seconds in which the learner's
-    threads waited for a core, or that have no partner to share it with. The value says why, if more
-    is known than that others were busy.
+def misses_from_waiting(
+    cases: list[Case], tests: dict[str, SequentialTest], waited_s: float
+) -> dict[str, str]:
+    """Return the ids of the tests whose miss may come from the `waited_s` seconds in which the
+    learner's threads waited for a core, each with what is known of that ("" for nothing).
+
+    A test of the learner's times alone is always one: no reference waited beside it.
     """
     # A neighbour on the same cores hurts a program of many threads far more than the reference
     # beside it: where one thread waits for a core, the others wait for that thread.
@@ -56,10 +58,10 @@ def spared(cases: list[Case], tests: dict[str, SequentialTest], waited_s: float)
         case.decide(tests, exhausted=True)
     if any(case.states().get("speedup") is State.FAIL for case in failed):
         return {id_: "" for id_ in tests if id_ != "speedup"}
-    return {id_: _given_back(failed, waited_s) if id_ == "speedup" else "" for id_ in tests}
+    return {id_: _without_waiting(failed, waited_s) if id_ == "speedup" else "" for id_ in tests}
 
 
-def rests_on_waiting(
+def speedup_from_waiting(
     cases: list[Case], tests: dict[str, SequentialTest], shares: dict[Side, float]
 ) -> bool:
     """Return True if the speed-up is only reached because the reference's threads waited for a core
@@ -73,7 +75,7 @@ def rests_on_waiting(
     return any(case.states().get("speedup") is not State.PASS for case in fair)
 
 
-def _given_back(failed: list[Case], waited_s: float) -> str:
+def _without_waiting(failed: list[Case], waited_s: float) -> str:
     """Say what the speed-up would be without the waiting, in the case where it is least; empty if
     none missed it.
     """

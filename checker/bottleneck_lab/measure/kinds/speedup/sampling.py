@@ -40,28 +40,27 @@ def sequential_tests(context: Context[SpeedupSettings], doubt: float) -> dict[st
     }
 
 
-def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> list[Case]:
+def sample(workers: Workers, cases: list[Case], tests: dict[str, SequentialTest]) -> None:
     """Measure pairs until every test of every case has decided, or one has failed, which no other
     can make good, or the time is up.
     """
     max_s = workers.context.settings.max_s
-    further, begin = Further(workers, len(cases)), time.monotonic()
+    untimed, begin = UntimedAnswers(workers, len(cases)), time.monotonic()
     open_ = list(cases)
     while (
         open_
         and not any(case.failed() for case in cases)
-        and (spent_s := further.clock() - begin) < max_s
+        and (spent_s := untimed.clock() - begin) < max_s
     ):
-        further.some()
+        untimed.judge_some()
         workers.time_pair(_next_case(workers.context.rng, open_))
         workers.context.progress("measuring", 0.4 + 0.55 * spent_s / max_s)
         open_ = [case for case in cases if case.decide(tests, exhausted=False)]
     for case in cases:
         case.decide(tests, exhausted=True)
     if open_ and not any(case.failed() for case in cases):
-        _settle_slowest(workers, cases, tests, further.clock() - begin)
-    further.rest(beyond_s=FAILED_S if any(case.failed() for case in cases) else math.inf)
-    return cases
+        _settle_slowest(workers, cases, tests, untimed.clock() - begin)
+    untimed.judge_rest(beyond_s=FAILED_S if any(case.failed() for case in cases) else math.inf)
 
 
 def _next_case(rng: random.Random, open_: list[Case]) -> Case:
@@ -94,7 +93,7 @@ def first_look(
     return None
 
 
-class Further:
+class UntimedAnswers:
     """The answers that are judged and not timed: at moments drawn among the timed pairs, so that no
     call tells which of them it is.
     """
@@ -111,19 +110,19 @@ class Further:
         """Return the monotonic clock's seconds, less those of these calls."""
         return time.monotonic() - self.spent_s
 
-    def some(self) -> None:
+    def judge_some(self) -> None:
         """Judge as many as a draw says."""
         for _ in range(min(self.left, self.workers.context.rng.randint(0, self._most + 1))):
             self._one()
 
-    def rest(self, beyond_s: float) -> None:
+    def judge_rest(self, beyond_s: float) -> None:
         """Judge all that are left, but no longer than until these calls have taken `beyond_s`."""
         while self.left and self.spent_s < beyond_s:
             self._one()
 
     def _one(self) -> None:
         begin = time.monotonic()
-        self.workers.untimed()
+        self.workers.judge_untimed()
         self.left -= 1
         self.spent_s += time.monotonic() - begin
 

@@ -38,16 +38,15 @@ class Rival(NamedTuple):
     ratios: list[float]
 
 
-def with_second_level(workers: Workers, measured: Measured) -> Measured:
-    """Add a note that says if the lab's second level is reached, and its result to the details.
-    Unchanged where the lab has none, or where the work does not pass.
+def with_second_level(workers: Workers, measured: Measured, cases: list[Case]) -> Measured:
+    """Add a note that says if the lab's second level is reached in all `cases`, and its result to
+    the details. Unchanged where the lab has none, or where the work does not pass.
     """
     spec = workers.context.settings.second_level
     if spec is None or not all(result.holds for result in measured.results):
         return measured
     workers.context.progress("timing the second level", 0.95)
     doubt = measured.conditions.doubt
-    cases = [Case(name, **times) for name, times in measured.details["cases"].items()]
     try:
         rivals = {case.name: _fastest(workers, case) for case in cases}
     except VerifierFault as fault:
@@ -97,7 +96,7 @@ def _grade(spec: CriterionSpec, case: Case, rival: Rival, doubt: float) -> Crite
     """Grade the learner's speed over a case's fastest rival: both speeds over the reference,
     divided, each at the end of its interval that favours neither PASS nor FAIL.
     """
-    own = median_interval(case.charged().without_moving().ratios(), PAIRS.confidence)
+    own = median_interval(case.as_judged().ratios(), PAIRS.confidence)
     theirs = bounds_at(rival.ratios, rank=1)
     interval = Interval(own.low / theirs.high, own.median / theirs.median, own.high / theirs.low)
     test = msgspec.structs.replace(sequential_test(spec), doubt=doubt)

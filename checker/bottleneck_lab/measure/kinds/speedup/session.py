@@ -32,8 +32,8 @@ class Workers:
     """The two workers of a check, the learner's from when it is there; the judge, the names of the
     cases, and the inputs.
 
-    `further`: how many answers were judged and not timed. `spent_s`: seconds of each side in
-    pairs, timed or not.
+    `untimed_answers`: how many answers were judged and not timed. `spent_s`: seconds of each side
+    in pairs, timed or not.
     """
 
     learner: CallSession
@@ -51,7 +51,7 @@ class Workers:
         self.standards = standards
         self.generator = np.random.default_rng(context.rng.getrandbits(128))
         self.names = list(judge.cases(self.generator, context.settings.judge))
-        self.further = 0
+        self.untimed_answers = 0
         self.spent_s: dict[Side, float] = {"reference": 0.0, "learner": 0.0}
         settings = context.settings
         # Drawn in secret: which answers are held against the standards, which cost a second call.
@@ -113,14 +113,14 @@ class Workers:
         self.check(case.name, inputs, answers["learner"], answers["reference"])
         return inputs, answers
 
-    def untimed(self) -> None:
+    def judge_untimed(self) -> None:
         """Call both sides as in a timed pair, for nothing but the answer."""
         case = self.context.rng.choice(self.names)
         inputs, answers = self.time_pair(Case(case), self.inputs(case, timed=False))
-        if self.standards is not None and self.further in self._compared:
+        if self.standards is not None and self.untimed_answers in self._compared:
             allowed = self.standards.call(inputs)[1]
             self.judge.compare(answers["learner"], answers["reference"], allowed)
-        self.further += 1
+        self.untimed_answers += 1
 
     def refuse_overall(self) -> None:
         """Raise LearnerFault for what only all answers together show, where the judge looks at

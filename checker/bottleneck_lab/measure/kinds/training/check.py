@@ -10,8 +10,8 @@ from statistics import median
 
 import msgspec
 
+from bottleneck_lab.grading.conclusion import Conditions
 from bottleneck_lab.grading.criteria import (
-    Conditions,
     format_figure,
     format_limit,
     grade_check,

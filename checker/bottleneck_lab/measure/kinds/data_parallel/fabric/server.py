@@ -202,22 +202,22 @@ class FabricServer:
             link = self.links[rank]
             link.sock.settimeout(WATCH_S)
             link.patience_s, link.watch = silence_s, watch
-        heard = time.monotonic()
-        end = heard + total_s
+        last_event_s = time.monotonic()
+        end_s = last_event_s + total_s
         while not all(link.finished for link in self.links):
             ready = poll.poll(1e3 * WATCH_S)
             watch()
-            now = time.monotonic()
-            if now >= end:
+            now_s = time.monotonic()
+            if now_s >= end_s:
                 raise self._hung(total_s)
             # Before the first event ranks import torch, which is not silence.
-            if not ready and self.recorded and now - heard >= silence_s:
+            if not ready and self.recorded and now_s - last_event_s >= silence_s:
                 raise self._hung(silence_s)
             for number, _ in ready:
                 if not self._receive(numbers[number]):
                     poll.unregister(number)
             if ready:
-                heard = time.monotonic()
+                last_event_s = time.monotonic()
             progress(min(link.clock.step for link in self.links))
 
     def _receive(self, rank: int) -> bool:
@@ -264,7 +264,7 @@ class FabricServer:
             self._compare(rank, link)
             link.send(OK)
         elif event.kind is EventKind.UNMODELLED:
-            raise self._lacks(event)
+            raise self._unmodelled(event)
         else:
             self._advance(link, event)
 
@@ -300,7 +300,7 @@ class FabricServer:
             )
 
     @staticmethod
-    def _lacks(event: RankEvent) -> VerifierFault:
+    def _unmodelled(event: RankEvent) -> VerifierFault:
         what = UNMODELLED[event.which % len(UNMODELLED)]
         return VerifierFault(
             f"Your script uses what the emulation does not model: {what}.",
@@ -347,7 +347,7 @@ class FabricServer:
             raise Violation(
                 "tampered", f"Rank {rank} entered a collective of ranks that it does not belong to."
             )
-        if not self._carries(event):
+        if not self._can_carry(event):
             raise Violation(
                 "crashed", f"Rank {rank} called a collective that the emulated link cannot carry."
             )
@@ -363,11 +363,11 @@ class FabricServer:
             link.gradients = hands_on and link.ledger.hands_on_gradients(event.flag, event.amount)
         link.waiting, link.announced = event, link.clock.announce()
         if all(self.links[other].waiting == event for other in members(event.group)):
-            self._collective(event)
+            self._complete(event)
         elif all(other.waiting is not None for other in self.links):
             raise self._at_odds(event)
 
-    def _carries(self, event: RankEvent) -> bool:
+    def _can_carry(self, event: RankEvent) -> bool:
         """Return True if the link knows the type and the reduction, and has room for the result."""
         if event.flag >= len(DTYPES):
             return False
@@ -379,10 +379,11 @@ class FabricServer:
         parts = ranks if event.kind is EventKind.ALLGATHER else 1
         return parts * event.amount * ITEM_BYTES[event.flag] <= self.result.size
 
-    def _collective(self, event: RankEvent) -> None:
+    def _complete(self, event: RankEvent) -> None:
+        """Carry out a collective that all of its ranks have entered, and let them go on."""
         ranks = members(event.group)
         links = [self.links[rank] for rank in ranks]
-        self._move(event, links)
+        self._carry(event, links)
         end = max(link.announced[1] for link in links) + collective_us(
             event, self.fabric.shape(ranks), self.fabric
         )
@@ -401,10 +402,12 @@ class FabricServer:
         other = next(rank for rank in reversed(ranks) if self.links[rank].waiting == event)
         return Violation(
             "crashed",
-            f"Rank {odd} is in {self._words(odd)} while rank {other} is in {self._words(other)}.",
+            f"Rank {odd} is in {self._collective_of(odd)} while rank {other} is in"
+            f" {self._collective_of(other)}.",
         )
 
-    def _words(self, rank: int) -> str:
+    def _collective_of(self, rank: int) -> str:
+        """Describe the collective that a rank waits in: `all-reduce of 64 float32`."""
         event = self.links[rank].waiting
         if event is None:
             return "no collective"
@@ -423,20 +426,20 @@ class FabricServer:
         if late and waiting:
             return Violation(
                 "timed out",
-                f"Rank {late[0]} did not reach the {self._words(waiting[0])} that the others are"
-                f" waiting in within {after_s:.0f} s.",
+                f"Rank {late[0]} did not reach the {self._collective_of(waiting[0])} that the"
+                f" others are waiting in within {after_s:.0f} s.",
             )
         if waiting:
             return Violation(
                 "timed out",
-                f"Rank {waiting[0]} waits in {self._words(waiting[0])} that the other ranks never"
-                f" enter ({after_s:.0f} s).",
+                f"Rank {waiting[0]} waits in {self._collective_of(waiting[0])} that the other"
+                f" ranks never enter ({after_s:.0f} s).",
             )
         return Violation(
             "timed out", f"The {self.world} ranks did not finish within {after_s:.0f} s."
         )
 
-    def _move(self, event: RankEvent, links: list[Link]) -> None:
+    def _carry(self, event: RankEvent, links: list[Link]) -> None:
         """Carry a collective's payload. Of the whole world the result lies in the shared region
         when this returns, else in each member's own memory.
         """

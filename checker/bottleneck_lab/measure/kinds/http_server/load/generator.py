@@ -44,9 +44,9 @@ class Plan(msgspec.Struct, frozen=True):
     `messages`, one after the other.
 
     due_ns: when, from the start, in an open loop; empty for a closed one of `clients` clients that
-    lasts `seconds`. broken: messages sent instead of the requests of these numbers; leaves: numbers
-    of requests whose client disconnects in the middle of its upload. patience_s: how long to wait
-    for answers after the last request. urgent: it runs before other programs, if it may.
+    lasts `seconds`. broken: messages sent instead of the requests of these numbers; disconnects:
+    numbers of requests whose client is gone in the middle of its upload. patience_s: how long to
+    wait for answers after the last request. urgent: it runs before other programs, if it may.
     """
 
     address: str
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     clients: int = 0
     seconds: float = 0.0
     broken: dict[int, bytes] = {}
-    leaves: list[int] = []
+    disconnects: list[int] = []
     patience_s: float = 3.0
     urgent: bool = True
 
@@ -199,7 +199,7 @@ class Generator:
             self._running -= self.status[number] == LOST
             return
         # Half of the message has been sent, and the client is gone.
-        if number in self.plan.leaves:
+        if number in self.plan.disconnects:
             self._drop(connection)
         else:
             self._watch(connection)
@@ -214,7 +214,7 @@ class Generator:
 
     def _compose(self, number: int) -> bytes:
         whole = self.plan.broken.get(number) or self._messages.whole(number)
-        return whole[: len(whole) // 2] if number in self.plan.leaves else whole
+        return whole[: len(whole) // 2] if number in self.plan.disconnects else whole
 
     def _watch(self, connection: Connection) -> None:
         self._poll.modify(
