@@ -12,7 +12,6 @@ times that were measured, or that the virtual GPU models for that size.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -30,6 +29,7 @@ import numpy as np
 
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
 from bottleneck_lab.grading.sequential import PAIRS, SELF_TEST_PAIRS, State
+from bottleneck_lab.measure.context import load_judge
 from bottleneck_lab.measure.kinds.http_server.check import BAD_REQUESTS_S, OPEN_WINDOWS
 from bottleneck_lab.measure.kinds.http_server.figures import WINDOW_S
 from bottleneck_lab.measure.kinds.inference_server.bench import CLOSED_S
@@ -230,16 +230,6 @@ def _answer(judge: ModuleType, case: str, inputs: list[Any]) -> list[Any]:
     shape = judge.parse(case)
     size = (shape.batch * shape.heads, shape.seq, shape.dim)
     return [np.random.default_rng(0).standard_normal(size, dtype=np.float32)]
-
-
-def load_judge(lab: Lab) -> ModuleType:
-    """Load the lab's judge as a module."""
-    spec = importlib.util.spec_from_file_location("budget_judge", lab.path / "judge.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def training_parts(lab: Lab) -> dict[str, float]:

@@ -12,20 +12,17 @@ cycles behind: it also depends on when Python's garbage collector runs.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.grading.criteria import format_figure
-from bottleneck_lab.measure.context import Context
+from bottleneck_lab.measure.context import Context, load_judge
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
 from bottleneck_lab.measure.kinds.training.session import train_modelled
@@ -33,6 +30,7 @@ from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures
+from bottleneck_lab.measure.worker import load_module
 
 MARKS = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 TRAINING_SEED = 7
@@ -124,9 +122,9 @@ def _judge(lab: Lab, entry: Path, seed: int) -> dict[str, Any]:
     No process is started: harness, learner's code and emulator all run here.
     """
     settings = lab.spec.devices["virtual"].settings
-    judge = _load(lab.path / "judge.py", "judge")
-    harness = _load(lab.path / settings["harness"], "harness")
-    learners = _load(entry, "learners")
+    judge = load_judge(lab)
+    harness = load_module(lab.path / settings["harness"])
+    learners = load_module(entry)
     random.seed(seed)
     done = []
     for trial in judge.trials(np.random.default_rng(seed), settings["judge"]):
@@ -141,16 +139,6 @@ def _judge(lab: Lab, entry: Path, seed: int) -> dict[str, Any]:
             break
     result: dict[str, Any] = judge.judge(done, settings["judge"])
     return result
-
-
-def _load(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _range(unit: str, values: list[float | None]) -> str:

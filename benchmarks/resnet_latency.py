@@ -14,7 +14,6 @@ were assumed, none of them measured.
 """
 
 import argparse
-import importlib.util
 import multiprocessing
 import os
 import platform
@@ -30,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bottleneck_lab.measure.worker import load_module
 from bottleneck_lab.workspace.home import dataset_root
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,20 +133,9 @@ def timed(pipe, jpeg):
     return pipe.recv(), 1000 * (time.perf_counter() - begun)
 
 
-def load_judge():
-    return load_module(LAB / "judge.py")
-
-
-def load_module(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def compare(pipes, photos, settings, calls):
     """Milliseconds and disagreement by name, one row a call."""
-    judge, rng = load_judge(), np.random.default_rng()
+    judge, rng = load_module(LAB / "judge.py"), np.random.default_rng()
     times, far = {name: [] for name in pipes}, {name: [] for name in pipes}
     for call in range(calls + 3):
         [jpeg] = judge.make_inputs(rng, settings["photos"], photos, settings)
@@ -197,7 +186,7 @@ def host(options):
     sys.path.insert(0, str(LAB))
     scripts = {name: load_module(path).load("cpu") for name, path in implementations().items()}
     torch.set_num_threads(1)
-    judge, times = load_judge(), {name: [] for name in scripts}
+    judge, times = load_module(LAB / "judge.py"), {name: [] for name in scripts}
     settings, rng = settings_of("cuda"), np.random.default_rng()
     for _ in range(options.calls + 1):
         [jpeg] = judge.make_inputs(rng, settings["photos"], options.photos, settings)

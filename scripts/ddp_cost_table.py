@@ -9,13 +9,14 @@ FORWARD_64_MS. The shape of the table follows from the model; the scale is a cho
 """
 
 import argparse
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch import nn
+
+from bottleneck_lab.measure.worker import load_module
 
 PEAK_FLOP_PER_S = 312e12  # A100, FP16 tensor cores, NVIDIA A100 datasheet
 BANDWIDTH_BYTES_PER_S = 2039e9  # A100 80 GB SXM, same sheet
@@ -26,14 +27,6 @@ ACTIVATION_BYTES = 2
 FORWARD_64_MS = 2.4
 BACKWARD_OVER_FORWARD = 2.0  # two matrix products (weights, inputs) for one
 OPTIMIZER_US = 800.0
-
-
-def load_recipe(path: Path) -> ModuleType:
-    """Return the lab's recipe: the model and the batch."""
-    spec = importlib.util.spec_from_file_location("recipe", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def roofline_s(module: nn.Module, inputs: torch.Tensor, output: torch.Tensor) -> float:
@@ -125,7 +118,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.write_text(json.dumps(table(load_recipe(options.recipe)), indent=1) + "\n")
+    options.out.write_text(json.dumps(table(load_module(options.recipe)), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from bottleneck_lab.course.proving import prove
 from bottleneck_lab.errors import ExitCode, UsageError
 from bottleneck_lab.grading.attest import generate_key
 from bottleneck_lab.grading.criteria import format_figure, format_limit
-from bottleneck_lab.grading.margins import Margin, Part, Row, TargetSafety
-from bottleneck_lab.grading.margins import calibrate as judge_targets
+from bottleneck_lab.grading.margins import Margin, Part, Row, TargetSafety, judge_targets
 from bottleneck_lab.measure.lab_rules import check_files
 from bottleneck_lab.measure.lab_rules.course import add_to_course, check_course, course_names
 from bottleneck_lab.workspace.atomic import explained

@@ -8,7 +8,7 @@ is the target itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -104,6 +104,13 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     proof: Proof | None = None
 
 
+class Distance(NamedTuple):
+    """How many times as good as a target some work is, and which work, on which machine."""
+
+    ratio: float
+    work: str
+
+
 class TargetSafety(msgspec.Struct, frozen=True):
     """The figures of all machines for one target. `problems` is empty if it is safe; `safe_from` to
     `safe_to` are the targets that would be, if any are.
@@ -115,14 +122,14 @@ class TargetSafety(msgspec.Struct, frozen=True):
     bar: float
     unit: str
     at_least: bool
-    right: list[tuple[float, str]]
-    slow: list[tuple[float, str]]
+    right: list[Distance]
+    slow: list[Distance]
     problems: list[str]
     safe_from: float | None
     safe_to: float | None
 
 
-def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
+def judge_targets(rows: Iterable[Row]) -> list[TargetSafety]:
     """Return every target in the rows, by lab, device and criterion, compared with all work that
     was to meet it and all that was to miss it.
     """
@@ -139,8 +146,13 @@ def calibrate(rows: Iterable[Row]) -> list[TargetSafety]:
 
 def _safety(key: tuple[str, str, str], group: list[tuple[Row, Proof, Margin]]) -> TargetSafety:
     lab, device, criterion = key
-    right = [(margin.least, _who(row, proof)) for row, proof, margin in group if proof.right]
-    slow = [(margin.most, _who(row, proof)) for row, proof, margin in group if not proof.right]
+    right, slow = [], []
+    for row, proof, margin in group:
+        work = f"{row.what}, {proof.machine}"
+        if proof.right:
+            right.append(Distance(margin.least, work))
+        else:
+            slow.append(Distance(margin.most, work))
     nearest, fastest = min(right, default=None), max(slow, default=None)
     bar, at_least = group[0][2].bar, group[0][2].at_least
     clear, short = (1.0, 1.0) if all(margin.exact for _, _, margin in group) else (CLEAR, SHORT)
@@ -158,29 +170,25 @@ def _safety(key: tuple[str, str, str], group: list[tuple[Row, Proof, Margin]]) -
     )
 
 
-def _who(row: Row, proof: Proof) -> str:
-    return f"{row.what}, {proof.machine}"
-
-
 def _unsafe(
-    nearest: tuple[float, str] | None, fastest: tuple[float, str] | None, clear: float, short: float
+    nearest: Distance | None, fastest: Distance | None, clear: float, short: float
 ) -> list[str]:
     """Return why a target is not safe: both sides must have been tried, and be clear of it."""
     problems = []
     if nearest is None:
         problems.append("no correct solution was measured.")
-    elif nearest[0] < clear:
+    elif nearest.ratio < clear:
         problems.append(
-            f"right work is {nearest[0]:.2f} times as good as required; {clear:g} is safe"
-            f" ({nearest[1]})."
+            f"right work is {nearest.ratio:.2f} times as good as required; {clear:g} is safe"
+            f" ({nearest.work})."
         )
     if fastest is None:
         problems.append("nothing was measured that should miss it.")
-    elif fastest[0] > short or fastest[0] >= 1:
+    elif fastest.ratio > short or fastest.ratio >= 1:
         safe = f"{short:g}" if short < 1 else "less than 1"
         problems.append(
-            f"slow work is {fastest[0]:.2f} times as good as required; {safe} is safe"
-            f" ({fastest[1]})."
+            f"slow work is {fastest.ratio:.2f} times as good as required; {safe} is safe"
+            f" ({fastest.work})."
         )
     return problems
 
@@ -188,18 +196,18 @@ def _unsafe(
 def _safe_targets(
     bar: float,
     at_least: bool,
-    nearest: tuple[float, str] | None,
-    fastest: tuple[float, str] | None,
+    nearest: Distance | None,
+    fastest: Distance | None,
     clear: float,
     short: float,
 ) -> tuple[float | None, float | None]:
     """Return the lowest and the highest target that leave both sides clear; None for both where
     there is none.
     """
-    if nearest is None or fastest is None or fastest[0] / short > nearest[0] / clear:
+    if nearest is None or fastest is None or fastest.ratio / short > nearest.ratio / clear:
         return None, None
     # Distances are to the present bar, so its product with one is the bar that would be as near. A
     # figure that must be small is the other way round.
-    factors = (fastest[0] / short, nearest[0] / clear)
+    factors = (fastest.ratio / short, nearest.ratio / clear)
     low, high = (bar * factor if at_least else bar / max(factor, 1e-9) for factor in factors)
     return min(low, high), max(low, high)

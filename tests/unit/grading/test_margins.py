@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bottleneck_lab.catalog import CriterionSpec
-from bottleneck_lab.grading.margins import Margin, Proof, Row, calibrate, margins_of
+from bottleneck_lab.grading.margins import Margin, Proof, Row, judge_targets, margins_of
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 
 
@@ -72,7 +72,7 @@ def test_a_target_is_safe_where_both_sides_are_clear_of_it_on_every_machine():
         row("slow", 1.0, 1.1, right=False),
         row("half", 2.0, 2.4, right=False, machine="server"),
     ]
-    (found,) = calibrate(rows)
+    (found,) = judge_targets(rows)
     assert not found.problems
     assert found.right[0] == (pytest.approx(3.4 / 3), "fast, server"), "the nearest first"
     assert found.slow[0] == (pytest.approx(0.8), "half, server")
@@ -80,7 +80,7 @@ def test_a_target_is_safe_where_both_sides_are_clear_of_it_on_every_machine():
 
 
 def test_a_target_too_near_to_right_work_says_to_whose_and_what_would_be_safe():
-    (found,) = calibrate(
+    (found,) = judge_targets(
         [row("fast", 3.1, 3.3, right=True, machine="server"), row("slow", 1.0, 1.2, right=False)]
     )
     assert found.problems == [
@@ -90,7 +90,9 @@ def test_a_target_too_near_to_right_work_says_to_whose_and_what_would_be_safe():
 
 
 def test_where_the_two_sides_meet_no_target_is_safe():
-    (found,) = calibrate([row("fast", 3.1, 3.3, right=True), row("half", 2.8, 3.0, right=False)])
+    (found,) = judge_targets(
+        [row("fast", 3.1, 3.3, right=True), row("half", 2.8, 3.0, right=False)]
+    )
     assert len(found.problems) == 2
     assert (found.safe_from, found.safe_to) == (None, None)
 
@@ -100,7 +102,7 @@ def test_what_is_to_be_small_is_safe_the_other_way_round():
         row("few", 1.0, 2.0, right=True, at_least=False),
         row("many", 6.0, 7.0, right=False, at_least=False),
     ]
-    (found,) = calibrate(rows)
+    (found,) = judge_targets(rows)
     assert not found.problems
     assert (found.safe_from, found.safe_to) == pytest.approx((2.0 * 1.1, 6.0 * 0.9))
 
@@ -112,9 +114,11 @@ def test_a_count_is_safe_on_its_target():
             "mine", name, [], Proof("variants", name, "cpu", "PASS", [margin], "laptop", right)
         )
 
-    (safe,) = calibrate([counted("right", 1.0, right=True), counted("slow", 4.0, right=False)])
+    (safe,) = judge_targets([counted("right", 1.0, right=True), counted("slow", 4.0, right=False)])
     assert safe.problems == []
-    (unsafe,) = calibrate([counted("right", 2.0, right=True), counted("slow", 1.0, right=False)])
+    (unsafe,) = judge_targets(
+        [counted("right", 2.0, right=True), counted("slow", 1.0, right=False)]
+    )
     assert [problem.split(" (")[0] for problem in unsafe.problems] == [
         "right work is 0.50 times as good as required; 1 is safe",
         "slow work is 1.00 times as good as required; less than 1 is safe",
@@ -122,7 +126,7 @@ def test_a_count_is_safe_on_its_target():
 
 
 def test_a_side_that_nobody_tried_is_no_proof():
-    (found,) = calibrate([row("fast", 9.0, 9.5, right=True)])
+    (found,) = judge_targets([row("fast", 9.0, 9.5, right=True)])
     assert found.problems == ["nothing was measured that should miss it."]
 
 

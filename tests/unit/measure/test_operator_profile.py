@@ -175,7 +175,7 @@ def test_a_check_never_asks_for_as_many_passes_as_the_lab_names():
     reference = SimpleNamespace(call=lambda _: (0.0, [np.zeros(1, np.int64)]))
     judge = SimpleNamespace(make_inputs=lambda *_: np.zeros(1))
     drawn = {
-        check._draw(context, reference, judge, np.random.default_rng(seed)).passes
+        check._draw_task(context, reference, judge, np.random.default_rng(seed)).passes
         for seed in range(100)
     }
     assert drawn == {3, 5, 6}
