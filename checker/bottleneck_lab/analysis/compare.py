@@ -126,6 +126,10 @@ class Comparison(msgspec.Struct, frozen=True):
     images_per_s: tuple[float, float] | None = None
     memory: list[MemoryChange] = []
     repeats: bool = False
+    mean_speedup: float | None = None
+    """The ratio of the mean steps, with one capture of each: what a check measures, which times
+    whole runs.
+    """
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -268,7 +272,13 @@ def _compare(before: Side, after: Side) -> Comparison:
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
         memory=_memory(old, new),
         repeats=repeats,
+        mean_speedup=None if paired or unit != "step" else _mean_ratio(samples),
     )
+
+
+def _mean_ratio(samples: Both) -> float | None:
+    before, after = (float(np.mean(side["step", "time"])) for side in samples)
+    return before / after if after else None
 
 
 def _by_medians(change: FigureChange) -> FigureChange:

@@ -19,6 +19,7 @@ from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.answers import describe_choices, parse_answers, read_answer
+from bottleneck_lab.grading.cases import MEMORY_GROWTH
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import (
     STRETCH_RULE,
@@ -312,11 +313,16 @@ def _diagnose_sibling(workspace: Workspace, texts: list[str], *, json: bool) -> 
     for result in graded.results:
         mark, style = ("✓", "green") if result.holds else ("✗", "red")
         say(f"{mark} {result.sentence}", style, hang=2)
-    without = f"be {graded.gain:.2f}x as fast"
-    if graded.cause == "memory-growth":
-        without = f"need {graded.gain:.2f}x less memory at its peak"
-    say(f"\nThe cause is {graded.cause}; without it the program would {without}.")
-    say("`lab report --sibling` now shows its causes and findings.")
+    be, need = ("was", "needed") if graded.measured else ("would be", "would need")
+    effect = f"{be} {graded.gain:.2f}x as fast"
+    if graded.cause == MEMORY_GROWTH:
+        effect = f"{need} {graded.gain:.2f}x less memory at its peak"
+    origin = "With that switched off" if graded.measured else "By what the capture shows of it"
+    say(f"\nThe cause is {graded.cause}. {origin}, the program {effect}.")
+    say(
+        "`lab report --sibling` now shows its causes and findings. The gains there are estimates,"
+        " and may differ a little from this one."
+    )
 
 
 def _tell_case(workspace: Workspace, story: str, missing: list[str], *, json: bool) -> None:

@@ -16,11 +16,14 @@ from bottleneck_lab.workspace.folder import Workspace
 
 @dataclass(frozen=True)
 class GradedCase:
-    """The grade of a case: `gain` is the speed-up, or the factor in peak memory, of the truth."""
+    """The grade of a case: `gain` is the speed-up, or the factor in peak memory, of the truth;
+    `measured` if the program ran without its cause, otherwise read off the capture.
+    """
 
     results: list[CriterionResult]
     cause: str
     gain: float
+    measured: bool
 
     @property
     def named(self) -> bool:
@@ -41,7 +44,8 @@ def grade_case(
     """Grade the answers to the open case, and record them: once, and finally."""
     spec, summary = siblings.spec_of(workspace, case), case_summary(workspace)
     results = grade_sibling(spec, answers, summary)
-    graded = GradedCase(results, spec.cause, round(true_gain(spec, summary), 2))
+    gain = round(true_gain(spec, summary), 2)
+    graded = GradedCase(results, spec.cause, gain, measured=bool(spec.gain))
     siblings.answer(workspace, answers, named=graded.named)
     return graded
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
@@ -58,9 +60,14 @@ def grade_sibling(
     """Return one result for each of `QUESTIONS`: the cause against the truth, the gain against the
     capture, within a quarter.
     """
-    seen = CaptureFigures({"gain": true_gain(spec, summary)}, summary.wall_ns, lambda _stretch: {})
-    results, _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
-    return results
+    truth = true_gain(spec, summary)
+    seen = CaptureFigures({"gain": truth}, summary.wall_ns, lambda _stretch: {})
+    (cause, gain), _ = grade_diagnosis(QUESTIONS, answers, {"cause": spec.cause}, seen)
+    if gain.holds:
+        origin = "measured without the cause" if spec.gain else "read off the capture"
+        sentence = f"gain: {gain.value:.2f}x, near the {truth:.2f}x {origin}."
+        gain = msgspec.structs.replace(gain, sentence=sentence)
+    return [cause, gain]
 
 
 def true_gain(spec: SiblingSpec, summary: Summary) -> float:

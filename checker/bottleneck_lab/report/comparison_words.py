@@ -34,6 +34,8 @@ _LABELS = {
 ALWAYS = ("step", "device", "gap", "range")
 
 TOP = 8
+NOTABLE_DIFFERENCE = 0.01
+"""Medians and means that differ by more than this share (0–1) are both given."""
 _MUCH = 1.25
 HIGHEST_SHOWN = 100.0
 """A ratio beyond this says only that one side is next to nothing: "from X to Y" says more."""
@@ -87,6 +89,9 @@ def describe_samples(comparison: Comparison) -> list[str]:
         else:
             basis = "A side without marked steps has the times of its whole recording."
     lines = [basis]
+    mean = comparison.mean_speedup
+    if mean is not None and abs(mean - comparison.speedup) >= NOTABLE_DIFFERENCE * mean:
+        lines.append(f"The mean step is {mean:.2f}x as fast: a check times whole runs.")
     if comparison.repeats:
         lines.append("All of them are modelled, and the same in every run.")
     elif comparison.few:

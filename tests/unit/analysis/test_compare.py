@@ -1,5 +1,6 @@
 """Two versions side by side: every figure by its own noise, whatever else the step did."""
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -13,7 +14,7 @@ from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.comparison_words import describe_speedup
+from bottleneck_lab.report.comparison_words import describe_samples, describe_speedup
 from bottleneck_lab.trace.names import MODELLED_HOST
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
@@ -136,6 +137,19 @@ def test_one_step_says_all_where_every_run_has_the_same_times(timelines):
     assert compare(fast, slow).outcome == "worse"
     assert compare(fast, fast).outcome == "same"
     assert "(modelled)" in describe_speedup(compare(slow, fast))
+
+
+def test_the_mean_step_is_given_where_it_differs_from_the_median(timelines):
+    def loop(late_us):
+        number = itertools.count()
+        return lambda run: run.launch("gemm", 300.0 + (next(number) % 3 == 2) * late_us)
+
+    ((slow,), (fast,)) = (timelines(loop(late_us), jitter=0.0) for late_us in (900.0, 0.0))
+    result = compare(slow, fast)
+    assert result.speedup == pytest.approx(1.0, abs=0.01)
+    assert result.mean_speedup == pytest.approx(2.0, abs=0.05)
+    assert any("The mean step is 1.98x as fast" in line for line in describe_samples(result))
+    assert not any("mean" in line for line in describe_samples(compare(fast, fast)))
 
 
 def _loop(factor):

@@ -17,6 +17,7 @@ from bottleneck_lab.commands.diagnose import EXAMPLE
 from bottleneck_lab.grading.diagnosis import (
     CaptureFigures,
     beyond_ceiling,
+    describe_reading,
     figures_of,
     for_check,
     grade_diagnosis,
@@ -64,6 +65,11 @@ def seen(figures=FIGURES):
         lambda stretch: {"idle_share": max(0, stretch.end - 500_000) / stretch.length},
         longest_gap_ns=300_000,
     )
+
+
+def test_the_tool_says_from_what_share_on_a_stretch_counts():
+    reading = describe_reading(WHERE, {"where": "0.3-0.8 ms"}, seen())
+    assert reading.endswith("of that stretch is what the question asks for; it counts from 80%.")
 
 
 def grade(question, answer, figures=FIGURES, solution=None):

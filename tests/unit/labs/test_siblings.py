@@ -56,6 +56,15 @@ def test_no_name_and_no_story_tells_the_cause(summary_of, lab, spec):
     assert spec.cause not in text
 
 
+def test_a_right_gain_says_where_the_other_figure_comes_from(summary_of):
+    for name, origin in (("mosaic-painter", "measured without the cause"), ("speech", "read off")):
+        lab, spec = next(each for each in CASES if each[1].program == name)
+        summary = summary_of(lab, spec, 3)
+        answers = {"cause": spec.cause, "gain": true_gain(spec, summary)}
+        _, gain = grade_sibling(spec, answers, summary)
+        assert origin in gain.sentence
+
+
 def test_a_lab_that_has_any_has_three_of_at_least_two_causes():
     for lab in (lab for lab in load_labs().values() if lab.spec.siblings):
         specs = siblings.specs_of(lab).values()
