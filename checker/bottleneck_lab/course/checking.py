@@ -14,6 +14,7 @@ from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.course.captures import capture_figures
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.course.progress import ShowProgress
+from bottleneck_lab.course.regrading import regrade
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
 from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture
@@ -76,7 +77,10 @@ def check_workspace(
     ):
         # Inside the lock: a check that was waited for has added its own attempt.
         earlier = load_attempts(workspace)
-        verdict, remarks = _measure(workspace, learner, earlier, folder, chosen, show_progress)
+        # A signature vouches for a measurement, so a runner always measures.
+        verdict, remarks = _measure(
+            workspace, learner, earlier, folder, chosen, show_progress, reuse=key is None
+        )
         if key:
             verdict = sign(verdict, key)
         attempt = record(workspace, verdict, folder)
@@ -123,8 +127,12 @@ def _measure(
     folder: Path,
     device: Device,
     show_progress: ShowProgress,
+    *,
+    reuse: bool,
 ) -> tuple[Verdict, list[str]]:
-    """Return the verdict on the submission in `folder`, and remarks for the learner."""
+    """Return the verdict on the submission in `folder`, and remarks for the learner. With `reuse`,
+    nothing is measured where only answers have changed since the last check.
+    """
     lab, answers = workspace.lab, load_answers(folder)
     questions = questions_of(lab, learner)
     solution = solution_here(lab, device, answers)
@@ -133,17 +141,23 @@ def _measure(
         capture = capture_figures(workspace, learner.commitments[-1].capture)
     first = learner.commitments[0].answers if learner.commitments else None
     results, prediction = grade_diagnosis(questions, answers, solution, capture, first)
-    with show_progress() as show:
-        verdict = check_lab(
-            lab,
-            folder,
-            device,
-            data=data_folder(lab),
-            home=home(),
-            progress=show,
-            diagnosis=for_check(lab.spec.devices[device].criteria, results),
-            prediction=prediction.predicted if prediction else None,
-        )
+    diagnosis = for_check(lab.spec.devices[device].criteria, results)
+    predicted = prediction.predicted if prediction else None
+    verdict = None
+    if reuse and earlier:
+        verdict = regrade(lab, device, earlier[-1].verdict, folder, diagnosis, predicted)
+    if verdict is None:
+        with show_progress() as show:
+            verdict = check_lab(
+                lab,
+                folder,
+                device,
+                data=data_folder(lab),
+                home=home(),
+                progress=show,
+                diagnosis=diagnosis,
+                prediction=predicted,
+            )
     # In this order: the figures that answer the questions are quoted to those who may have them,
     # and then leave the verdict.
     remarks = quote_own_figures(workspace, learner, verdict)
@@ -156,7 +170,7 @@ def _measure(
         )
     standings = [attempt.verdict.diagnosis for attempt in earlier]
     graded = [standing.named for standing in standings if standing and standing.named is not None]
-    diagnosis = standing_of(
+    standing = standing_of(
         lab,
         learner,
         verdict,
@@ -165,7 +179,7 @@ def _measure(
         graded[0] if graded else None,
         solution,
     )
-    return msgspec.structs.replace(verdict, diagnosis=diagnosis), remarks
+    return msgspec.structs.replace(verdict, diagnosis=standing), remarks
 
 
 def quote_own_figures(workspace: Workspace, learner: Record, verdict: Verdict) -> list[str]:

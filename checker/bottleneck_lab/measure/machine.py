@@ -93,7 +93,7 @@ def fingerprint() -> dict[str, str]:
         "python": platform.python_version(),
         **{
             package: installed_version(package)
-            for package in ("torch", "torchvision", "numpy", dali_build())
+            for package in ("bottleneck-lab", "torch", "torchvision", "numpy", dali_build())
         },
     }
     state = gpu_states()

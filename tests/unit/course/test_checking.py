@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.course import checking
+from bottleneck_lab.catalog import CriterionSpec, load_labs
+from bottleneck_lab.course import checking, regrading
 from bottleneck_lab.course.progress import no_progress
-from bottleneck_lab.grading.verdict import Outcome, Verdict
+from bottleneck_lab.grading.criteria import conclude
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.measure import measured_key
 from bottleneck_lab.workspace import commitments
 from bottleneck_lab.workspace.diagnosis_file import save_answers
@@ -100,3 +102,73 @@ def test_the_attempt_the_record_and_the_progress_agree(workspace):
     assert (entry.attempts, entry.outcome, entry.named) == (1, "PASS", True)
     again = checking.check_workspace(workspace, None, show_progress=no_progress)
     assert [attempt.number for attempt in again.attempts] == [1, 2]
+
+
+@pytest.fixture
+def measured(workspace, monkeypatch):
+    """The folders that were measured. All work is right and fast; the answers are graded."""
+    folders, passing = [], checking.check_lab
+    monkeypatch.setattr(regrading, "fingerprint", lambda: {"torch": "2.14", "load": "0.31"})
+
+    def measure(lab, folder, device, *, diagnosis, prediction, **_):
+        folders.append(folder)
+        results = [
+            CriterionResult("right-answers", "correctness", True, "Every sum is right."),
+            CriterionResult("speedup", "target", True, "30x as fast.", value=30.0),
+            *diagnosis,
+        ]
+        questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis]
+        conclusion = conclude(results, specs=[*lab.spec.devices[device].criteria, *questions])
+        return msgspec.structs.replace(
+            passing(lab, folder, device),
+            outcome=conclusion.outcome,
+            reason=conclusion.reason,
+            criteria=results,
+            environment={"torch": "2.14", "load": "0.28"},
+            prediction=Prediction(prediction, 30.0),
+        )
+
+    monkeypatch.setattr(checking, "check_lab", measure)
+    return folders
+
+
+def test_only_the_answers_are_graded_again_where_only_they_have_changed(workspace, measured):
+    def check():
+        return checking.check_workspace(workspace, None, show_progress=no_progress).attempt.verdict
+
+    save_answers(workspace, {"cause": "memory bandwidth"})
+    assert check().reason == "wrong diagnosis"
+    save_answers(workspace, {"cause": "the loop in Python", "gain": 20.0})
+    corrected = check()
+    assert len(measured) == 1
+    assert corrected.outcome is Outcome.PASS
+    assert corrected.notes == [regrading.STANDS]
+    assert corrected.prediction == Prediction(20.0, 30.0)
+    assert not corrected.diagnosis.named, "the first diagnosis counts"
+    assert check().notes == []
+    assert len(measured) == 2, "a PASS is measured as often as it is checked"
+
+
+@pytest.mark.parametrize("change", ["code", "machine", "undecided", "signed"])
+def test_the_work_is_measured_again_where_anything_else_may_have_changed(
+    workspace, measured, monkeypatch, change
+):
+    save_answers(workspace, {"cause": "memory bandwidth"})
+    checking.check_workspace(workspace, None, show_progress=no_progress)
+    save_answers(workspace, {"cause": "the loop in Python"})
+    last = checking.load_attempts(workspace)[-1]
+    if change == "code":
+        work = workspace.root / "work.py"
+        work.write_text(work.read_text() + "\n")
+    elif change == "machine":
+        monkeypatch.setattr(regrading, "fingerprint", lambda: {"torch": "2.15", "load": "0.31"})
+    else:
+        verdict = msgspec.structs.replace(last.verdict, signature="of a runner")
+        if change == "undecided":
+            right, fast, *answers = last.verdict.criteria
+            fast = msgspec.structs.replace(fast, holds=None)
+            verdict = msgspec.structs.replace(last.verdict, criteria=[right, fast, *answers])
+        attempts = [msgspec.structs.replace(last, verdict=verdict)]
+        monkeypatch.setattr(checking, "load_attempts", lambda _: attempts)
+    checking.check_workspace(workspace, None, show_progress=no_progress)
+    assert len(measured) == 2
