@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
-from bottleneck_lab.grading.criteria import conclude
+from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.verdict import CriterionResult, Verdict
 from bottleneck_lab.measure.machine import fingerprint
 

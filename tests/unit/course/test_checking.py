@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab.catalog import CriterionSpec, load_labs
 from bottleneck_lab.course import checking, regrading
 from bottleneck_lab.course.progress import no_progress
-from bottleneck_lab.grading.criteria import conclude
+from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Prediction, Verdict
 from bottleneck_lab.measure import measured_key
 from bottleneck_lab.workspace import commitments
