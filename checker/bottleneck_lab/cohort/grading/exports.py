@@ -182,7 +182,7 @@ def canvas_csv(book: Gradebook) -> bytes:
     rows = [possible + [points.get(lab, 100.0) for lab in book.labs]]
     for student, grades in book.by_student():
         name = ", ".join(part for part in (student.last_name, student.first_name) if part)
-        # An empty cell leaves Canvas's own value as it is; a 0 would overwrite it.
+        # Not 0: nothing was graded. Canvas shows what an import changes before it saves that.
         scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
         # Canvas finds a student by these; what its own gradebook had is given back unchanged.
         sis_id = student.sis_id

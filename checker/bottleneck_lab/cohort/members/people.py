@@ -214,13 +214,19 @@ def _new_learner(
 
 
 def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]) -> Person:
-    """Let in a learner who is on the roster and has not joined. Raises RefusedError otherwise."""
+    """Let in a learner who is on the roster and has not joined. Raises RefusedError otherwise.
+
+    The ids of Canvas's student information system count too: of its own, learners know nothing.
+    """
     people = tables.people
-    row = connection.execute(
-        select(*PERSON_COLUMNS, people.c.joined).where(
-            people.c.student_id == student_id, people.c.removed.is_(None)
+    known = [people.c[name] == student_id for name in ("student_id", "sis_id", "sis_login")]
+    rows = connection.execute(
+        select(*PERSON_COLUMNS, people.c.joined, people.c.student_id).where(
+            or_(*known), people.c.removed.is_(None), bool(student_id)
         )
-    ).first()
+    ).all()
+    # What is one learner's id and another's login means the former.
+    row = next((one for one in rows if one.student_id == student_id or len(rows) == 1), None)
     if row is None:
         raise RefusedError(
             "not-on-roster",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -47,8 +48,10 @@ _COLUMNS = {
 github_username, github_id, name. Moodle: First name, Last name, ID number, Email address.
 Gradescope: First Name, Last Name, SID, Email, Sections.
 """
-_CANVAS = {"student", "id", "sis user id", "section"}
-"""Columns by which a gradebook that Canvas exported is known."""
+_CANVAS = {"id", "sis login id", "section"}
+"""Columns by which a gradebook that Canvas exported is known: whoever may not see SIS ids gets them
+without `SIS User ID`, and names are in `Student`, or in `LastName` and `FirstName`.
+"""
 _EXPORTS = (
     _CANVAS,
     {"first name", "last name", "id number", "email address"},
@@ -56,7 +59,8 @@ _EXPORTS = (
     {"identifier", "github_username", "github_id", "name"},
 )
 """Columns by which an export of Canvas, Moodle, Gradescope or GitHub Classroom is known."""
-_CANVAS_TEST_STUDENT = ("student, test", "test student")
+_CANVAS_TEST_LOGIN = re.compile(r"[0-9a-f]{40}")
+"""Canvas names its test student in the course's language, and gives it a SHA-1 as its login."""
 
 
 def decode_table(data: bytes) -> str:
@@ -131,14 +135,8 @@ def read_roster(data: bytes) -> Roster:
     canvas = set(names) >= _CANVAS
     if canvas:
         columns["canvas_id"] = names.index("id")
-    learners = []
-    for row in rows:
-        # Canvas adds a line with the points possible, one that may say "Manual Posting", and a
-        # student who is there for testing.
-        first = row.cells[0].strip().lower()
-        if canvas and (first in ("", "points possible", *_CANVAS_TEST_STUDENT)):
-            continue
-        learners.append(_learner(row, header, columns))
+        rows = [row for row in rows if _is_canvas_learner(row, columns)]
+    learners = [_learner(row, header, columns) for row in rows]
     if not learners:
         raise UsageError(
             "The roster has a line of column names, but no learners.",
@@ -148,8 +146,21 @@ def read_roster(data: bytes) -> Roster:
     twice = sorted(student_id for student_id, count in counts.items() if count > 1)
     if twice:
         raise UsageError(f"The student id '{twice[0]}' appears twice.", "Remove one of the lines.")
-    read = set(columns.values())
-    return Roster(learners, [name for at, name in enumerate(header) if at not in read and name])
+    # Nobody expects assignments and totals of a gradebook to be read.
+    ignored = set() if canvas else set(range(len(header))) - {*columns.values()}
+    return Roster(learners, [header[at] for at in sorted(ignored) if header[at]])
+
+
+def _is_canvas_learner(row: _Row, columns: dict[str, int]) -> bool:
+    """Return False for lines of a Canvas gradebook that are no learner's.
+
+    They are the points possible, the assignments whose grades are posted by hand (or muted), and
+    the test student.
+    """
+    name = row.cells[0].strip().lower()
+    login = dict(enumerate(row.cells)).get(columns["sis_login"], "")
+    test = name in ("student, test", "test student") or _CANVAS_TEST_LOGIN.fullmatch(login)
+    return name not in ("", "points possible") and not test
 
 
 def _require_well_spelt(header: list[str], columns: dict[str, int]) -> None:
