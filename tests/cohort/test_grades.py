@@ -222,15 +222,45 @@ def test_partial_credit_is_a_sum_on_the_page_and_grace_is_named(sqlite_room):
     with sqlite_room.cohort.database.writing() as connection:
         set_rules(connection, "slow", 0.0, due=sqlite_room.clock() - 294)
     measured(sqlite_room, token, Outcome.FAIL)
-    with pages(sqlite_room) as (instructor, _, _):
+    with pages(sqlite_room) as (instructor, visit, _):
         page = instructor.get(f"/people/{person.handle}/grades/slow").text
-    assert "5 minutes late, within the 10 minutes of grace" in page
-    assert "Partial credit: 0.5 of 1 earned, of 100.0 points" in page
-    rows = re.findall(r'<th scope="row">(.+?)</th><td>(.+?)</td>.*?>([^>]+)</td></tr>', page)
-    assert rows == [
-        ("right-answers", "correctness", "does not count"),
-        ("speedup", "target", "0.5"),
-    ]
+        assert "5 minutes late, within the 10 minutes of grace" in page
+        mine = visit(person).get("/me/labs/slow/grade").text
+    assert "What earned 50.0 of 100.0 points" in page
+    for text in (page, mine):
+        rows = re.findall(r'<th scope="row">([\w-]+)</th><td>(\w+)</td>.*?>([^>]+)</td></tr>', text)
+        assert rows == [
+            ("right-answers", "correctness", "does not count"),
+            ("speedup", "target", "50.0 of 100.0"),
+        ]
+
+
+def test_one_page_says_for_learner_and_instructor_how_points_add_up(sqlite_room):
+    room = sqlite_room
+    (ada, token), (bob, _) = room.join("Ada"), room.join("Bob")
+    handles = [measured(room, token, outcome) for outcome in (Outcome.FAIL, Outcome.PASS)]
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, due=room.clock() - 1.5 * DAY_S, points=80.0)
+    with pages(room) as (instructor, visit, _):
+        page = instructor.get(f"/people/{ada.handle}/grades/slow").text
+        mine = visit(ada).get("/me/labs/slow/grade").text
+        for text, path in ((page, "/submissions"), (mine, "/me/submissions")):
+            steps = re.findall(r'row">([^<]+)</th><td.*?<td class="number">([^<]+)</td>', text)
+            assert steps == [
+                ("The lab is worth", "80.0"),
+                ("Earned", "80.0"),
+                ("Lateness", "−16.0"),
+                ("Points by the rules", "64.0"),
+            ]
+            assert "which costs 20%: 2 days begun at 10% each, at most 50%" in text
+            assert [f'href="{path}/{one}"' in text for one in handles] == [True, True]
+            assert text.count("</a> counts</th>") == 1
+        assert f'href="/submissions/{handles[0]}"' not in mine
+        none = visit(bob).get("/me/labs/slow/grade").text
+        assert "nothing has been measured so far" in none
+        with room.cohort.database.writing() as connection:
+            set_rules(connection, "slow", 0.0, feedback_at=4e9)
+        assert visit(ada).get("/me/labs/slow/grade").status == 403
 
 
 def test_every_figure_follows_from_a_signed_verdict_in_the_export_of_evidence(room, tmp_path):

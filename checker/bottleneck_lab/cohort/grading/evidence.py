@@ -18,7 +18,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.grading.credit import Basis, basis_of
-from bottleneck_lab.cohort.grading.grades import Grade, GradingRules, Override, score_work
+from bottleneck_lab.cohort.grading.grades import (
+    Grade,
+    GradingRules,
+    Override,
+    counting,
+    score_work,
+)
 from bottleneck_lab.cohort.moments import iso, parse_moment
 from bottleneck_lab.cohort.protocol import Receipt
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem
@@ -171,7 +177,8 @@ def _problems(archive: zipfile.ZipFile, evidence: Evidence, key: Ed25519PublicKe
             judged.append(one)
         due = None if figure.due is None else parse_moment(figure.due)
         points = evidence.rules.points[figure.lab]
-        scored = score_work(judged, points, due, evidence.rules, evidence.labs[figure.lab])
+        works = score_work(judged, points, due, evidence.rules, evidence.labs[figure.lab])
+        scored = counting(works, evidence.rules.scoring)
         raw, penalty = (scored.raw, scored.penalty) if scored else (0.0, 0.0)
         score = raw - penalty if figure.override is None else figure.override.points
         computed = (scored.work.submission if scored else None, raw, penalty, score, points)

@@ -223,8 +223,8 @@ def score_work(
     due: float | None,
     grading: GradingRules,
     basis: Basis,
-) -> Scored | None:
-    """Return the submission that counts of those to one lab, oldest first; None without any.
+) -> list[Scored]:
+    """Return what submissions to one lab are worth, in their order, oldest first.
 
     Nothing but what is given here decides: an export of evidence holds all of it.
     """
@@ -241,7 +241,12 @@ def score_work(
         penalty = round(raw * late_share(received, due, grading.late), 4)
         late_s = 0.0 if due is None else max(0.0, received - due)
         scored.append(Scored(one, share, raw, penalty, late_s))
-    if not scored or grading.scoring == "latest":
+    return scored
+
+
+def counting(scored: list[Scored], scoring: Scoring) -> Scored | None:
+    """Return the submission that counts; None without any."""
+    if not scored or scoring == "latest":
         return scored[-1] if scored else None
     # The first of equals, which was late by least.
     return max(scored, key=lambda each: each.raw - each.penalty)
@@ -255,7 +260,8 @@ def _grade(
     grade = Grade(
         student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, points, submissions
     )
-    scored = score_work(judged, points, rules.due, grading, basis_of(find_lab(rules.lab)))
+    works = score_work(judged, points, rules.due, grading, basis_of(find_lab(rules.lab)))
+    scored = counting(works, grading.scoring)
     if scored is None:
         return grade
     one = scored.work

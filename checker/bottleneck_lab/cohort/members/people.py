@@ -220,11 +220,9 @@ def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]
     """
     people = tables.people
     known = [people.c[name] == student_id for name in ("student_id", "sis_id", "sis_login")]
-    rows = connection.execute(
-        select(*PERSON_COLUMNS, people.c.joined, people.c.student_id).where(
-            or_(*known), people.c.removed.is_(None), bool(student_id)
-        )
-    ).all()
+    query = select(*PERSON_COLUMNS, people.c.joined, people.c.student_id)
+    query = query.where(or_(*known), people.c.removed.is_(None))
+    rows = connection.execute(query).all() if student_id else []
     # What is one learner's id and another's login means the former.
     row = next((one for one in rows if one.student_id == student_id or len(rows) == 1), None)
     if row is None:
@@ -325,12 +323,19 @@ def unknown_token() -> RefusedError:
     )
 
 
+def learner_of(connection: Connection, person: Person) -> int:
+    """Return the number under which a learner's work counts: if merged, that of the other."""
+    people = tables.people
+    return int(
+        connection.execute(
+            select(func.coalesce(people.c.merged_into, people.c.id)).where(people.c.id == person.id)
+        ).scalar_one()
+    )
+
+
 def same_learner(connection: Connection, person: Person) -> list[int]:
     """Return the numbers of all people who are this learner: of those merged, and of the other."""
-    people = tables.people
-    root = connection.execute(
-        select(func.coalesce(people.c.merged_into, people.c.id)).where(people.c.id == person.id)
-    ).scalar_one()
+    people, root = tables.people, learner_of(connection, person)
     group = select(people.c.id).where((people.c.id == root) | (people.c.merged_into == root))
     return list(connection.execute(group).scalars())
 

@@ -9,9 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection
 
-from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grading.credit import Part, basis_of, parts
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
 from bottleneck_lab.cohort.grading.grades import (
     MAX_COMMENT,
@@ -24,6 +22,7 @@ from bottleneck_lab.cohort.grading.grades import (
     withdraw_override,
 )
 from bottleneck_lab.cohort.grading.preview import Preview
+from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.people import Session, clean
 from bottleneck_lab.cohort.refused import RefusedError
@@ -33,12 +32,13 @@ from bottleneck_lab.cohort.server.guard import (
     INSTRUCTOR,
     AsAssistant,
     AsInstructor,
+    AsLearner,
     Form,
 )
 from bottleneck_lab.cohort.server.previews import save_or_preview
 from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import LatePolicy, Scoring, Weights
-from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.grade import explain_grade
 from bottleneck_lab.cohort.view.room import altered_records
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import LabError, UsageError
@@ -143,34 +143,23 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
     shared, lab = state(request), lab_field(slug)
     with shared.cohort.database.reading() as connection:
         who = people.by_handle(connection, handle)
-        own = load_grades(connection, shared.judge, person=who.id)
-        grading, log = load_grading(connection), override_log(connection, who)
-        judged = {
-            one.submission: one
-            for one in shared.judge.latest(connection, tables.submissions.c.lab == lab)
-        }
-    grade = next((each for each in own if each.lab == lab), None)
-    if grade is None:
-        raise RefusedError(
-            "not-found", f"'{lab}' is not part of this workshop.", "Choose it again under Workshop."
-        )
-    # What partial credit is worked out from; nothing else is a sum.
-    summands: list[Part] = []
-    if grade.submission and 0 < grade.raw_score < grade.max_score:
-        summands = parts(judged[grade.submission], basis_of(find_lab(lab)), grading.weights)
-    return shared.page(
-        "grade.html",
-        session,
-        person=who,
-        grade=grade,
-        altered=[judged[handle] for handle in grade.altered],
-        parts=summands,
-        whole=sum(part.weight for part in summands),
-        earned=sum(part.weight * part.share for part in summands),
-        grading=grading,
-        log=log,
-        max_comment=MAX_COMMENT,
-    )
+        why = explain_grade(connection, shared.judge, who.id, lab)
+        log = override_log(connection, who)
+    return shared.page("grade.html", session, person=who, why=why, log=log, max_comment=MAX_COMMENT)
+
+
+@router.get("/me/labs/{slug}/grade")
+def my_grade(request: Request, session: AsLearner, slug: str) -> Response:
+    """Show a learner how their points came about. Raises RefusedError before they are released."""
+    shared, lab = state(request), lab_field(slug)
+    with shared.cohort.database.reading() as connection:
+        learner = people.learner_of(connection, session.person)
+        if load_rules(connection, lab, learner).hidden(shared.cohort.database.clock()):
+            raise RefusedError(
+                "forbidden", "Points for this lab are not released yet.", "`lab status` says when."
+            )
+        why = explain_grade(connection, shared.judge, learner, lab)
+    return shared.page("my_grade.html", session, why=why)
 
 
 @router.post("/people/{handle}/grades/{slug}", dependencies=[Depends(INSTRUCTOR)])

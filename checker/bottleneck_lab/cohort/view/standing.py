@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, select
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.grades import Grade, load_grades
 from bottleneck_lab.cohort.grading.rules import Rules, load_rules, rules_for
-from bottleneck_lab.cohort.members.people import Person, same_learner
+from bottleneck_lab.cohort.members.people import Person, learner_of, same_learner
 from bottleneck_lab.cohort.moments import iso, spoken
 from bottleneck_lab.cohort.protocol import LabStanding, Me, Standing
 from bottleneck_lab.cohort.refused import RefusedError
@@ -95,7 +95,7 @@ def load_me(connection: Connection, judge: VerdictReader, person: Person, now: f
         for one in judge.latest(connection, table.c.handle.in_([row.handle for row in rows]))
     }
     # Rules and grades are those of the one that this name was merged into.
-    learner = own.merged_into or person.id
+    learner = learner_of(connection, person)
     of = rules_for(connection, [learner])
     chosen = workshop_labs(connection)
     rules = {slug: of(slug, learner) for slug in {*chosen, *(row.lab for row in rows)}}
