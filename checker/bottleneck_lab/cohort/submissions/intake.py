@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import Future
+from importlib.metadata import version
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -203,7 +204,7 @@ class Intake:
             raise RefusedError(
                 "other-lab-version",
                 f"Your edition of '{lab.slug}' is not this cohort's.",
-                "Install the version that the instructor named, then `lab reset --update` keeps"
+                f"Install bottleneck-lab {version('bottleneck-lab')}, then `lab reset --update` keeps"
                 " your edits.",
             )
         _require_files(submission, lab)
