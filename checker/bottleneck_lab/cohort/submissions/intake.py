@@ -204,8 +204,8 @@ class Intake:
             raise RefusedError(
                 "other-lab-version",
                 f"Your edition of '{lab.slug}' is not this cohort's.",
-                f"Install bottleneck-lab {version('bottleneck-lab')}, then `lab reset --update` keeps"
-                " your edits.",
+                f"Install bottleneck-lab {version('bottleneck-lab')}, then `lab reset --update`"
+                " keeps your edits.",
             )
         _require_files(submission, lab)
         if submission.capture is not None and not self._cohort.blobs.holds(submission.capture):
