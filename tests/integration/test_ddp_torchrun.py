@@ -43,8 +43,8 @@ COSTS = CostTable(
     64,
     StandIn(8, (3, 8, 8)),
     [ModuleCost("1", 3 * 8 * 8 * 64 + 64, 1.0, 2.0)],
+    shape=(3, 8, 8),
 )
-SHAPE = {"samples": 8, "shape": [3, 8, 8], "warmup": 2, "steps": 4}
 
 
 @pytest.fixture
@@ -77,9 +77,8 @@ def launched(context, script: Path, name: str):
     folder.mkdir()
     (folder / "recipe.py").write_text(RECIPE)
     (folder / "train.py").write_text(script.read_text())
-    return launch(
-        context, folder, COSTS, 2, 5, "gloo", SHAPE, scratch=context.janitor.folder / name
-    )
+    scratch = context.janitor.folder / name
+    return launch(context, folder, COSTS, 2, 5, warmup=2, steps=4, scratch=scratch, backend="gloo")
 
 
 def test_solution_and_starter_train_the_same_under_torchrun(context):

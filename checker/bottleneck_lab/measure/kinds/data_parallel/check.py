@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import (
@@ -86,7 +87,7 @@ def run_both(
 
 
 def _crew(
-    context: Context[Settings], role: str, trials: list[Trial], *, many_steps: bool
+    context: Context[Settings], role: Role, trials: list[Trial], *, many_steps: bool
 ) -> contextlib.AbstractContextManager[Crew]:
     folder = context.submission if role == "learner" else context.pristine()
     return crew(
@@ -103,7 +104,7 @@ def _crew(
 def _runs(
     context: Context[Settings],
     ranks: Crew,
-    role: str,
+    role: Role,
     trials: list[Trial],
     start: float,
     end: float,
@@ -119,7 +120,7 @@ def _runs(
         doing = f"{owner} script on {world} emulated ranks"
         context.progress(doing, done)
         try:
-            with context.clock.phase("learner" if role == "learner" else "reference"):
+            with context.clock.phase(role):
                 share = partial(_show, context, doing, done, each * world)
                 runs.append(ranks.run(secret, share))
         except Violation as violation:

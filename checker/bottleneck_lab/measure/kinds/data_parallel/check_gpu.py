@@ -4,13 +4,11 @@ without GPUs at hand and never run on any.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.criteria import format_figure, format_limit, grade_check, grade_value
+from bottleneck_lab.measure.channel.session import Role
 from bottleneck_lab.measure.context import Context, Measured
 from bottleneck_lab.measure.faults import LearnerFault, VerifierFault
 from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import CostTable, load_costs
@@ -19,7 +17,6 @@ from bottleneck_lab.measure.kinds.data_parallel.protocol import SECRET_BYTES
 from bottleneck_lab.measure.kinds.data_parallel.session_gpu import (
     CudaRun,
     gpu_count,
-    job_shape,
     launch,
 )
 from bottleneck_lab.measure.settings import Settings
@@ -38,13 +35,10 @@ def measure_on_gpus(context: Context[Settings]) -> Measured:
             "Use the emulated ones: `lab check --device virtual`.",
         )
     costs, seed = load_costs(context.lab.path), context.rng.getrandbits(8 * SECRET_BYTES)
-    shape = job_shape(costs, WARMUP, STEPS)
     theirs, shipped = {}, {}
     for world in (many, many // 2):
-        theirs[world] = _blamed(context, context.submission, "learner", costs, world, seed, shape)
-        shipped[world] = _blamed(
-            context, context.pristine(), "reference", costs, world, seed, shape
-        )
+        theirs[world] = _run(context, "learner", costs, world, seed)
+        shipped[world] = _run(context, "reference", costs, world, seed)
     return _conclude(context, theirs, shipped, many)
 
 
@@ -88,21 +82,20 @@ def differs(run: CudaRun, reference: CudaRun) -> str | None:
     )
 
 
-def _blamed(
-    context: Context[Settings],
-    folder: Path,
-    role: str,
-    costs: CostTable,
-    world: int,
-    seed: int,
-    shape: dict[str, Any],
+def _run(
+    context: Context[Settings], role: Role, costs: CostTable, world: int, seed: int
 ) -> CudaRun:
-    """Launch the script. A failure of the shipped one is the verifier's fault."""
-    owner = "your" if role == "learner" else "the shipped"
+    """Run one side's script. A failure of the shipped one is the verifier's fault."""
+    if role == "learner":
+        owner, folder = "your", context.submission
+    else:
+        owner, folder = "the shipped", context.pristine()
     context.progress(f"{owner} script on {world} GPUs", 0.5)
     scratch = context.janitor.folder / f"{role}-{world}"
     try:
-        return launch(context, folder, costs, world, seed, "nccl", shape, scratch=scratch)
+        return launch(
+            context, folder, costs, world, seed, warmup=WARMUP, steps=STEPS, scratch=scratch
+        )
     except LearnerFault as fault:
         if role == "learner":
             raise

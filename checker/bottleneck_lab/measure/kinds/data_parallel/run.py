@@ -15,7 +15,7 @@ from bottleneck_lab.measure.kinds.data_parallel.fabric.costs import load_costs
 from bottleneck_lab.measure.kinds.data_parallel.figures import WARMUP_STEPS
 from bottleneck_lab.measure.kinds.data_parallel.protocol import SECRET_BYTES
 from bottleneck_lab.measure.kinds.data_parallel.session import Secret
-from bottleneck_lab.measure.kinds.data_parallel.session_gpu import gpu_count, job_shape, launch
+from bottleneck_lab.measure.kinds.data_parallel.session_gpu import gpu_count, launch
 from bottleneck_lab.measure.kinds.data_parallel.sweep import curves
 from bottleneck_lab.measure.kinds.data_parallel.trace import rank_files, write_traces
 from bottleneck_lab.measure.sandbox.children import OnLine
@@ -46,14 +46,15 @@ def profile(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
 def _profile_gpus(context: Context[Settings], trace: Path) -> list[Path]:
     """Run the script on all GPUs (at most eight), each rank under torch.profiler."""
     world, scratch = min(gpu_count(), 8), context.janitor.folder / "profile"
+    secret = context.rng.getrandbits(8 * SECRET_BYTES)
     launch(
         context,
         context.submission,
         load_costs(context.lab.path),
         world,
-        context.rng.getrandbits(8 * SECRET_BYTES),
-        "nccl",
-        job_shape(load_costs(context.lab.path), 2, 12),
+        secret,
+        warmup=2,
+        steps=12,
         scratch=scratch,
         trace="trace",
     )

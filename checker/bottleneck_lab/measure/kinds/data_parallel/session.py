@@ -206,16 +206,16 @@ class Crew:
                 ) from None
             raise explained from None
         return EmulatedRun(
-            len(links),
-            costs,
-            [link.clock for link in server.links],
-            server.links[0].ledger.reduced_bytes,
-            server.gradients,
-            [link.ledger.order for link in server.links],
-            server.start,
-            server.recorded,
-            server.all_parameters(),
-            server.trained_with,
+            world=len(links),
+            costs=costs,
+            clocks=[link.clock for link in server.links],
+            reduced_bytes=server.links[0].ledger.reduced_bytes,
+            gradients=server.gradients,
+            orders=[link.ledger.order for link in server.links],
+            start=server.start,
+            events=server.recorded,
+            parameters=server.all_parameters(),
+            trained_with=server.trained_with,
         )
 
 

@@ -55,25 +55,21 @@ def gpu_count() -> int:
     return len(cuda_devices())
 
 
-def job_shape(costs: CostTable, warmup: int, steps: int) -> dict[str, Any]:
-    """Return the size of the training, as fields of each rank's job."""
-    return {"samples": costs.samples, "shape": costs.shape, "warmup": warmup, "steps": steps}
-
-
 def launch(
     context: Context[Settings],
     folder: Path,
     costs: CostTable,
     world: int,
     seed: int,
-    backend: str,
-    shape: dict[str, Any],
     *,
+    warmup: int,
+    steps: int,
     scratch: Path,
+    backend: str = "nccl",
     trace: str = "",
 ) -> CudaRun:
-    """Run the script under torchrun on `world` ranks, timed by this process's clock. Raises
-    LearnerFault.
+    """Run the script in `folder` under torchrun on `world` ranks for `steps` steps, of which those
+    after `warmup` are timed by this process's clock. Raises LearnerFault.
     """
     # The batches after the warm-up follow from `seed`, which the ranks get when the clock starts.
     # It stops at a digest of all that training has changed, which nobody can know who has not
@@ -87,11 +83,14 @@ def launch(
         channel=str(scratch / "channel"),
         moved=str(scratch / "moved"),
         seed=world,
+        warmup=warmup,
+        steps=steps,
+        samples=costs.samples,
+        shape=costs.shape,
         classes=costs.classes,
         tokens=costs.tokens,
         micro_batches=costs.micro_batches,
         trace=trace,
-        **shape,
     )
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))

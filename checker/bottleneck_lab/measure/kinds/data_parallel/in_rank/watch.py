@@ -8,7 +8,6 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -146,11 +145,7 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         if next(module.parameters(recurse=False), None) is not None
     ]
     if client.trained_with is not None:
-        start = 0
-        for owner in owners:
-            own = list(owner.parameters(recurse=False))
-            owner.register_forward_hook(partial(_keep, client, own, start))
-            start += sum(parameter.numel() for parameter in own)
+        _keep_parameters(owners, client)
         return
     for module in {model, *owners}:  # a script may call the model's parts one by one
         module.register_forward_pre_hook(begins, with_kwargs=True)
@@ -170,8 +165,13 @@ def watch_modules(model: nn.Module, client: Client) -> None:
         module.register_forward_hook(report)
 
 
-def _keep(client: Client, own: list[nn.Parameter], start: int, *_: Any) -> None:
-    client.keep(own, start)
+def _keep_parameters(owners: list[nn.Module], client: Client) -> None:
+    """Have each module's forward keep the parameters that it used, one module after the other."""
+    start = 0
+    for owner in owners:
+        own = list(owner.parameters(recurse=False))
+        owner.register_forward_hook(lambda *_, own=own, start=start: client.keep(own, start))
+        start += sum(parameter.numel() for parameter in own)
 
 
 def _scaled(gradient: torch.Tensor, by: float) -> torch.Tensor | None:
