@@ -26,11 +26,15 @@ from bottleneck_lab.grading.verdict import CriterionResult
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A criterion with the points that it earned, and the most that it can; 0 if it cannot any."""
+    """A criterion with the points that it earned, and the most that it can; 0 if it cannot any.
+
+    `scale` are the shipped code's figure and the target, if the lab knows both.
+    """
 
     criterion: CriterionResult
     earned: float
     most: float
+    scale: tuple[float, float] | None
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -70,8 +74,14 @@ def explain_grade(
         counts = next(one.work for one in works if one.work.submission == grade.submission)
         summands = parts(counts, basis, grading.weights)
         unit = grade.max_score / sum(part.weight for part in summands)
+        scales = basis.scales.get(counts.device, {})
         lines = [
-            Line(part.criterion, unit * part.weight * part.share, unit * part.weight)
+            Line(
+                part.criterion,
+                unit * part.weight * part.share,
+                unit * part.weight,
+                scales.get(part.criterion.id),
+            )
             for part in summands
         ]
     lost = 0.0
