@@ -387,7 +387,7 @@ def load_course() -> CourseSpec:
 
     A pack's stage joins the stage of the same name; others follow.
     """
-    return _join(_read_courses())
+    return _join_courses(_read_courses())
 
 
 def _read_courses() -> dict[Path, CourseSpec]:
@@ -396,7 +396,7 @@ def _read_courses() -> dict[Path, CourseSpec]:
     }
 
 
-def _join(courses: dict[Path, CourseSpec]) -> CourseSpec:
+def _join_courses(courses: dict[Path, CourseSpec]) -> CourseSpec:
     first, *others = courses.values()
     stages = {stage.name: stage for stage in first.stages}
     for course in others:
@@ -428,7 +428,7 @@ def load_labs() -> dict[str, Lab]:
                 homes[slug] = root
     labs = {
         slug: _load_lab(homes[slug], stage.name, slug)
-        for stage in _join(courses).stages
+        for stage in _join_courses(courses).stages
         for slug in stage.labs
     }
     _require_distinct_aliases(labs)

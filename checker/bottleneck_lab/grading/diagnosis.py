@@ -323,7 +323,7 @@ def _grade(
         id=question.id,
         kind="diagnosis",
         holds=wrong is None,
-        sentence=f"{question.id}: {wrong or _praise(question, answer, seen)}",
+        sentence=f"{question.id}: {wrong or _right_answer(question, answer, seen)}",
         value=number,
     )
 
@@ -338,7 +338,7 @@ def _broken_rule(
     broken = None
     if question.type == "choice":
         if right is not None and answer != right:
-            broken = _unlike(question, answer)
+            broken = _wrong_choice(question, answer)
     elif question.type == "text":
         if not question.accepts(answer):
             broken = f"That is not what the question asks for. {question.measure}".rstrip()
@@ -355,7 +355,7 @@ def _broken_rule(
     return broken
 
 
-def _unlike(question: QuestionSpec, answer: str) -> str:
+def _wrong_choice(question: QuestionSpec, answer: str) -> str:
     """Return what a capture would have to show for a wrong choice: the lab's own words, or the
     common ones.
     """
@@ -516,7 +516,7 @@ def describe_reading(
     return ""
 
 
-def _praise(question: QuestionSpec, answer: Any, seen: CaptureFigures | None) -> str:
+def _right_answer(question: QuestionSpec, answer: Any, seen: CaptureFigures | None) -> str:
     if question.from_capture and seen is not None:
         shown = format_answer(question, seen.figures[question.from_capture])
         return f"{format_answer(question, answer)}, where your capture shows {shown}."

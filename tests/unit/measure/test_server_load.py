@@ -332,16 +332,15 @@ def test_each_window_of_an_open_loop_has_its_own_p99():
 
 
 def test_a_generator_that_was_late_or_busy_says_so():
-    assert figures.bottleneck_of_its_own(made_up(np.full(100, 0.1))) is None
-    assert "2.0 ms late" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.002))
+    assert figures.generator_doubt(made_up(np.full(100, 0.1))) is None
+    assert "2.0 ms late" in figures.generator_doubt(made_up(np.full(100, 0.1), late_s=0.002))
     assert (
-        figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085))
-        is None
+        figures.generator_doubt(made_up(np.full(100, 0.1), late_s=0.009, stolen_s=0.0085)) is None
     )
-    assert "hypervisor" in figures.bottleneck_of_its_own(
+    assert "hypervisor" in figures.generator_doubt(
         made_up(np.full(100, 0.1), late_s=0.05, stolen_s=0.0495)
     )
-    assert "cores" in figures.bottleneck_of_its_own(made_up(np.full(100, 0.1), cores=0.95))
+    assert "cores" in figures.generator_doubt(made_up(np.full(100, 0.1), cores=0.95))
 
 
 def test_the_generator_says_what_it_sent_how_late_and_at_what_cost():

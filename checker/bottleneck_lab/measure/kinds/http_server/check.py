@@ -123,7 +123,7 @@ def measure_both(bench: Bench[Any], shipped: ServerSession) -> Observed:
             observed.rates = bench.rates(level, batches)
             if observed.problems or len(observed.rates) >= BLOCKS.looks[0]:
                 break
-        if doubt := figures.bottleneck_of_its_own(level):
+        if doubt := figures.generator_doubt(level):
             observed.doubts["throughput"] = doubt
         far = is_far_off(context, observed, meter.cores())
         if context.criterion("bad-requests") and not far:
@@ -239,9 +239,9 @@ def _decide_p99(
     # server that takes requests in turn answers none earlier by more than it gets it earlier.
     most_ms = 1000 * max(float(level.lateness_s().max(initial=0.0)) for level in levels)
     in_time = test.decide([p99_ms - most_ms for p99_ms in observed.windows_ms])
-    doubt_of = figures.bottleneck_of_its_own
+    doubt_of = figures.generator_doubt
     if in_time.state is decision.state:
-        doubt_of = figures.greedy
+        doubt_of = figures.cores_doubt
     doubts = [doubt for level in levels if (doubt := doubt_of(level))]
     return decision.state, doubts[0] if doubts else None
 

@@ -19,11 +19,11 @@ WINDOW_S = 2.5
 """A window of an open loop, which gives one p99."""
 NEVER_S = 60.0
 """The latency of a request without an answer: longer than anybody waits."""
-TARDY_S, HELD_UP_S = 0.001, 0.010
+LATE_S, HELD_UP_S = 0.001, 0.010
 """A generator whose p99 of lateness is above this has not kept its schedule: by its own delay, and
 with the time a hypervisor took from it.
 """
-GREEDY_CORES = 0.8
+MOST_CORES = 0.8
 """A generator that uses this much may itself be the limit."""
 
 
@@ -82,17 +82,17 @@ def p99_s(late_s: Any) -> float:
     return float(np.quantile(late_s, 0.99)) if len(late_s) else 0.0
 
 
-def bottleneck_of_its_own(level: Level) -> str | None:
+def generator_doubt(level: Level) -> str | None:
     """Return why the generator, not the server, may have set the figures of a level; None if it
     kept its schedule with room to spare.
     """
-    return tardy(level) or greedy(level)
+    return lateness_doubt(level) or cores_doubt(level)
 
 
-def tardy(level: Level) -> str | None:
+def lateness_doubt(level: Level) -> str | None:
     """Return how late the generator sent requests, if it did not keep its schedule."""
     own_s, late_s = p99_s(level.own_lateness_s()), p99_s(level.lateness_s())
-    if own_s > TARDY_S:
+    if own_s > LATE_S:
         return f"the load generator sent 1% of the requests more than {own_s * 1000:.1f} ms late"
     if late_s > HELD_UP_S:
         return (
@@ -102,8 +102,8 @@ def tardy(level: Level) -> str | None:
     return None
 
 
-def greedy(level: Level) -> str | None:
+def cores_doubt(level: Level) -> str | None:
     """Return how many cores the generator used, if that was a lot."""
-    if level.cores <= GREEDY_CORES:
+    if level.cores <= MOST_CORES:
         return None
     return f"the load generator itself used {level.cores:.1f} cores"

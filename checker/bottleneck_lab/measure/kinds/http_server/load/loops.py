@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bottleneck_lab.measure.kinds.http_server.figures import bottleneck_of_its_own
+from bottleneck_lab.measure.kinds.http_server.figures import generator_doubt
 from bottleneck_lab.measure.kinds.http_server.load.drawing import bar, ms
 from bottleneck_lab.measure.kinds.http_server.load.level import Level
 
@@ -41,7 +41,7 @@ def compare_loops(closed: Level, opened: Level, clients: int, rate: float) -> st
     lines += [
         f"Treat these latencies with care: {doubt}."
         for level in (closed, opened)
-        if (doubt := bottleneck_of_its_own(level))
+        if (doubt := generator_doubt(level))
     ]
     return "\n".join(lines) + "\n"
 
