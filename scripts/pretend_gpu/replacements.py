@@ -175,10 +175,10 @@ def of_speedup(module: ModuleType) -> Names:
     """
     with_second_level = module.with_second_level
 
-    def timed(workers: Any, measured: Any) -> Any:
+    def timed(workers: Any, measured: Any, cases: Any) -> Any:
         from dataclasses import replace
 
-        with_second_level(workers, replace(measured, results=[]))
+        with_second_level(workers, replace(measured, results=[]), cases)
         return measured
 
     return {
@@ -237,13 +237,17 @@ def of_sizing(_module: ModuleType) -> Names:
     return {"SHARES": (0.0, float("inf"))}
 
 
-def of_data_parallel(_module: ModuleType) -> Names:
+def of_data_parallel(module: ModuleType) -> Names:
     """Have ranks train on the emulation's small pictures, a few steps."""
+    launch = module.launch
 
-    def job_shape(costs: Any, _warmup: int, _steps: int) -> dict[str, Any]:
-        return {"samples": 2, "shape": costs.stand_in.shape, "warmup": 2, "steps": 7}
+    def launch_small(context: Any, folder: Path, costs: Any, *job: Any, **options: Any) -> Any:
+        import msgspec
 
-    return {"job_shape": job_shape}
+        small = msgspec.structs.replace(costs, samples=2, shape=costs.stand_in.shape)
+        return launch(context, folder, small, *job, **{**options, "warmup": 2, "steps": 7})
+
+    return {"launch": launch_small}
 
 
 PACKAGE: dict[str, Callable[[ModuleType], Names]] = {
