@@ -21,7 +21,7 @@ Names = Mapping[str, Any]
 LESS: dict[str, dict[str, Any]] = {
     "benchmark": {},
     "data_parallel": {},
-    "http_server": {},
+    "http_server": {"closed_s": 4.0},
     "inference_server": {"most_members": 4},
     "input_pipeline": {"epoch_batches": 6},
     "operator_profile": {"passes": 1, "precision": 9.0, "loosest": 9.0, "least_captures": 2},
@@ -224,7 +224,17 @@ def of_benchmark_gpu(module: ModuleType) -> Names:
 
 def of_load(_module: ModuleType) -> Names:
     """Load a server for as long as it takes to see that it answers."""
-    return {"OPEN_WINDOWS": (2,), "TRIES": 1}
+    return {"OPEN_WINDOWS": (1,), "TRIES": 1, "MOST_CLOSED_S": 4.0}
+
+
+def of_pictures(_module: ModuleType) -> Names:
+    """Load an inference server no longer than any other; one look at the host's speed is enough."""
+    return {"CLOSED_S": 4.0, "CALIBRATIONS": 1}
+
+
+def of_loops(_module: ModuleType) -> Names:
+    """Capture a server under load for as long as it takes to see some requests."""
+    return {"WARM_UP_S": 1.0, "CAPTURED_S": 2.0, "LEAD_S": 0.5, "LOOP_S": 2.0}
 
 
 def of_plateau(_module: ModuleType) -> Names:
@@ -261,6 +271,8 @@ PACKAGE: dict[str, Callable[[ModuleType], Names]] = {
     "bottleneck_lab.measure.kinds.benchmark.check": of_benchmark,
     "bottleneck_lab.measure.kinds.benchmark.gpu": of_benchmark_gpu,
     "bottleneck_lab.measure.kinds.http_server.check": of_load,
+    "bottleneck_lab.measure.kinds.http_server.local_server": of_loops,
+    "bottleneck_lab.measure.kinds.inference_server.bench": of_pictures,
     "bottleneck_lab.measure.kinds.inference_server.run": of_plateau,
     "bottleneck_lab.measure.kinds.inference_server.sizing": of_sizing,
     "bottleneck_lab.measure.kinds.data_parallel.session_gpu": of_data_parallel,

@@ -13,16 +13,16 @@ from .test_learners import WORDS
 
 ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = 2
-PRIORITY = 10
+LOWEST_PRIORITY = 19
 
 
 @pytest.fixture
 def busy_machine():
     """Two other programs that compute without a pause, so that no core is ever idle.
 
-    They give way to programs of the usual priority: other tests run beside this one, too.
+    They take what other programs leave: other tests run beside this one, and are a load as well.
     """
-    spin = f"import os; os.nice({PRIORITY})\nwhile True: pass"
+    spin = f"import os; os.nice({LOWEST_PRIORITY})\nwhile True: pass"
     hogs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(OTHER_PROGRAMS)]
     yield
     for hog in hogs:

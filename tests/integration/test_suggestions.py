@@ -28,6 +28,7 @@ from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import ADVICE, WHEN_QUIET
 from bottleneck_lab.grading.verdict import Outcome, Prediction, Verdict
+from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parent / "mini"
@@ -81,6 +82,8 @@ class Learner:
         self.outcome, self.reason = Outcome.FAIL, "correct but slow"
         monkeypatch.setenv("BOTTLENECK_LAB_CONTENT", str(content))
         monkeypatch.setattr(checking, "check_lab", self._measure)
+        # What is right on this machine is a measurement too: roofline's takes seconds.
+        monkeypatch.setattr(checking, "solution_here", lambda lab, *_: load_answers(lab.solution))
         monkeypatch.setattr(check_command, "_mind_others", lambda *_: None)
         monkeypatch.setattr(profile.workload, "profile", _capture)
         # Data sets count as made: nothing reads them, since nothing is measured.
