@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from scripts.cases.record import PROGRAM, CaseSpec, Switch, apply
 
 from bottleneck_lab.grading.cases import MEMORY_GROWTH
@@ -48,6 +47,8 @@ def record(program: str, spec: CaseSpec, trace: Path) -> float:
     """Run a program until its profiler has recorded its steps, and export them to `trace`. Returns
     what that cost: ms, or MiB where memory is the cause.
     """
+
+    import torch  # here: every process of a run of tests reads this file, and few call it
 
     class Profile(torch.profiler.profile):
         """The program's own profiler, whose trace is kept; its program ends there."""
