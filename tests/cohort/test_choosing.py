@@ -81,23 +81,42 @@ def test_what_is_not_chosen_or_not_open_is_refused(sqlite_room):
 @pytest.mark.browser
 def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
     room = sqlite_room
+    ada, _ = room.join("Ada")
     with room.cohort.database.writing() as connection:
         instructor = people.the_instructor(connection, time.time())
-        token = people.new_link(connection, instructor, time.time())
+    moment = "2090-01-01T09:00"
+    forms = {  # a page: what is typed there, the first of which is refused
+        "/workshop": {"order-slow": "first", "opens-slow": moment},
+        "/grades/rules": {"per_day": "some", "points-slow": "40"},
+        "/labs/slow": {"budget": "a few", "due": moment},
+        f"/people/{ada.handle}": {"extra_budget": "one", "due": moment},
+        f"/people/{ada.handle}/grades/slow": {"points": "400", "comment": "At the board"},
+        "/me/labs/slow": {"answer-gain": "a lot"},
+    }
     with serving(room.cohort.folder) as (port, _):
-        page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{port}/login/{token}")
-        page.goto(f"http://127.0.0.1:{port}/workshop")
-        page.fill("[name=order-slow]", "first")
-        page.fill("[name=opens-slow]", "2090-01-01T09:00")
-        page.click("button:text-is('Save')")
-        page.click("text=Back")
-        page.wait_for_url("**/workshop")
-        assert page.input_value("[name=order-slow]") == "first"
-        assert page.input_value("[name=opens-slow]") == "2090-01-01T09:00"
-        page.fill("[name=order-slow]", "1")
+        address, page = f"http://127.0.0.1:{port}", browser.new_page()
+        page.goto(f"{address}/login/{_new_link(room, instructor)}")
+        for path, fields in forms.items():
+            if path.startswith("/me"):
+                page.goto(f"{address}/login/{_new_link(room, ada)}")
+            page.goto(f"{address}{path}")
+            for name, value in fields.items():
+                page.fill(f"[name={name}]", value)
+            page.press(f"[name={next(iter(fields))}]", "Enter")
+            page.wait_for_selector("text=That did not work")
+            page.click("[data-back]")
+            page.wait_for_url(f"**{path}")
+            kept = {name: page.input_value(f"[name={name}]") for name in fields}
+            assert kept == fields, path
+        page.goto(f"{address}/login/{_new_link(room, instructor)}")
+        page.goto(f"{address}/workshop")
         page.click("button:text-is('Save')")
         assert "Saved" in page.inner_text("[role=status]")
+
+
+def _new_link(room, person) -> str:
+    with room.cohort.database.writing() as connection:
+        return people.new_link(connection, person, time.time())
 
 
 @pytest.mark.parametrize("labs", [[], ["slow", "slow"]])
