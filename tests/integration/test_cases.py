@@ -27,6 +27,10 @@ def test_a_case_from_the_draw_to_the_next_one(learner: Learner):
     blind = learner.json("report", "cases/0001")
     assert blind["summary"]["blind"]
     assert blind["summary"]["findings"] == []
+    program = (learner.folder / "cases" / "0001" / "program.py").read_text().splitlines()
+    code = blind["summary"]["code"]
+    assert code
+    assert set(code.values()) <= {line.strip() for line in program}
 
     partial = learner.lab("case", "-a", "cause=input")
     assert "still missing: evidence, line, gain" in partial.stderr

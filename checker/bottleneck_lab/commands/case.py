@@ -175,7 +175,7 @@ def _show_grade(
     if case.entire:
         say(f"  {case.entire:5.2f}x  Have the cause cost nothing at all.")
     if graded.fixed:
-        say(f"\n{graded.fixed.name}, beside program.py, is the program without its cause.")
+        say(f"\n{graded.fixed.name}, beside program.py, is the program with the first fix.")
     if graded.late_s:
         say(f"\nToo late by {graded.late_s:.0f} s: it does not count.", style="yellow")
     _show_line(now.answered, now.named, now.streak)

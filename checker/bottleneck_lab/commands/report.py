@@ -30,6 +30,7 @@ from bottleneck_lab.course.captures import (
     Known,
     analyse_capture,
     capture_figures,
+    case_summary,
     circumstances,
     mismatch,
     read_timeline,
@@ -57,7 +58,7 @@ from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.captures import captures_called, find_capture
-from bottleneck_lab.workspace.cases import case_at, is_open_at
+from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_open_at
 from bottleneck_lab.workspace.commitments import is_blind, is_blind_at, load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
 from bottleneck_lab.workspace.folder import Workspace, numbered
@@ -190,7 +191,8 @@ def command(
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a report: trace files, the capture's folder, and the lab it was made in.
+    """The subject of a report: trace files, the capture's folder, and the lab or the drawn case
+    that it is of.
 
     `blind`: causes are the reader's to find, and are not shown.
     """
@@ -199,6 +201,7 @@ class Subject:
     folder: Path | None = None
     workspace: Workspace | None = None
     blind: bool = False
+    case: DrawnCase | None = None
 
     def analysed(self) -> Analysis:
         """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
@@ -206,6 +209,8 @@ class Subject:
 
     def visible(self, summary: Summary) -> Summary:
         """Return the summary as this reader may see it."""
+        if self.case:
+            summary = case_summary(summary, find_case(self.case.name))
         return visible_summary(summary, self.folder, blind=self.blind)
 
     def timeline(self) -> Timeline:
@@ -239,7 +244,8 @@ def find_subject(name: str | None) -> Subject:
         blind = is_blind_at(path) or is_open_at(path)
         if (path / "capture.json").is_file():
             return Subject(trace_files(path), path, blind=blind)
-        return Subject(find_traces(path) if path.is_dir() else [path], blind=blind)
+        traces = find_traces(path) if path.is_dir() else [path]
+        return Subject(traces, blind=blind, case=case_at(path))
     try:
         workspace = here()
     except UsageError:

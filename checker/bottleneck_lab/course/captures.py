@@ -15,6 +15,7 @@ from bottleneck_lab.analysis.host.second_run import place_frames
 from bottleneck_lab.analysis.selection import figures_within, longest_gap_ns
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.grading.cases import Case
 from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
@@ -24,6 +25,7 @@ from bottleneck_lab.report.evidence_only import evidence_only, without_advice
 from bottleneck_lab.report.words import describe_costs, format_moment
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
+from bottleneck_lab.workspace.cases import PROGRAM, traces_of
 from bottleneck_lab.workspace.folder import Workspace, numbered, read_json, workspace_above
 
 _LINE = re.compile(r"(?:.*/)?([^/()]+)\((\d+)\): ")
@@ -90,6 +92,20 @@ def source_lines(summary: Summary, workspace: Workspace, captured: str) -> dict[
         file = (version if name in lab.spec.editable else lab.path) / name
         if name.endswith(".py") and file.is_file():
             texts[name] = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return _named_lines(summary, texts)
+
+
+def case_summary(summary: Summary, case: Case) -> Summary:
+    """Return the summary of a case's capture with the source of its lines, as the library has it:
+    the learner's copy may have been edited since.
+    """
+    program = traces_of(case)[0].with_name(PROGRAM)
+    texts = {PROGRAM: program.read_text(encoding="utf-8").splitlines()}
+    return msgspec.structs.replace(summary, code=_named_lines(summary, texts))
+
+
+def _named_lines(summary: Summary, texts: dict[str, list[str]]) -> dict[str, str]:
+    """Return the source of each line that a summary names, from the lines of each file."""
     names = {
         *(row.line for row in summary.syncs),
         *(row.line for row in summary.lines),

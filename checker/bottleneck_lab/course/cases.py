@@ -72,9 +72,8 @@ def answer_case(drawn: cases.DrawnCase, answers: dict[str, Answer]) -> GradedCas
     figures = figures_of(summarise(merge_ranks([load(path) for path in traces])))
     results = grade_case(case, answers, figures)
     late_s = max(took_s - drawn.limit_s, 0.0) if drawn.limit_s else 0.0
-    past = PastCase(
-        str(answers["cause"]), case.cause, float(answers["gain"]), case.gain, late=late_s > 0
-    )
+    gain = float(answers["gain"])
+    past = PastCase(str(answers["cause"]), case.cause, gain, case.gain_near(gain), late=late_s > 0)
     fixed = None
     if case.switches and case.switches[0].edits:
         fixed = folder / FIXED

@@ -109,7 +109,10 @@ QUESTIONS = [
         "ratio",
         "How many times as fast will it be with that fixed? If it is memory: by what factor will"
         " the peak drop?",
-        measure="1 if nothing is worth fixing.",
+        measure=(
+            "1 if nothing is worth fixing. Where a fix leaves a part of the cause, the gain of the"
+            " fix counts, and so does that of the cause gone altogether."
+        ),
     ),
 ]
 
@@ -154,6 +157,12 @@ class Case(msgspec.Struct, frozen=True):
         """How many times as fast the program was without its top cause."""
         return self.switches[0].gain if self.switches else 1.0
 
+    def gain_near(self, predicted: float) -> float:
+        """Return the measured gain that a prediction is compared with: that of the fix, or that of
+        the cause gone altogether where the fix leaves a part of it, whichever is nearer.
+        """
+        return min(filter(None, (self.gain, self.entire)), key=lambda gain: _off(predicted, gain))
+
     @property
     def lines(self) -> list[int]:
         """The program's lines that the top cause is about; the first if it is about none."""
@@ -173,6 +182,11 @@ class PastCase(msgspec.Struct, frozen=True):
     predicted: float
     measured: float
     late: bool = False
+
+
+def _off(predicted: float, measured: float) -> float:
+    """Return by what factor a prediction is off, 1 or more."""
+    return max(predicted / measured, measured / predicted)
 
 
 def evidence_of(cause: str, figures: Mapping[str, float]) -> float:
@@ -197,7 +211,6 @@ def grade_case(
     called = str(answers["cause"])
     share, line, gain = (float(answers[key]) for key in ("evidence", "line", "gain"))
     shown = evidence_of(called, figures)
-    off = max(gain / case.gain, case.gain / gain)
     near = min(abs(line - each) for each in case.lines)
     *others, last = sorted(case.lines)
     where = f"line {last}"
@@ -205,9 +218,14 @@ def grade_case(
         where = f"one of lines {', '.join(map(str, others))} and {last}"
     elif last == 1:
         where = "no line of the program"
-    effect = f"ran {case.gain:.2f}x as fast"
+    effect = f"without the cause it ran {case.gain:.2f}x as fast"
     if case.cause == MEMORY_GROWTH:
-        effect = f"needed {case.gain:.2f}x less memory at its peak"
+        effect = f"without the cause it needed {case.gain:.2f}x less memory at its peak"
+    elif case.entire:
+        effect = (
+            f"with the fix it ran {case.gain:.2f}x as fast, and {case.entire:.2f}x where the cause"
+            " costs nothing at all"
+        )
     sentences = {
         "cause": (called == case.cause, f"You named {called}; it is {case.cause}."),
         "evidence": (
@@ -217,8 +235,8 @@ def grade_case(
         ),
         "line": (near <= LINES_NEAR, f"You named line {line:.0f}; it is {where}."),
         "gain": (
-            off <= GAIN_WITHIN,
-            f"You predicted {gain:.2f}x; without the cause it {effect}.",
+            _off(gain, case.gain_near(gain)) <= GAIN_WITHIN,
+            f"You predicted {gain:.2f}x; {effect}.",
         ),
     }
     return [

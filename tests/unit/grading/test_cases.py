@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bottleneck_lab.grading.cases import (
@@ -39,6 +40,16 @@ def test_right_answers_all_hold():
 def test_each_answer_is_graded_by_itself():
     wrong = graded(CASE, cause="input-bound", evidence=0.6, line=40, gain=3.0)
     assert wrong == {"cause": True, "evidence": False, "line": False, "gain": False}
+
+
+@pytest.mark.parametrize(("gain", "holds"), [(1.9, True), (5.5, True), (3.3, False)])
+def test_a_gain_counts_if_it_is_the_fixs_or_that_of_the_whole_cause(gain: float, holds: bool):
+    case = msgspec.structs.replace(CASE, entire=5.6)
+    answers = {"cause": "input-bound", "evidence": 0.5, "line": 30, "gain": gain}
+    assert graded(case, **answers)["gain"] is holds
+    sentence = grade_case(case, answers, SHOWN)[-1].sentence
+    assert "with the fix it ran 2.00x as fast, and 5.60x where the cause costs nothing" in sentence
+    assert case.gain_near(gain) == (2.0 if gain < 3.34 else 5.6)
 
 
 def test_evidence_is_that_of_the_cause_named():

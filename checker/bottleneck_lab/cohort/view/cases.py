@@ -69,7 +69,8 @@ def _figures(name: str) -> dict[str, float]:
 
 def grade(case: Case, answers: Mapping[str, Any]) -> AnsweredCase:
     """Grade the answers to all questions."""
-    past = PastCase(str(answers["cause"]), case.cause, float(answers["gain"]), case.gain)
+    gain = float(answers["gain"])
+    past = PastCase(str(answers["cause"]), case.cause, gain, case.gain_near(gain))
     results = grade_case(case, answers, _figures(case.name))
     return AnsweredCase(case.name, results, past)
 

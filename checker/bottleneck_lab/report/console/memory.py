@@ -13,7 +13,7 @@ from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.memory_words import describe_levels, describe_refusal, holder_cells
 
 ROWS = 12
-_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 30, 11, 8, 12, 19
+_LINE, _HELD, _BLOCKS, _PEAK, _GROWTH = 30, 11, 7, 12, 20
 
 
 def render_memory(memories: Sequence[DeviceMemory], console: Console) -> None:
