@@ -5,28 +5,16 @@ the CPU, wait where a GPU waits, and what it lacks is in docs/emulation.md.
 import json
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.measure.virtual_gpu.owner import engine_process
-from bottleneck_lab.measure.virtual_gpu.spec import H200
+from .device_program import run
 
 ROOT = Path(__file__).parents[3]
-SET_UP = """
-import json, socket, sys, torch
-from pathlib import Path
-from torch import nn
-from bottleneck_lab.measure.faults import NotModelled
-from bottleneck_lab.measure.virtual_gpu.backend import install
-driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__).parent)
-device = torch.device("virtual")
-"""
-
 SAMPLES = """
 import random, warnings
+torch.backends.cudnn.allow_tf32 = False  # on the CPU, convolutions read all bits
 from itertools import islice
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
@@ -91,25 +79,6 @@ print(json.dumps(rows))
 """
 
 
-def run(program: str, folder: Path, *arguments: str) -> tuple[list, list[int]]:
-    """Return what a program prints as JSON that runs on the virtual GPU, and the waits of its
-    steps.
-    """
-    script = folder / "program.py"
-    script.write_text(SET_UP + program, encoding="utf-8")
-    with engine_process() as engine:
-        engine.begin(H200)
-        fd = engine.program.fileno()
-        done = subprocess.run(
-            [sys.executable, str(script), str(fd), *arguments],
-            pass_fds=[fd],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        return json.loads(done.stdout.splitlines()[-1]), engine.end().figures.step_waits
-
-
 WAITING = {
     *("allclose", "argwhere", "equal", "item", "masked_select", "nonzero", "unique"),
     *("unique_consecutive", "corrcoef", "cov", "multinomial", "normal", "nn.functional.ctc_loss"),
@@ -162,8 +131,16 @@ MISSING = {
     "torch.virtual.CUDAGraph": "torch.virtual.CUDAGraph()",
     "torch.virtual.Stream": "torch.virtual.Stream()",
     "torch.virtual.stream": "torch.virtual.stream(torch.virtual.current_stream())",
-    "torch.autocast": "torch.autocast('virtual', torch.float16).__enter__()",
     "torch.Generator": "torch.Generator('virtual')",
+    "torch.use_deterministic_algorithms": (
+        "torch.use_deterministic_algorithms(True), torch.eye(2, device=device)"
+    ),
+    "torch.backends.cuda.matmul.allow_fp16_accumulation": (
+        "torch.use_deterministic_algorithms(False),"
+        " setattr(torch.backends.cuda.matmul, 'allow_fp16_accumulation', True),"
+        " torch.eye(2, device=device).half() @ torch.eye(2, device=device).half()"
+    ),
+    "nn.RNN": "nn.RNN(2, 2).to(device)(torch.ones(1, 1, 2, device=device))",
     "nn.LSTM": "nn.LSTM(2, 2).to(device)(torch.ones(1, 1, 2, device=device))",
     "nn.GRU": "nn.GRU(2, 2).to(device)(torch.ones(1, 1, 2, device=device))",
     "torch.sparse_coo": "torch.eye(2, device=device).to_sparse()",

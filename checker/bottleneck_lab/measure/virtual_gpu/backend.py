@@ -27,6 +27,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 
 from bottleneck_lab.measure.faults import NotModelled
+from bottleneck_lab.measure.virtual_gpu.arithmetic import (
+    Tf32,
+    factors,
+    refuse_switches,
+    switched_tf32,
+)
+from bottleneck_lab.measure.virtual_gpu.autocast import replace_autocast
 from bottleneck_lab.measure.virtual_gpu.codec import (
     DTYPES,
     Handle,
@@ -291,6 +298,8 @@ class Driver:
         self._steps = 0
         self._copies: dict[Any, int] = {}
         """The host's memory that has been copied to from the device, with the step of the first."""
+        self._tf32 = Tf32()
+        """As the engine has it."""
         self._lowest = 0
         """The last number of a tensor that the engine has not numbered: those are below zero."""
 
@@ -380,7 +389,11 @@ class Driver:
 
     def _call(self, call: Call) -> Any:
         message = call.message(self.line())
+        refuse_switches(call.function, {tensor.form.dtype for tensor in call.given})
         with self._lock:
+            if factors(call.function) and (tf32 := switched_tf32()) != self._tf32:
+                self.ask("set_tf32", tf32.matrices, tf32.convolutions)
+                self._tf32 = tf32
             # Training repeats itself: from the second step on, nearly every call has a signature
             # whose result is known. One that might not fit the device must be asked, to raise here
             # as it would on a GPU.
@@ -591,9 +604,15 @@ def install(sock: socket.socket, folder: Path) -> Driver:
         lambda source, target, non_blocking=False: driver._copy(target, source, non_blocking),
         "PrivateUse1",
     )
+    for function in (aten.rnn_tanh, aten.rnn_relu):
+        for overload in ("input", "data"):
+            whole = getattr(function, overload)
+            name, run = f"{function.__name__}.{overload}", functools.partial(_run_rnn, whole)
+            copies.impl(name, run, "AutogradPrivateUse1")
     _KEPT.extend((library, copies))
     os.register_at_fork(after_in_child=driver.leave)
     replace_shared_functions(module)
+    replace_autocast(NAME)
     _replace_pinning(driver)
     _count_collections(driver)
     return driver
@@ -601,6 +620,17 @@ def install(sock: socket.socket, folder: Path) -> Driver:
 
 _KEPT: list[Any] = []
 """A library's registrations end with it."""
+
+
+def _run_rnn(function: Any, *args: Any) -> Any:
+    # One call of cuDNN's, in TF32; its parts would be hundreds of launches, in float32. Without
+    # cuDNN a GPU runs those parts, too.
+    if torch.backends.cudnn.enabled:
+        raise NotModelled(
+            "nn.RNN with cuDNN is not available on the virtual GPU; it is within"
+            " torch.backends.cudnn.flags(enabled=False)"
+        )
+    return function.decompose(*args)
 
 
 def _count_collections(driver: Driver) -> None:

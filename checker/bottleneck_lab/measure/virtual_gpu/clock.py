@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
+from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic, GpuSpec
 
 Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "range"]
 _OLDEST = 2
@@ -66,7 +66,14 @@ class Clock:
     """When all that had been queued as this step began is done."""
 
     def kernel(
-        self, name: str, flops: float, nbytes: float, line: str = "", *, reduces: bool = False
+        self,
+        name: str,
+        flops: float,
+        nbytes: float,
+        line: str = "",
+        *,
+        reduces: bool = False,
+        arithmetic: Arithmetic = "full",
     ) -> None:
         """Launch one kernel: the host goes on as soon as it is queued."""
         self.launches += 1
@@ -75,7 +82,7 @@ class Clock:
         self.flops += flops
         # The host first: a kernel cannot start before its launch has returned.
         self._launch(name, line)
-        length_us = self.spec.kernel_time_us(flops, nbytes, reduces=reduces)
+        length_us = self.spec.kernel_time_us(flops, nbytes, reduces=reduces, arithmetic=arithmetic)
         self._queue("kernel", name, length_us, line, int(nbytes))
 
     def copy(

@@ -25,6 +25,7 @@ import msgspec
 import torch
 
 from bottleneck_lab.measure.faults import NotModelled
+from bottleneck_lab.measure.virtual_gpu.arithmetic import Tf32, arithmetic_of, compute
 from bottleneck_lab.measure.virtual_gpu.books import Begin, Books, End, Figures, KeptArray
 from bottleneck_lab.measure.virtual_gpu.clock import Clock
 from bottleneck_lab.measure.virtual_gpu.codec import (
@@ -41,7 +42,7 @@ from bottleneck_lab.measure.virtual_gpu.lineage import Lineage
 from bottleneck_lab.measure.virtual_gpu.memory import Memory, MemoryChange, OutOfMemory
 from bottleneck_lab.measure.virtual_gpu.operators import flops_of, is_composite, is_free
 from bottleneck_lab.measure.virtual_gpu.secret_start import SecretStart
-from bottleneck_lab.measure.virtual_gpu.spec import H200, GpuSpec
+from bottleneck_lab.measure.virtual_gpu.spec import H200, Arithmetic, GpuSpec
 
 aten = torch.ops.aten
 REFUSED = {"from_file", "set_"}
@@ -73,6 +74,7 @@ class Engine:
     _tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     _storages: dict[int, int] = field(default_factory=dict)
     """The storage that each tensor is held by in the memory's books."""
+    _tf32: Tf32 = field(default_factory=Tf32)
     _lineage: Lineage = field(default_factory=Lineage)
     _step_marks: list[int] = field(default_factory=list)
     """How many operators had run when each step began."""
@@ -159,7 +161,8 @@ class Engine:
         # Computed at once, on this CPU; only the books say when the device would have run it. So
         # values are right whatever the order, and no figure depends on how fast this machine is.
         try:
-            result = function(*args, **kwargs)
+            arithmetic = arithmetic_of(function, args, self._tf32)
+            result = compute(function, args, kwargs, arithmetic)
         except NotImplementedError as error:  # a GPU may have a kernel for it
             reason = str(error).partition("\n")[0][:200]
             raise NotModelled(
@@ -169,7 +172,7 @@ class Engine:
             if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
                 raise NotModelled(f"{value.layout} is not available on the virtual GPU")
         flops = flops_of(function, args, kwargs, result)
-        self._account(function, (args, kwargs), result, flops, line)
+        self._account(function, (args, kwargs), result, flops, arithmetic, line)
         if _waits(function, args, kwargs):
             self.clock.wait(line, f"wait for {name}")
         self._lineage.note(function, args, kwargs, result, flops)
@@ -179,6 +182,10 @@ class Engine:
             if self._tensors[number].untyped_storage().data_ptr() != self._storages[number]:
                 self._hold(number, self._release(number, self.clock.host_us, line), line)
         return result, given
+
+    def set_tf32(self, matrices: bool, convolutions: bool) -> None:
+        """Allow or forbid TF32 from the next operator on."""
+        self._tf32 = Tf32(matrices, convolutions)
 
     def upload(
         self, data: torch.Tensor, dtype: torch.dtype | None, pinned: bool, blocking: bool, line: str
@@ -346,7 +353,7 @@ class Engine:
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a program may call, by name."""
         clock, memory = self.clock, self.memory
-        operations = (self.call, self.upload, self.overwrite, self.download)
+        operations = (self.call, self.upload, self.overwrite, self.download, self.set_tf32)
         events = (self.record_event, self.wait_event, self.query_event, self.elapsed_us)
         marks = (self.begin_pass, self.step, self.report, self.keep)
         theirs = (clock.pin, clock.wait, memory.empty_cache)
@@ -447,7 +454,15 @@ class Engine:
         self._record(at_us, storage, before, line)
         return self._tensors.pop(number)
 
-    def _account(self, function: Any, inputs: Any, result: Any, flops: float, line: str) -> None:
+    def _account(
+        self,
+        function: Any,
+        inputs: Any,
+        result: Any,
+        flops: float,
+        arithmetic: Arithmetic,
+        line: str,
+    ) -> None:
         """Charge an operator's time to the clock. A view costs the device nothing."""
         if is_free(function):
             return
@@ -458,7 +473,12 @@ class Engine:
         )
         reduces = flops > 0 or min(made, default=0) < max(read, default=0)
         self.clock.kernel(
-            function.overloadpacket.__name__, flops, sum(read) + sum(made), line, reduces=reduces
+            function.overloadpacket.__name__,
+            flops,
+            sum(read) + sum(made),
+            line,
+            reduces=reduces,
+            arithmetic=arithmetic,
         )
 
 

@@ -197,14 +197,6 @@ def replace_shared_functions(module: DeviceModule) -> None:
     def refuse_compile(*_: Any, **__: Any) -> NoReturn:
         raise NotModelled("torch.compile is not available on the virtual GPU")
 
-    enter = torch.autocast.__enter__
-
-    def enter_autocast(context: torch.autocast) -> Any:
-        if context._enabled and context.device == NAME:
-            raise NotModelled("torch.autocast is not available on the virtual GPU")
-        return enter(context)  # type: ignore[no-untyped-call]  # torch publishes no types for it
-
-    torch.autocast.__enter__ = enter_autocast  # type: ignore[method-assign]  # for this device alone
     torch.Event = Event  # type: ignore[assignment, misc]  # in place of PyTorch's own
     for name in _SHARED:
         setattr(torch.accelerator, name, getattr(module, name))

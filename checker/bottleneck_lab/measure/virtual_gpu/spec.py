@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from bottleneck_lab.errors import SITE
+
+Arithmetic = Literal["full", "tf32", "half"]
+"""How a product reads its factors: all bits of float32 or float64; the 10 bits of a float32's
+mantissa that TF32 has; as float16 or bfloat16. The latter two run on tensor cores.
+"""
 
 
 class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,6 +26,9 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stands_for: str
     source: str
     flops_per_s: float
+    tf32_flops_per_s: float
+    half_flops_per_s: float
+    """In float16 and bfloat16."""
     bytes_per_s: float
     kernel_us: float
     """A kernel's time besides its work, where that is elementwise."""
@@ -64,12 +74,20 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return self.stands_for
         return f"{self.stands_for} at 1/{self.scale:g} of its speed"
 
-    def kernel_time_us(self, flops: float, nbytes: float, *, reduces: bool = False) -> float:
+    def kernel_time_us(
+        self,
+        flops: float,
+        nbytes: float,
+        *,
+        reduces: bool = False,
+        arithmetic: Arithmetic = "full",
+    ) -> float:
         """Return a kernel's time: a fixed part, then the longer of computing and moving.
 
         The sum, not the longer of fixed part and roofline, is what fits kernels of 2 to 20 µs.
         """
-        compute_us = flops / self.flops_per_s * self.scale * 1e6
+        rates = {"tf32": self.tf32_flops_per_s, "half": self.half_flops_per_s}
+        compute_us = flops / rates.get(arithmetic, self.flops_per_s) * self.scale * 1e6
         move_us = nbytes / self.bytes_per_s * self.scale * 1e6
         return (self.reduction_us if reduces else self.kernel_us) + max(compute_us, move_us)
 
@@ -96,6 +114,10 @@ H200 = GpuSpec(
     # Trainings of 0.15 to 2.5 TFLOP a step on the H200 took 5.0 to 53 ms of kernels: 50 TFLOP/s in
     # fp32 (data sheet: 67) and 2 TB/s (4.8), together with the fixed times below, come within 6%.
     flops_per_s=50e12,
+    # Not measured: half of the data sheet's 495 and 989, as libraries reach them. A device of a
+    # compute capability below 8.0 would have no TF32, and ignore the switches for it.
+    tf32_flops_per_s=250e12,
+    half_flops_per_s=500e12,
     bytes_per_s=2e12,
     # Medians of small kernels in captures of two trainings on the H200.
     kernel_us=1.0,

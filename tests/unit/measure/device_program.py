@@ -1,0 +1,40 @@
+"""Run a program on the virtual GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bottleneck_lab.measure.virtual_gpu.owner import engine_process
+from bottleneck_lab.measure.virtual_gpu.spec import H200
+
+SET_UP = """
+import json, socket, sys, torch
+from pathlib import Path
+from torch import nn
+from bottleneck_lab.measure.faults import NotModelled
+from bottleneck_lab.measure.virtual_gpu.backend import install
+driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__).parent)
+device = torch.device("virtual")
+"""
+"""What every program begins with."""
+
+
+def run(program: str, folder: Path, *arguments: str) -> tuple[Any, list[int]]:
+    """Return what a program prints as JSON that runs on the virtual GPU, and the waits of its
+    steps.
+    """
+    script = folder / "program.py"
+    script.write_text(SET_UP + program, encoding="utf-8")
+    with engine_process() as engine:
+        engine.begin(H200)
+        fd = engine.program.fileno()
+        done = subprocess.run(
+            [sys.executable, str(script), str(fd), *arguments],
+            pass_fds=[fd],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout.splitlines()[-1]), engine.end().figures.step_waits
