@@ -88,7 +88,7 @@ def test_isolated_workers_see_what_pythonpath_names(tmp_path):
 
 
 def test_every_starter_solution_and_variant_is_planned(gpu):
-    steps = gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], gpu_count=8)
+    steps = gpu.plan.plan_steps(gpu.plan.gpu_labs(), ["torch", "ncu"], gpu_count=8)
     assert {
         "data",
         "tests",
@@ -106,7 +106,7 @@ def test_every_starter_solution_and_variant_is_planned(gpu):
 
 
 def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all(gpu):
-    steps = gpu.plan(gpu.gpu_labs(), ["torch", "memory"], gpu_count=8)
+    steps = gpu.plan.plan_steps(gpu.plan.gpu_labs(), ["torch", "memory"], gpu_count=8)
     found = [step for step in steps if step.startswith("capture:resnet-top-ops")]
     assert found == [
         "capture:resnet-top-ops:solution:torch",
@@ -115,7 +115,9 @@ def test_where_recording_is_the_exercise_nothing_is_recorded_twice_or_not_at_all
 
 
 def test_a_server_is_recorded_with_the_tools_that_record_it_under_load(gpu):
-    steps = gpu.plan(gpu.gpu_labs(), ["torch", "nsys", "ncu", "sanitizer", "memory"], gpu_count=8)
+    steps = gpu.plan.plan_steps(
+        gpu.plan.gpu_labs(), ["torch", "nsys", "ncu", "sanitizer", "memory"], gpu_count=8
+    )
     found = [step for step in steps if step.startswith("capture:past-the-plateau:starter")]
     assert found == [
         "capture:past-the-plateau:starter:torch",
@@ -126,8 +128,8 @@ def test_a_server_is_recorded_with_the_tools_that_record_it_under_load(gpu):
 def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(
     gpu, tree, monkeypatch, capsys
 ):
-    monkeypatch.setattr(gpu, "installed", lambda _distribution: False)
-    monkeypatch.setattr(gpu, "has_triton", lambda: False)
+    monkeypatch.setattr(gpu.plan, "installed", lambda _distribution: False)
+    monkeypatch.setattr(gpu.plan, "has_triton", lambda: False)
     assert gpu.main([], runner=lambda *_: gpu.Ran(0, said("")), root=tree) == gpu.OK
     record = json.loads((tree / "docs/measured/h200.json").read_text())
     assert record["cannot"]["grade:ddp-scaling:solution"] == "needs 2 GPUs"
@@ -148,7 +150,7 @@ def test_what_the_machine_cannot_do_is_not_tried_and_the_rest_can_be_well(
 
 
 def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree, monkeypatch):
-    monkeypatch.setattr(gpu, "installed", lambda _: True)  # CI has no DALI
+    monkeypatch.setattr(gpu.plan, "installed", lambda _: True)  # CI has no DALI
     ran, now, chosen = [], [0.0], ["--only", "grade:idle-gpu"]
 
     def runner(command, limit_s):
@@ -156,7 +158,11 @@ def test_a_run_that_was_cut_short_goes_on_where_it_stopped(gpu, tree, monkeypatc
         now[0] += 40
         return gpu.Ran(None, "not done") if now[0] == 80 else gpu.Ran(0, f"progress\n{said('x')}")
 
-    steps = [step for step in gpu.plan(gpu.gpu_labs(), [], 1) if step.startswith("grade:idle-gpu")]
+    steps = [
+        step
+        for step in gpu.plan.plan_steps(gpu.plan.gpu_labs(), [], 1)
+        if step.startswith("grade:idle-gpu")
+    ]
     state = gpu.State(tree / "build" / "gpu" / "h200")
     assert gpu.work(steps, state, runner, budget_s=100, clock=lambda: now[0]) == steps[1:]
     assert gpu.main([*chosen, "--budget-s", "0"], runner=runner, root=tree) == gpu.LEFT
@@ -232,14 +238,15 @@ import importlib.util, subprocess, sys
 spec = importlib.util.spec_from_file_location("gpu_script", sys.argv[1])
 gpu = sys.modules["gpu_script"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(gpu)
-gpu.ORPHANS_S = 0.1
+runner = sys.modules["scripts.gpu_run.runner"]
+runner.ORPHANS_S = 0.1
 step = [sys.executable, "-c", sys.argv[2]]
 bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(gpu.run([*step, "0", "/dev/null"], 60).output.strip())
-bystanders = gpu.children()
+bystanders = runner.children()
 stays = subprocess.Popen([*step, "600", sys.argv[3]], stdout=subprocess.PIPE, text=True)
 print(stays.stdout.readline().strip())
-gpu.end(stays, bystanders)
+runner.end(stays, bystanders)
 alive = bystander.poll() is None
 bystander.kill()
 sys.exit(not alive)
@@ -316,7 +323,7 @@ def test_a_submission_is_graded_by_what_proves_labs(gpu, monkeypatch, what, outc
         seconds={"imports": 0.6, "learner": 0.4},
     )
     monkeypatch.setattr("bottleneck_lab.course.proving.check", lambda *_: verdict)
-    record = gpu.grade("resnet-latency", what)
+    record = gpu.actions.grade("resnet-latency", what)
     assert (not record["problems"], record["outcome"]) == (right, outcome)
     assert record["phases_s"] == {"imports": 0.6, "learner": 0.4}
     json.dumps(record)
@@ -333,7 +340,7 @@ def test_a_submission_is_captured_where_a_learner_would_have_it(gpu, monkeypatch
     monkeypatch.setattr("bottleneck_lab.capture.workload.profile", profile)
     monkeypatch.setattr("bottleneck_lab.workspace.dataset.data_folder", lambda _: None)
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
-    kept = gpu.capture("resnet-latency", "solution", "torch", tmp_path / "kept")
+    kept = gpu.actions.capture("resnet-latency", "solution", "torch", tmp_path / "kept")
     assert kept["file"] == "resnet-latency-solution-torch.json.gz"
 
 
@@ -354,7 +361,7 @@ def test_the_plan_says_when_each_step_would_be_done_and_what_fits_the_budget(gpu
         "benchmark": "",
         "tests": "",
     }
-    assert gpu.listed(steps, state, [older, record], 60.0).splitlines() == [
+    assert gpu.forecast.describe_plan(steps, state, [older, record], 60.0).splitlines() == [
         " 0:50    50 s  grade:roofline:starter",
         "    -    15 s  capture:x:starter:nsys no nsys",
         " 1:50    60 s  benchmark",
@@ -364,7 +371,7 @@ def test_the_plan_says_when_each_step_would_be_done_and_what_fits_the_budget(gpu
 
 
 def test_programs_of_the_case_library_are_planned_where_one_gpu_shows_their_cause(gpu):
-    steps = gpu.plan(gpu.gpu_labs(), [], gpu_count=1)
+    steps = gpu.plan.plan_steps(gpu.plan.gpu_labs(), [], gpu_count=1)
     assert steps["case:bird-calls"] == ""
     assert steps["case:wind-farms"] == "needs what only the modelled machine has"
 
@@ -377,21 +384,21 @@ def test_a_recorded_case_stands_beside_what_was_modelled(gpu, tmp_path, monkeypa
 
     monkeypatch.setattr("scripts.cases.on_gpu.measure", measure)
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
-    row = gpu.do_step("case:bird-calls", tmp_path / "kept")
+    row = gpu.actions.do_step("case:bird-calls", tmp_path / "kept")
     assert row["file"] == "case-bird-calls.json.gz"
     assert row["measured"]["gain"] == 1.2
     assert row["modelled"]["gain"] > 1.15
 
 
 def test_where_no_record_says_how_long_a_check_takes_the_plan_has_what_was_calculated(gpu):
-    assert gpu.expected_s("grade:past-the-plateau:solution", []) == 74
-    assert gpu.expected_s("grade:past-the-plateau:variant threads", []) == 40
-    on_one_gpu = {lab.slug for lab in gpu.gpu_labs()} - {"ddp-scaling"}
-    assert gpu.CHECKS_S.keys() == on_one_gpu
+    assert gpu.forecast.expected_s("grade:past-the-plateau:solution", []) == 74
+    assert gpu.forecast.expected_s("grade:past-the-plateau:variant threads", []) == 40
+    on_one_gpu = {lab.slug for lab in gpu.plan.gpu_labs()} - {"ddp-scaling"}
+    assert gpu.forecast.CHECKS_S.keys() == on_one_gpu
 
 
 def test_steps_come_in_the_order_of_their_worth(gpu):
-    steps = [*gpu.plan(gpu.gpu_labs(), ["torch", "ncu"], 1)]
+    steps = [*gpu.plan.plan_steps(gpu.plan.gpu_labs(), ["torch", "ncu"], 1)]
     assert steps[0] == "data"
     assert steps[1].endswith(":solution")
     assert steps[-1] == "exploits"
@@ -419,7 +426,9 @@ def test_a_cut_trace_keeps_the_device_work_of_its_steps_and_no_host_name(gpu):
         for n in range(5)
     ]
     events.append({"ph": "M", "name": "process_name", "ts": 0, "args": {}})
-    found = gpu.cut({"traceEvents": events, "host_name": "secret", "schemaVersion": 1}, steps=3)
+    found = gpu.captures.cut(
+        {"traceEvents": events, "host_name": "secret", "schemaVersion": 1}, steps=3
+    )
     names = [row["name"] for row in found["traceEvents"]]
     assert names == [
         "ProfilerStep#0",
@@ -442,7 +451,7 @@ def test_a_cut_trace_keeps_the_rows_of_a_device_that_nothing_on_the_host_launche
         event("one without a number", 22.0, "gpu_memcpy"),
         event("after the kept steps", 42.0, "kernel", correlation=8),
     ]
-    kept = gpu.cut({"traceEvents": events}, steps=3)["traceEvents"]
+    kept = gpu.captures.cut({"traceEvents": events}, steps=3)["traceEvents"]
     assert [row["name"] for row in kept if not row["name"].startswith("ProfilerStep")] == [
         "step of the fed device",
         "one without a number",
@@ -451,14 +460,14 @@ def test_a_cut_trace_keeps_the_rows_of_a_device_that_nothing_on_the_host_launche
 
 def test_of_a_capture_of_many_launches_fewer_steps_are_kept(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr("bottleneck_lab.load", lambda _: None)
-    monkeypatch.setattr(gpu, "MAX_FILE_BYTES", 1200)
+    monkeypatch.setattr(gpu.captures, "MAX_FILE_BYTES", 1200)
     events = [
         {**event(f"ProfilerStep#{n}", 10.0 * n, "user_annotation"), "dur": 10.0} for n in range(5)
     ]
     events += [event(f"{n * 7919 % 1009:x}", 0.1 * n) for n in range(500)]
     trace = tmp_path / "trace.json.gz"
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    kept = gpu.keep(trace, tmp_path / "kept")
+    kept = gpu.captures.keep(trace, tmp_path / "kept")
     found = json.loads(gzip.decompress((tmp_path / kept["file"]).read_bytes()))["traceEvents"]
     assert kept["bytes"] <= 1200
     assert [row["name"] for row in found if row["cat"] == "user_annotation"] == ["ProfilerStep#0"]
@@ -469,7 +478,7 @@ def test_ncu_s_table_loses_the_names_of_host_and_process(gpu):
         '==PROF== done\n"ID","Process ID","Process Name","Host Name","Kernel'
         ' Name"\n"0","7","python","secret","gemm<a, b>"\n'
     )
-    found = gpu.without_names(text)
+    found = gpu.captures.without_names(text)
     assert (
         found
         == '"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","7","","","gemm<a,'
@@ -485,14 +494,17 @@ def test_a_report_that_names_the_host_in_many_tables_is_read_and_not_kept(
     report, into = tmp_path / "report.sqlite", tmp_path / "into"
     report.write_bytes(b"12345")
     into.mkdir()
-    assert gpu.keep(report, into / "lab-starter-nsys") == {"file": "report.sqlite", "bytes": 5}
+    assert gpu.captures.keep(report, into / "lab-starter-nsys") == {
+        "file": "report.sqlite",
+        "bytes": 5,
+    }
     assert read == [report]
     assert list(into.iterdir()) == []
 
 
 def test_captures_are_published_within_limits(gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "MAX_FILE_BYTES", 100)
-    monkeypatch.setattr(gpu, "MAX_TOTAL_BYTES", 150)
+    monkeypatch.setattr(gpu.captures, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(gpu.captures, "MAX_TOTAL_BYTES", 150)
     made = tmp_path / "made"
     made.mkdir()
     for name, size in (
@@ -503,7 +515,7 @@ def test_captures_are_published_within_limits(gpu, tmp_path, monkeypatch):
         ("e.sqlite", 1),
     ):
         (made / name).write_bytes(b"x" * size)
-    manifest = gpu.publish_captures(made, tmp_path / "out")
+    manifest = gpu.captures.publish_captures(made, tmp_path / "out")
     assert [row["file"] for row in manifest["captures"]] == ["b.csv", "c.json.gz"]
     assert [row["file"] for row in manifest["left_out"]] == ["a.json.gz", "d.csv"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -515,9 +527,9 @@ def test_captures_are_published_within_limits(gpu, tmp_path, monkeypatch):
 
 def test_the_list_of_what_never_ran_agrees_with_the_records(gpu):
     readme = (ROOT / "docs/measured/README.md").read_text()
-    listed = readme.split(gpu._BEGIN)[1].split(gpu._END)[0].strip().splitlines()
-    records = gpu.read_records(ROOT / "docs/measured")
-    assert listed == gpu.never_run(gpu.gpu_labs(), records), (
+    listed = readme.split(gpu.records.BEGIN)[1].split(gpu.records.END)[0].strip().splitlines()
+    records = gpu.records.read_records(ROOT / "docs/measured")
+    assert listed == gpu.records.never_run(gpu.plan.gpu_labs(), records), (
         "run `python scripts/gpu.py --write-never-run`"
     )
 
@@ -540,7 +552,7 @@ def test_counters_that_the_driver_refuses_are_asked_for_once(gpu, tree, monkeypa
     refused = {step for step, why in record["cannot"].items() if "ERR_NVGPUCTRPERM" in why}
     assert refused == {
         step
-        for step in gpu.plan(gpu.gpu_labs(), ["ncu"], 2)
+        for step in gpu.plan.plan_steps(gpu.plan.gpu_labs(), ["ncu"], 2)
         if step.endswith(":ncu") and "ddp" not in step
     }
     assert not any(step.endswith(":ncu") for step in record["steps"])

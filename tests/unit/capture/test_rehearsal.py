@@ -123,14 +123,14 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
     )
     (root / docs).parent.mkdir(parents=True)
     shutil.copy(ROOT / docs, root / docs)
-    monkeypatch.setattr(gpu, "gpu_labs", lambda: [lab])
+    monkeypatch.setattr(gpu.plan, "gpu_labs", lambda: [lab])
     monkeypatch.setattr(gpu, "installed_tools", lambda: ["torch"])
 
     def here(command, _limit_s):
         if "--do" not in command:
             return gpu.Ran(0, "{}")
         step, into = (command[command.index(option) + 1] for option in ("--do", "--into"))
-        return gpu.Ran(0, json.dumps(gpu.do_step(step, Path(into))))
+        return gpu.Ran(0, json.dumps(gpu.actions.do_step(step, Path(into))))
 
     assert gpu.main([], runner=here, root=root) == gpu.OK, capsys.readouterr().out
     steps = json.loads((root / "build" / "gpu" / "rehearsal-no-gpu" / "state.json").read_text())
@@ -151,12 +151,14 @@ def test_make_gpu_runs_from_start_to_end_and_records_nothing(lab, tmp_path, monk
 
 def test_what_needs_the_real_thing_is_not_tried(pretend):
     gpu = load_file(ROOT / "scripts" / "gpu.py", "gpu_script")
-    labs = gpu.gpu_labs()
-    plan = gpu.plan(labs, ["torch", "ncu", "memory"], gpu_count=2)
+    labs = gpu.plan.gpu_labs()
+    plan = gpu.plan.plan_steps(labs, ["torch", "ncu", "memory"], gpu_count=2)
     left = {step: why for step, why in plan.items() if why}
     assert {f"grade:{lab.slug}:starter" for lab in labs} <= set(plan) - set(left)
     assert {
-        f"capture:{lab.slug}:{what}:torch" for lab in labs for what in gpu.captured(lab, "torch")
+        f"capture:{lab.slug}:{what}:torch"
+        for lab in labs
+        for what in gpu.plan.captured(lab, "torch")
     } <= set(plan) - set(left)
     assert not any(
         step.startswith(("capture:timing-pitfalls:", "capture:perf-gate:")) for step in plan
@@ -171,7 +173,9 @@ def test_what_needs_the_real_thing_is_not_tried(pretend):
         "fused-attention",
     }
     memory = [
-        f"capture:{lab.slug}:{what}:memory" for lab in labs for what in gpu.captured(lab, "memory")
+        f"capture:{lab.slug}:{what}:memory"
+        for lab in labs
+        for what in gpu.plan.captured(lab, "memory")
     ]
     assert len(memory) > 10
     assert set(memory) <= set(left)
