@@ -236,6 +236,8 @@ def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     page.click("[data-submission] a")
     page.wait_for_selector(".diff .added")
     look(page, "my-submission")
+    page.goto(f"http://127.0.0.1:{port}/me/labs/slow/grade")
+    look(page, "my-grade")
     page.click("nav a:has-text('Cases')")
     look(page, "cases")
     page.click("tbody th a")

@@ -171,8 +171,7 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     page.wait_for_selector("canvas")
     picture(page, "capture")
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
-    page.wait_for_selector("[data-histogram][data-ready]")
-    look(page, "lab")
+    look_at_lab(page)
     paths = ["settings", "workshop", f"workshop/runsheet?{SHEET}", "grades", "grades/rules"]
     for path in (*paths, f"people/{person}/grades/slow", "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
@@ -184,6 +183,16 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     page.wait_for_selector("text=Log in")
     look(page, "login")
     assert complaints == []
+
+
+def look_at_lab(page) -> None:
+    """The page of a lab, and what a due date in the past would do to points."""
+    page.wait_for_selector("[data-histogram][data-ready]")
+    look(page, "lab")
+    page.fill("#due", "2020-01-01T09:00")
+    page.click("text=Preview grades")
+    page.wait_for_selector("text=Nothing is saved yet")
+    look(page, "preview")
 
 
 def learners_stay_in_view(page) -> None:
