@@ -186,7 +186,7 @@ def canvas_csv(book: Gradebook) -> bytes:
         scores: list[Cell] = [grade.score if grade.graded else None for grade in grades]
         # Canvas finds a student by these; what its own gradebook had is given back unchanged.
         sis_id = student.sis_id
-        if not student.canvas_id:
+        if not student.canvas_id and student.student_id != student.handle:
             sis_id = student.sis_id or student.student_id
         identity = [student.canvas_id, sis_id, student.sis_login, student.section]
         rows.append([name, *identity, *scores])
