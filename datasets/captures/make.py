@@ -120,6 +120,13 @@ class Program:
         self.add("cuda_runtime", name, self.host, end - self.host, correlation=self._correlation)
         self.host = round(end, 3)
 
+    def catch_up(self, until: float) -> None:
+        """The host waits for an event in the work that is queued."""
+        if until > self.host:
+            self._correlation += 1
+            self.add("cuda_runtime", "cudaEventSynchronize", self.host, until - self.host, correlation=self._correlation)
+            self.host = round(until, 3)
+
     def item(self) -> None:
         """loss.item(): a copy of four bytes to the host and a wait."""
         start = self.host
@@ -261,9 +268,9 @@ def job(
         done = max(gradients)
         for run, begin, ready in zip(runs, begins, gradients, strict=True):
             early = ready - 1_500.0
-            run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", done - early, stream=COMMUNICATION_STREAM, after=early)
-            run.tail = dict.fromkeys(run.tail, done)
-            run.host = round(max(run.host, done - 3_000.0), 3)
+            end = run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", done - early, stream=COMMUNICATION_STREAM, after=early)
+            run.tail = dict.fromkeys(run.tail, end)
+            run.catch_up(done - 3_000.0)
             run.range(f"ProfilerStep#{number}", begin)
     return runs
 

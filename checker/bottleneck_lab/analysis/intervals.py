@@ -52,6 +52,18 @@ def _united(start: Ints, end: Ints) -> Intervals:
     return Intervals(start[first], end[last])
 
 
+def separate(start: Ints, end: Ints) -> Intervals:
+    """Return the given rows, in any order, each without what an earlier one covers: rows that touch
+    stay apart.
+    """
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    covered = np.maximum.accumulate(end)
+    start[1:] = np.maximum(start[1:], covered[:-1])
+    keep = end > start
+    return Intervals(start[keep], end[keep])
+
+
 def clip(intervals: Intervals, low: int, high: int) -> Intervals:
     """Return the part inside [low, high)."""
     start, end = np.maximum(intervals.start, low), np.minimum(intervals.end, high)

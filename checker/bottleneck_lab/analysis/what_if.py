@@ -1,10 +1,11 @@
 """How fast a program could be without something: its recorded dependencies, replayed.
 
-A host launches work, which starts when it has been launched and the device is free; where the host
-waits, it goes on when the device has done what it waits for; a collective ends after the last rank
-has arrived. With some of the host's time, of the device's or of the waits taken out, everything
-else follows as early as these dependencies let it, and the new length is a bound: no fix of that
-alone can be faster. It never beats the longer of the host's own time and the device's.
+A host launches work, which starts when it has been launched, its stream is free and what it waits
+for on another stream is done; where the host waits, it goes on when the device has done what it
+waits for; a collective ends after the last rank has arrived. With some of the host's time, of the
+device's or of the waits taken out, everything else follows as early as these dependencies let it,
+and the new length is a bound: no fix of that alone can be faster. It never beats the longer of the
+host's own time and the device's.
 
 Amdahl's law on idle time is no such bound: a wait that is removed gains nothing where the host has
 as much else to do, and a delay of one rank costs all of them.
@@ -17,19 +18,22 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.amdahl import HIGHEST_RATIO
 from bottleneck_lab.analysis.causes import Cause
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, SmallInts, Timeline
 
 LAUNCH_NS = 10_000
-"""A kernel starts at most this long after its launch where the device is free."""
+"""A kernel starts at most this long after its launch where its stream is free. Launched work that
+starts later had to wait for other work.
+"""
 PAUSE_NS = 900
 """Between two queued kernels of a stream: about what an H200 needs."""
 MOST_TASKS = 40_000
-"""Of a device with more stretches of work, the first so many are replayed: a loop is like its
+"""Of a rank with more stretches of work, the first so many are replayed: a loop is like its
 beginning.
 """
 LONGEST_DELAY_NS = 1_000_000
@@ -39,6 +43,8 @@ VALUE_BYTES = 4096
 JITTER_NS = 20_000
 """A wait is for work that ends no later than this after it: the two clocks differ by microseconds.
 """
+ROUNDING_NS = 1_000
+"""Formats in microseconds place the end of one row after the start of the next."""
 
 
 class Removal(NamedTuple):
@@ -60,30 +66,37 @@ NOTHING = Removal()
 
 class Arrival(NamedTuple):
     """One rank's part in a collective that several ranks' captures hold: when its row started and
-    ended, and when the last rank's did start, ns. `number` is the same on all ranks.
+    ended, and when the last rank's did start, ns. `number` is the same on all ranks; `row` is the
+    one of the device table.
     """
 
     number: int
     start: int
     end: int
     last: int
+    row: int
 
 
 class Program(NamedTuple):
-    """One device and the host beside it, as they are replayed.
+    """One rank: its devices' streams and the host beside them, as they are replayed.
 
-    The arrays are the device's stretches of work in order: their start, end and launch, ns. `waits`
-    are the host's, `sending` its copies to the device, `doing` its time by cause over the whole
-    window. `marks` are the positions at which a collective is joined, `after` those that begin when
-    all have joined it, both with its number.
+    `rows` are its rows of the device table, each on the stream that `streams` numbers. The arrays
+    are the streams' stretches of work in the order in which they were launched: their stream,
+    start, end and launch, ns, and the position of the stretch on another stream that each had to
+    wait for (-1: none). `waits` are the host's, `sending` its copies to the device, `doing` its
+    time by cause over the whole window. `marks` are the positions at which a collective is joined,
+    `after` those that begin when all have joined it, both with its number.
     """
 
     rank: int
-    device: int
     window: Window
+    rows: NDArray[np.intp]
+    streams: SmallInts
+    stream: Ints
     start: Ints
     end: Ints
     launch: Ints
+    needs: Ints
     waits: iv.Intervals
     sending: iv.Intervals
     doing: Mapping[Cause, iv.Intervals]
@@ -95,74 +108,73 @@ class Program(NamedTuple):
 def make_program(
     timeline: Timeline,
     rank: int,
-    device: int,
     window: Window,
-    busy: iv.Intervals,
-    working: iv.Intervals,
     waits: iv.Intervals,
     sending: iv.Intervals,
     doing: Mapping[Cause, iv.Intervals],
     known: iv.Intervals,
     arrivals: Sequence[Arrival] = (),
 ) -> Program:
-    """Return one device of a rank, ready to be replayed.
-
-    `busy` is all that it did, `working` all but its collectives; `arrivals` are the rank's.
-    """
-    if len(busy.start) > MOST_TASKS:
-        window = Window(window.start, int(busy.end[MOST_TASKS - 1]))
-    busy = iv.clip(busy, *window)
+    """Return a rank, ready to be replayed. `arrivals` are its parts in collectives."""
+    device = timeline.device
+    rows = np.flatnonzero(
+        (device.rank == rank)
+        & (device.kind != ActivityKind.SYNC)
+        & (device.start < window.end)
+        & (device.end > window.start)
+    )
+    streams = _number_streams(device.device[rows], device.stream[rows])
     # A collective that the window cuts has no arrival to replay.
     arrivals = [a for a in arrivals if window.start <= a.start and a.end <= window.end]
-    # Waiting for other ranks is no work: it ends when the last has arrived, whatever it took.
-    first = np.array([a.start for a in arrivals], dtype=np.int64)
-    last = np.array([min(a.last, a.end) for a in arrivals], dtype=np.int64)
-    busy = iv.subtract(busy, iv.subtract(iv.union(first, last), working))
-    start, end = _cut(busy, first)
+    joined = np.array([a.row for a in arrivals], dtype=np.int64)
+    alone = np.isin(rows, joined)
 
-    # A stretch of no length where a collective is joined: it has to be launched like any work.
-    # It comes before the work that starts with it, which may be the collective's own.
-    order = np.argsort(np.concatenate([first, start]), kind="stable")
-    number = np.concatenate([np.arange(len(first)), np.full(len(start), -1)])[order]
-    start = np.concatenate([first, start])[order]
-    end = np.concatenate([first, end])[order]
-    marks = {int(at): arrivals[number[at]].number for at in np.flatnonzero(number >= 0)}
-    position = {joined: at for at, joined in marks.items()}
-    after = {}
-    for arrival in arrivals:
-        # The transfer itself: the first stretch of work, and not another collective's joining, that
-        # begins when the last rank has arrived.
-        at = int(np.searchsorted(start, arrival.last))
-        while at < len(start) and number[at] >= 0:
-            at += 1
-        if at < len(start) and start[at] <= min(arrival.last + LAUNCH_NS, arrival.end):
-            after[at] = arrival.number
+    work = _by_stream(timeline, rows[~alone], streams[~alone], window)
+    stream = work.start // (window.length + 1)
+    behind = stream * (window.length + 1) - window.start
+    start, end = work.start - behind, work.end - behind
+    # A stretch of work counts as launched when its first row was.
+    first = rows[~alone][np.lexsort((device.start[rows[~alone]], streams[~alone]))]
+    shifted = np.sort(_shift(timeline, rows[~alone], streams[~alone], window)[0])
+    launch = _launch_times(timeline, first[np.searchsorted(shifted, work.start)], start)
 
-    # A stretch of work counts as launched when its first row was; without a recorded call, when it
-    # started.
-    begun = timeline.device.start
-    rows = np.flatnonzero(
-        (timeline.device.rank == rank)
-        & (timeline.device.device == device)
-        & (timeline.device.kind != ActivityKind.SYNC)
-    )
-    launch = start.copy()
-    if len(rows) and len(timeline.runtime):
-        row = rows[np.minimum(np.searchsorted(begun[rows], start), len(rows) - 1)]
-        call = timeline.launched_by[row]
-        known_call = (call >= 0) & (begun[row] == start)
-        launch[known_call] = np.minimum(timeline.runtime.start[call[known_call]], start[known_call])
-    for at, joined in after.items():
-        # The transfer is not launched by itself: it is the rest of the row that began by waiting.
-        launch[at] = min(launch[at], launch[position[joined]])
+    # A collective is a stretch of no length where it is joined, and the transfer, which begins when
+    # the last rank has: waiting for other ranks is no work.
+    at = np.searchsorted(rows, joined)
+    begun = np.array([a.start for a in arrivals], dtype=np.int64)
+    ended = np.array([a.end for a in arrivals], dtype=np.int64)
+    last = np.minimum(np.array([a.last for a in arrivals], dtype=np.int64), ended)
+    called = _launch_times(timeline, joined, begun)
+    number = np.array([a.number for a in arrivals], dtype=np.int64)
+    none = np.full(len(start), -1)
+    start, end = np.concatenate([start, begun, last]), np.concatenate([end, begun, ended])
+    stream = np.concatenate([stream, streams[at], streams[at]]).astype(np.int64)
+    launch = np.concatenate([launch, called, called])
+    marked = np.concatenate([none, number, np.full(len(number), -1)])
+    following = np.concatenate([none, np.full(len(number), -1), number])
+
+    # A stream works in the order of launches: what has no recorded call was launched, at the
+    # latest, before what came after it.
+    in_turn = np.lexsort((following >= 0, start, stream))
+    apart = stream[in_turn] * (int(start.max(initial=0)) - int(launch.min(initial=0)) + 1)
+    launch[in_turn] = np.minimum.accumulate((launch[in_turn] + apart)[::-1])[::-1] - apart
+    order = np.lexsort((following >= 0, start, launch))[:MOST_TASKS]
+    stream, start, end, launch = stream[order], start[order], end[order], launch[order]
+    if len(order) == MOST_TASKS:
+        window = Window(window.start, int(end.max()))
+    marks = {int(i): int(marked[order[i]]) for i in np.flatnonzero(marked[order] >= 0)}
+    after = {int(i): int(following[order[i]]) for i in np.flatnonzero(following[order] >= 0)}
     host_end = min(int(known.end[-1]), window.end) if len(known.end) else window.start
     return Program(
         rank,
-        device,
         window,
+        rows,
+        streams,
+        stream,
         start,
         end,
         launch,
+        _find_needs(stream, start, end, launch, list(marks), list(after)),
         iv.clip(waits, *window),
         sending,
         doing,
@@ -172,20 +184,85 @@ def make_program(
     )
 
 
-def _cut(intervals: iv.Intervals, moments: Ints) -> tuple[Ints, Ints]:
-    """Return starts and ends of the intervals, cut in two at each moment inside one."""
-    # The interval that began last before each moment; -1 for a moment before all, looked up at 0.
-    at = np.searchsorted(intervals.start, moments, side="right") - 1
-    safe = np.maximum(at, 0)
-    if len(intervals.start):
-        within = (at >= 0) & (moments > intervals.start[safe]) & (moments < intervals.end[safe])
-        moments = np.unique(moments[within])
-    else:
-        moments = moments[:0]
-    return (
-        np.sort(np.concatenate([intervals.start, moments])),
-        np.sort(np.concatenate([intervals.end, moments])),
-    )
+def _number_streams(devices: Ints | SmallInts, streams: Ints) -> SmallInts:
+    """Return, for each row, the number of its stream: 0, 1 and so on over all devices."""
+    pairs = np.stack([devices.astype(np.int64), streams])
+    _, numbers = np.unique(pairs, axis=1, return_inverse=True)
+    return numbers.reshape(-1).astype(np.int32)
+
+
+def _shift(
+    timeline: Timeline, rows: NDArray[np.intp], streams: SmallInts, window: Window
+) -> tuple[Ints, Ints]:
+    """Return (starts, ends) of rows inside the window as ns of one axis on which the streams lie
+    behind one another, so that sets of intervals never mix two of them.
+    """
+    behind = streams.astype(np.int64) * (window.length + 1) - window.start
+    start = np.clip(timeline.device.start[rows], *window) + behind
+    return start, np.clip(timeline.device.end[rows], *window) + behind
+
+
+def _by_stream(
+    timeline: Timeline, rows: NDArray[np.intp], streams: SmallInts, window: Window
+) -> iv.Intervals:
+    """Return the time covered by the rows, as `_shift` places it."""
+    return iv.union(*_shift(timeline, rows, streams, window))
+
+
+def _launch_times(timeline: Timeline, rows: NDArray[np.intp], start: Ints) -> Ints:
+    """Return when the rows were launched; `start` where no call was recorded, or a later one."""
+    launch = start.copy()
+    if len(timeline.runtime):
+        call = timeline.launched_by[rows]
+        known = call >= 0
+        launch[known] = np.minimum(timeline.runtime.start[call[known]], start[known])
+    return launch
+
+
+def _find_needs(
+    stream: Ints, start: Ints, end: Ints, launch: Ints, joins: list[int], transfers: list[int]
+) -> Ints:
+    """Return, for each stretch, the position of the one on another stream that it waited for; -1
+    where it began as soon as it was launched and its own stream was free.
+
+    No tool records what a stream waits for. It is what was launched before, and ended last before
+    the stretch began; or, where nothing ended shortly before, what was then running: a stretch is
+    many rows, of which one may have been the one.
+    """
+    needs = np.full(len(start), -1, dtype=np.int64)
+    if len(start) < 2:
+        return needs
+    by_stream = np.argsort(stream, kind="stable")
+    ready = launch.copy()
+    same = stream[by_stream[1:]] == stream[by_stream[:-1]]
+    ready[by_stream[1:][same]] = np.maximum(launch[by_stream[1:]], end[by_stream[:-1]])[same]
+    waited = start - ready > LAUNCH_NS
+    waited[transfers] = False
+    rows = np.flatnonzero(waited)
+
+    worked = np.ones(len(start), dtype=bool)
+    worked[joins] = False  # joining is no work that anything could wait for
+    ended, running = np.full((2, len(rows)), -1, dtype=np.int64)
+    for number in range(int(stream.max()) + 1):
+        own = np.flatnonzero((stream == number) & worked)
+        other = stream[rows] != number
+        if not len(own):
+            continue
+        # The last one of that stream that had ended, of those launched before; then the next.
+        before = np.searchsorted(own, rows) - 1
+        last = np.searchsorted(end[own], start[rows] + ROUNDING_NS, side="right") - 1
+        last = np.minimum(last, before)
+        candidate = own[np.maximum(last, 0)]
+        good = other & (last >= 0) & (end[candidate] > ready[rows])
+        good &= (ended < 0) | (end[candidate] > end[ended])
+        ended[good] = candidate[good]
+        candidate = own[np.minimum(last + 1, len(own) - 1)]
+        good = other & (last < before) & (start[candidate] < start[rows])
+        good &= (running < 0) | (start[candidate] > start[running])
+        running[good] = candidate[good]
+    just = (ended >= 0) & (start[rows] - end[ended] <= LAUNCH_NS)
+    needs[rows] = np.where(just | (running < 0), ended, running)
+    return needs
 
 
 class WhatIf:
@@ -241,31 +318,32 @@ class WhatIf:
         return sum(lengths)
 
     def _removed(self, program: Program, removal: Removal) -> Ints:
-        """Return how much of each stretch of a device's work is removed, ns."""
-        table = self._timeline.device
-        mine = (table.rank == program.rank) & (table.device == program.device)
-        wanted = np.zeros(len(table), dtype=bool)
+        """Return how much of each stretch of work is removed, ns."""
+        table, rows = self._timeline.device, program.rows
+        kind = table.kind[rows]
+        wanted = np.zeros(len(rows), dtype=bool)
         if removal.copies:
-            wanted |= (table.kind == ActivityKind.COPY) | (table.kind == ActivityKind.MEMSET)
+            wanted |= (kind == ActivityKind.COPY) | (kind == ActivityKind.MEMSET)
         if removal.waits:  # the values that the host waits for
-            wanted |= (table.direction == Direction.D2H) & (table.bytes <= VALUE_BYTES)
+            wanted |= (table.direction[rows] == Direction.D2H) & (table.bytes[rows] <= VALUE_BYTES)
         if removal.communication:
-            wanted |= table.kind == ActivityKind.COMMUNICATION
+            wanted |= kind == ActivityKind.COMMUNICATION
         if removal.kernels is not None:
             matches = np.array(
                 [bool(removal.kernels.search(name)) for name in self._timeline.strings], dtype=bool
             )
-            wanted |= (table.kind == ActivityKind.KERNEL) & matches[table.name]
-        wanted &= mine & (table.kind != ActivityKind.SYNC)
+            wanted |= (kind == ActivityKind.KERNEL) & matches[table.name[rows]]
         if not wanted.any():
             return np.zeros(len(program.start), dtype=np.int64)
-        rest = mine & ~wanted & (table.kind != ActivityKind.SYNC)
-        # What runs beside other work takes no time of its own.
-        alone = iv.subtract(
-            iv.union(table.start[wanted], table.end[wanted]),
-            iv.union(table.start[rest], table.end[rest]),
+        # What runs beside other work of its stream, in a graph, takes no time of its own.
+        alone, rest = (
+            _by_stream(self._timeline, rows[chosen], program.streams[chosen], program.window)
+            for chosen in (wanted, ~wanted)
         )
-        covered = iv.covered_before(alone, program.end) - iv.covered_before(alone, program.start)
+        alone = iv.subtract(alone, rest)
+        behind = program.stream * (program.window.length + 1) - program.window.start
+        covered = iv.covered_before(alone, program.end + behind)
+        covered -= iv.covered_before(alone, program.start + behind)
         return (covered * (1 - removal.left)).astype(np.int64)
 
 
@@ -289,21 +367,29 @@ class _Replay:
             along = program.doing.get("files", iv.NONE)
         before, after = (iv.covered_before(along, program.launch + past) for past in (0, 1))
         self.length = np.where(after > before, 0, program.end - program.start - removed).tolist()
-        # When the device had last done everything before each stretch.
-        previous = np.concatenate(
-            [[program.window.start], np.maximum.accumulate(program.end)[:-1]]
-        ).astype(np.int64)
-        # Queued work starts after the device's own pause, other work as long after its launch as it
-        # did.
-        queued = program.launch <= previous[: len(program.launch)]
+        # When a stretch's own stream had done what came before it.
+        by_stream = np.argsort(program.stream, kind="stable")
+        stream, previous = program.stream[by_stream], np.full(len(by_stream), program.window.start)
+        previous[by_stream[1:]] = np.where(
+            stream[1:] == stream[:-1], program.end[by_stream[:-1]], program.window.start
+        )
+        # Queued work starts after the device's own pause, work that needs other work as long after
+        # that as it did, and the rest as long after its launch.
+        queued = program.launch <= previous
         since = program.start - program.launch
-        gap = np.maximum(program.start - previous[: len(program.start)], 0)
-        self.delay = np.minimum(since, np.where(queued, LAUNCH_NS, LONGEST_DELAY_NS)).tolist()
+        gap = np.maximum(program.start - previous, 0)
+        held = program.needs >= 0
+        self.lag = (program.start - program.end[program.needs]).tolist()
+        free = ~queued & ~held
+        soonest = int(since[free].min(initial=LAUNCH_NS))
+        self.delay = np.minimum(since, np.where(free, LONGEST_DELAY_NS, soonest))
         # Without launches that come too late all work is queued, and the device pauses before it.
         least = PAUSE_NS if "launch" in removal.causes else 0
-        self.pause = np.where(queued, np.minimum(gap, LONGEST_DELAY_NS), least).tolist()
-        for at in program.after:  # the gap before it was waiting for the other ranks
-            self.pause[at] = 0
+        pause = np.where(queued & ~held, np.minimum(gap, LONGEST_DELAY_NS), least)
+        pause[(np.asarray(self.length) == 0) & (program.end > program.start)] = 0
+        for at in program.after:  # before it, nothing but the other ranks is waited for
+            pause[at] = self.delay[at] = 0
+        self.pause, self.delay = pause.tolist(), self.delay.tolist()
 
         # A wait that lies in what is removed goes with it.
         half = (waits.end - waits.start + 1) // 2
@@ -319,9 +405,11 @@ class _Replay:
         self.wait_at = self._own(self.wait_start)
         self._find_awaited()
         # As Python's numbers: going through NumPy's one by one takes several times as long.
-        columns = (self.wait_start, self.awaited, self.early, self.tail)
-        start, awaited, early, tail = (column.tolist() for column in columns)
-        self.waits = list(zip(start, self.wait_at, awaited, early, tail, strict=True))
+        columns = (self.wait_start, self.wait_end, self.awaited, self.early, self.tail)
+        start, end, awaited, early, tail = (column.tolist() for column in columns)
+        self.waits: list[tuple[int, ...]] = list(
+            zip(start, end, self.wait_at, awaited, early, tail, strict=True)
+        )
         self.finish: list[int] = []
         self.waited = 0
         self.next_wait = 0
@@ -339,35 +427,52 @@ class _Replay:
         """Find the stretch of work that each wait is for, how long before that stretch's end the
         wait returned, and how long after it.
         """
-        start, end = self.program.start, self.program.end
+        start, end = self.program.start, self.program.end.copy()
         count = len(self.wait_start)
         self.awaited, self.early = np.full(count, -1, dtype=np.int64), np.zeros(count, np.int64)
         self.tail = self.wait_end - self.wait_start
         if not len(start):
             return
-        # The stretch that ended last before the wait returned, if it ended during the wait.
-        last = np.searchsorted(end, self.wait_end + JITTER_NS, side="right") - 1
-        ended = (last >= 0) & (end[np.maximum(last, 0)] > self.wait_start)
+        end[list(self.program.marks)] = -1  # nobody waits for a collective to be joined
+        by_end, by_start = np.argsort(end, kind="stable"), np.argsort(start, kind="stable")
+        # The stretch that ended last before the wait returned, of those launched before it.
+        at = np.searchsorted(end[by_end], self.wait_end + JITTER_NS, side="right") - 1
+        while True:
+            last = by_end[np.maximum(at, 0)]
+            later = (at >= 0) & (self.program.launch[last] >= self.wait_start)
+            later &= end[last] > self.wait_start
+            if not later.any():
+                break
+            at[later] -= 1
+        ended = (at >= 0) & (end[last] > self.wait_start)
         self.awaited[ended] = last[ended]
-        self.tail[ended] = np.maximum(self.wait_end - end[np.maximum(last, 0)], 0)[ended]
-        # Inside a longer stretch of work something ended that the wait was for.
-        within = np.searchsorted(start, self.wait_end, side="left") - 1
-        safe = np.maximum(within, 0)
-        still = ~ended & (within >= 0) & (end[safe] > self.wait_end)
+        self.tail[ended] = np.maximum(self.wait_end - end[last], 0)[ended]
+        # Inside a longer stretch of work something ended that the wait was for, if nothing else
+        # did shortly before it returned.
+        at = np.searchsorted(start[by_start], self.wait_end, side="left") - 1
+        within = by_start[np.maximum(at, 0)]
+        still = (at >= 0) & (end[within] > self.wait_end)
+        still &= ~ended | (self.tail > JITTER_NS)
+        still &= self.program.launch[within] < self.wait_start
         self.awaited[still] = within[still]
-        self.early[still] = (end[safe] - self.wait_end)[still]
+        self.early[still] = (end[within] - self.wait_end)[still]
         self.tail[still] = 0
 
-    def _wait(self, until: int) -> None:
-        """Let the host go through its waits up to a moment of the recording."""
-        while self.next_wait < len(self.waits) and self.waits[self.next_wait][0] < until:
-            _, at, awaited, early, tail = self.waits[self.next_wait]
+    def _wait(self, until: int) -> int:
+        """Let the host go through its waits up to a moment of the recording. Return how long it is
+        then in the next one, in which another of its threads goes on, ns.
+        """
+        while self.next_wait < len(self.waits):
+            start, end, at, awaited, early, tail = self.waits[self.next_wait]
+            if end > until:
+                return max(until - start, 0)
             self.next_wait += 1
             here = done = at + self.waited
             if awaited >= 0 and self.finish:
                 # Work that is not replayed yet was launched after this wait: it cannot be meant.
                 done = self.finish[min(awaited, len(self.finish) - 1)] - early
             self.waited += max(here, done) + tail - here
+        return 0
 
     def run(self, arrived: dict[int, dict[int, int]], key: int) -> Generator[int, None, int]:
         """Replay the program; return its length, ns.
@@ -375,21 +480,27 @@ class _Replay:
         Yields the number of a collective that it needs, and is resumed when all members have
         joined it: `arrived` has when, by collective and program.
         """
-        program, free = self.program, self.offset
-        for i, launch in enumerate(program.launch.tolist()):
-            self._wait(launch)
-            ready = max(self.launched[i] + self.waited + self.delay[i], free + self.pause[i])
+        program = self.program
+        free = [self.offset] * (int(program.stream.max(initial=0)) + 1)
+        # As Python's numbers, like the waits.
+        launches, streams, needs = (
+            column.tolist() for column in (program.launch, program.stream, program.needs)
+        )
+        for i, (launch, stream, needed) in enumerate(zip(launches, streams, needs, strict=True)):
+            launched = self.launched[i] + self._wait(launch) + self.waited
+            ready = max(launched + self.delay[i], free[stream] + self.pause[i])
+            if needed >= 0:
+                ready = max(ready, self.finish[needed] + self.lag[i])
             if i in program.marks:
-                # A collective is joined on a stream of its own, which holds up no other work.
                 arrived.setdefault(program.marks[i], {})[key] = ready
-                self.finish.append(free)
+                self.finish.append(ready)
                 continue
             if i in program.after:
                 number = program.after[i]
                 yield number
                 ready = max(ready, max(arrived.get(number, {}).values(), default=0))
-            free = ready + self.length[i]
-            self.finish.append(free)
+            free[stream] = ready + self.length[i]
+            self.finish.append(free[stream])
         self._wait(program.window.end + 1)
         host = self._own(np.array([program.host_end]))[0] + self.waited
-        return max(free, host) - self.offset
+        return max(*free, host) - self.offset

@@ -71,7 +71,7 @@ ANSWERS = (
         "hta_a100x2_nccl.json.gz",
         "launch-bound",
         0.50,
-        (1.8, 2.3),
+        (1.8, 2.4),
         "900 kernels per step",
         "Two ranks with a small batch: 17% computing. DDP broadcasts the buffers in each forward,"
         " and unpacking them takes the host 15 ms without a kernel.",

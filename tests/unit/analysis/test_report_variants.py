@@ -4,7 +4,6 @@ Each capture is stepped by hand, so that its right answer is known from how it w
 """
 
 import json
-import random
 
 import pytest
 
@@ -137,50 +136,6 @@ def test_a_wait_that_keeps_python_from_running_beside_the_device_is_named(make, 
     assert only.id == "host-stalls"
     assert only.expected_gain_ratio == pytest.approx(1.5, abs=0.02)
     assert "Not waiting for the device would do as well (at most 1.50x)" in only.evidence
-
-
-SWITCHES = {
-    "idle-python": "python",
-    "idle-input": "batch",
-    "idle-synchronisation": "item",
-    "copy": "copy",
-}
-
-
-def drawn(make, seed: int, without: str = ""):
-    """A loop with a switch for each cause of lost time; its sizes are drawn by the seed."""
-    draw, run = random.Random(seed), make.Program(jitter=0.0)
-    kernels, us, host = draw.choice([3, 10, 40]), draw.choice([30, 150, 600]), draw.choice([6, 60])
-    cost = {
-        "python": draw.choice([0, 150, 900, 3_000]),
-        "batch": draw.choice([0, 500, 3_000]),
-        "copy": draw.choice([0, 1_200_000, 9_000_000]),
-        "item": draw.choice([0, 1]),
-        without: 0,
-    }
-    for number in range(8):
-        begin = run.host
-        run.python(cost["batch"])
-        run.range("next batch", begin)
-        if cost["copy"]:
-            run.copy(cost["copy"], pinned=False)
-        for _ in range(kernels):
-            run.operator("aten::mm", "gemm_tensorop", us, host_us=host)
-        if cost["item"]:
-            run.item()
-        run.python(cost["python"])
-        run.range(f"ProfilerStep#{number}", begin)
-    run.wait()
-    return run
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_gain_bounds_what_the_switch_brings(make, tmp_path, seed):
-    whole = drawn(make, seed).host - 1e6
-    for part, gain in summary_of(tmp_path, drawn(make, seed)).gains.items():
-        if part in SWITCHES:
-            brought = whole / (drawn(make, seed, SWITCHES[part]).host - 1e6)
-            assert brought * 0.95 < gain < brought * 1.2, part
 
 
 def copying(make, *, copy: bool = True, item: bool = True):

@@ -2,14 +2,19 @@
 
 import json
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from bottleneck_lab import load
+from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.what_if import Removal, WhatIf
+
+from ...modules import load_file
+
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "bounds.py"
 
 PROGRAMS = 100
 
@@ -86,3 +91,131 @@ def test_bounds_hold_and_are_near(tried, switch):
     near = sum(pair.bound <= 1.2 * pair.gained for pair in pairs)
     assert held == len(pairs), [p for p in pairs if p.bound < 0.98 * p.gained]
     assert near >= 0.8 * len(pairs), [p for p in pairs if p.bound > 1.2 * p.gained]
+
+
+def gains_of(tmp_path, run):
+    """The gains that the report states of a program."""
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    return summarise(load(tmp_path / "x.json")).gains
+
+
+def test_drawn_programs_gain_no_more_than_is_stated(tmp_path):
+    """The first of `benchmarks/bounds.py`, which tries hundreds."""
+    bounds = load_file(BENCHMARK, "bounds")
+    cases = [*bounds.one_rank(tmp_path, range(1, 21)), *bounds.several_ranks(tmp_path, range(1, 5))]
+    assert len(cases) > 30
+    assert [case for case in cases if case.off < 1 / bounds.TOLERANCE] == []
+    assert sum(case.off < 1.2 for case in cases) > 0.85 * len(cases)
+
+
+def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):
+    """The value is there before the wait begins; the next kernel ends 20 us after it."""
+
+    def asking(*, item: bool):
+        run = make.Program(jitter=0.0)
+        for _ in range(200):
+            run.operator("aten::mm", "kernel", 4.0, host_us=6.0)
+            if item:
+                run.item()
+        run.wait()
+        return run
+
+    brought = wall_us(asking(item=True)) / wall_us(asking(item=False))
+    gained = gains_of(tmp_path, asking(item=True))["idle-synchronisation"]
+    assert gained == pytest.approx(brought, rel=0.01)
+
+
+def two_streams(make, *, item: bool):
+    """Each step copies on a stream of its own what its kernels then need, which takes as long."""
+    run = make.Program(jitter=0.0)
+    for _ in range(20):
+        done = run.copy(24_000 * 1_000, pinned=True, stream=make.COPY_STREAM)
+        run.tail[make.COMPUTE_STREAM] = max(run.tail.get(make.COMPUTE_STREAM, 0.0), done)
+        for _ in range(10):
+            run.operator("aten::mm", "kernel", 100.0)
+        if item:
+            run.item()
+    run.wait()
+    return run
+
+
+def test_without_waits_the_next_copy_runs_beside_the_computation(make, tmp_path):
+    run = two_streams(make, item=True)
+    brought = wall_us(run) / wall_us(two_streams(make, item=False))
+    assert brought > 1.8
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    timeline = load(tmp_path / "x.json")
+    what_if = WhatIf(timeline, [time.program for _, time in find_device_uses(timeline)])
+    assert what_if.gain(WAITS) == pytest.approx(brought, rel=0.02)
+
+
+def test_what_waits_for_a_copy_on_another_stream_is_done_sooner_without_it(make, tmp_path):
+    run = two_streams(make, item=False)
+    assert gains_of(tmp_path, run).get("copy", 1.0) == pytest.approx(1.05, abs=0.05)
+    run = two_streams(make, item=True)
+    assert gains_of(tmp_path, run)["copy"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_calls_that_touch_are_no_launch_that_waits_for_room(make, tmp_path):
+    """Three copies and launches in a row take 30 us, while the device is busy."""
+
+    def ahead(*, python: bool):
+        run = make.Program(jitter=0.0)
+        for _ in range(30):
+            for _ in range(3):
+                run.copy(24_000 * 30, pinned=True)
+                run.launch("kernel", 300.0)
+            run.python(1_500.0 if python else 0.0)
+        run.wait()
+        return run
+
+    brought = wall_us(ahead(python=True)) / wall_us(ahead(python=False))
+    assert gains_of(tmp_path, ahead(python=True))["idle-python"] == pytest.approx(brought, rel=0.02)
+
+
+@pytest.mark.parametrize("us", [120.0, 180.0, 200.0, 220.0, 300.0])
+def test_a_stretch_in_every_step_has_one_cause(make, tmp_path, us):
+    """Its length varies by 15% around the limit between launching and Python."""
+    rng, run = random.Random(3), make.Program(jitter=0.0)
+    for _ in range(25):
+        run.operator("aten::mm", "kernel", 20.0)
+        run.python(us * rng.uniform(0.85, 1.15))
+    run.wait()
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    (use,) = summarise(load(tmp_path / "x.json")).devices
+    shares = {part.cause: part.idle_ns / use.idle_ns for part in use.gap_causes}
+    assert max(shares.get("python", 0.0), shares.get("launch", 0.0)) > 0.85
+
+
+def test_python_beside_a_short_and_a_long_stretch_of_input_has_one_cause(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(12):
+        run.python(150.0)
+        begin = run.host
+        run.python(200.0 + 600.0 * (number % 2))
+        run.range("next batch", begin)
+        run.operator("aten::mm", "kernel", 20.0)
+    run.wait()
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    (use,) = summarise(load(tmp_path / "x.json")).devices
+    assert not any(part.cause == "python" for part in use.gap_causes)
+
+
+def test_a_thread_launches_while_another_waits(make, tmp_path):
+    """Replayed as recorded, nothing takes longer."""
+    run = make.Program(jitter=0.0)
+    for _ in range(10):
+        run.launch("kernel", 400.0)
+        begin = run.host
+        run.wait("cudaEventSynchronize")
+        end, run.host = run.host, begin + 50.0
+        for _ in range(3):  # the other thread's
+            run.launch("other", 60.0, stream=9)
+            run.events[-2]["tid"] = make.WORKER
+        run.host = max(end, run.host)
+    run.wait()
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    timeline = load(tmp_path / "x.json")
+    programs = [time.program for _, time in find_device_uses(timeline)]
+    whole = WhatIf(timeline, programs)._whole
+    assert whole == pytest.approx(programs[0].window.length, rel=0.01)

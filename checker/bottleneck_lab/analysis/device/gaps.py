@@ -32,6 +32,9 @@ LOADING_NS = 1_000_000
 TOGETHER_NS = 20_000
 """A copy call and a wait closer than this belong to one operator."""
 
+ALIKE = 5
+"""Fewer stretches of about the same length are no loop's."""
+
 PATTERNS = {cause.id: cause.patterns for cause in IDLE_CAUSES if cause.patterns}
 """By cause, the names of host rows that give it away: what `view_host` looks for."""
 
@@ -178,7 +181,11 @@ def attribute(
     ends = iv.union(
         np.array([window.start - 1, window.end]), np.array([window.start, window.end + 1])
     )
-    launching = iv.close_holes(iv.join(host.launching, ends), BUSY_LAUNCHING_NS)
+    # A hole ends where a stretch begins that a name gives away: else the same lines would get
+    # another cause beside a long stretch than beside a short one.
+    named = iv.join(*host.doing.values())
+    launching = iv.join(host.launching, named, ends)
+    launching = iv.close_holes(launching, _limit_between(launching, BUSY_LAUNCHING_NS))
     late = iv.intersect(left, launching)
     drained = _after_waiting(late, idle, host)
     parts["synchronisation"] = iv.join(parts["synchronisation"], drained)
@@ -188,8 +195,8 @@ def attribute(
     if len(host.operators.start) and len(host.launches.start):
         # Even between two launches the host did something else where neither an operator nor a
         # launch was near.
-        calls = iv.join(host.launches, host.sync, host.operators, ends)
-        near = iv.close_holes(calls, PYTHON_NS)
+        calls = iv.join(host.launches, host.sync, host.operators, named, ends)
+        near = iv.close_holes(calls, _limit_between(calls, PYTHON_NS))
         far = iv.subtract(late, near)
         long = far.end - far.start > TOGETHER_NS  # less is a launch on its way to the device
         far = iv.Intervals(far.start[long], far.end[long])
@@ -208,6 +215,22 @@ def attribute(
         left = iv.subtract(left, stretch)
     parts["python"] = left
     return parts
+
+
+def _limit_between(calls: iv.Intervals, about_ns: int) -> int:
+    """Return a limit for the holes between calls: `about_ns`, or, if many are about as long, what
+    lies next to these, so that a loop's own stretch is not on one side in one step and on the other
+    in the next.
+    """
+    holes = calls.start[1:] - calls.end[:-1]
+    near = np.unique(holes[(holes > about_ns // 2) & (holes < 2 * about_ns)])
+    edges = np.concatenate(([about_ns // 2], near, [2 * about_ns]))
+    # The more there are, the closer together lie those that are the same one in all steps.
+    spaces = np.flatnonzero(edges[1:] > (1 + 2 / max(len(near), 1)) * edges[:-1])
+    if len(near) < ALIKE or not len(spaces):
+        return about_ns
+    limits = np.clip(about_ns, edges[spaces], edges[spaces + 1] - 1)
+    return int(limits[np.argmin(np.abs(np.log(limits / about_ns)))])
 
 
 def _after_waiting(left: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv.Intervals:

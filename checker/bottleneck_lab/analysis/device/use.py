@@ -25,7 +25,7 @@ from bottleneck_lab.analysis.device.unrecorded import (
     lost_launches,
     waiting_in_queue,
 )
-from bottleneck_lab.analysis.host.view import HostView, named, view_host
+from bottleneck_lab.analysis.host.view import HostView, named, union_of, view_host
 from bottleneck_lab.analysis.ranks.matching import match_collectives
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
 from bottleneck_lab.analysis.what_if import Arrival, Program, make_program
@@ -51,9 +51,9 @@ numbers of steps.
 BLOCKING_COPY_NS = 20_000
 """A copy call that takes longer than this waits for the copy."""
 
-BLOCKED_LAUNCH_NS, BUSY_SHARE = 20_000, 0.9
+BLOCKED_LAUNCH_NS, BUSY_SHARE, QUEUE_ROWS = 20_000, 0.9, 250
 """A launch call that takes longer, while the device works for this share (0-1) of it, waits for
-room in the queue, which holds about a thousand launches.
+room in the queue, which holds about a thousand launches; that of a graph, where so many rows wait.
 """
 CPU = -1
 """The device number of the host's processor in a capture that has no accelerator."""
@@ -161,7 +161,8 @@ class DeviceTime(NamedTuple):
     idle: iv.Intervals
     causes: dict[Cause, iv.Intervals]
     program: Program | None = None
-    """What a replay of the device needs; None for a CPU that stands in for one."""
+    """What a replay of the rank needs, at its first device; None for a CPU that stands in for one.
+    """
 
 
 _COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")
@@ -206,6 +207,7 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
         # A process often touches the first device without using it: one that only copies counts
         # where no device computes.
         computing = mine & np.isin(table.kind, (ActivityKind.KERNEL, ActivityKind.COMMUNICATION))
+        own: list[tuple[DeviceUse, DeviceTime]] = []
         for device in different(table.device[computing if computing.any() else mine]).tolist():
             chosen = np.flatnonzero(mine & (table.device == device))
             rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
@@ -220,10 +222,12 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
                 unrecorded = unrecorded._replace(stretches=stretches)
             causes = attribute(time.idle, queued, unrecorded.stretches, host, window)
             time = time._replace(causes=causes)
-            if device != CPU:
-                program = _program(timeline, time, host, arrivals.get(rank, ()))
-                time = time._replace(program=program)
-            yield _use(timeline, time, rows, host, unrecorded), time
+            own.append((_use(timeline, time, rows, host, unrecorded), time))
+        if own and not own[0][0].is_cpu:
+            use, time = own[0]
+            program = _program(timeline, [each for _, each in own], host, arrivals.get(rank, ()))
+            own[0] = use, time._replace(program=program)
+        yield from own
         del host  # before the next rank's is made: of a large capture it is large too
 
 
@@ -239,29 +243,47 @@ def _nothing_recorded(
 
 
 def _program(
-    timeline: Timeline, time: DeviceTime, host: HostView, arrivals: Sequence[Arrival]
+    timeline: Timeline, devices: Sequence[DeviceTime], host: HostView, arrivals: Sequence[Arrival]
 ) -> Program:
-    """Return the device and its host as a replay needs them."""
-    window, outside = time.window, iv.join(*(time.causes[cause] for cause in OUTSIDE))
+    """Return a rank's devices and its host as a replay needs them."""
+    rank, window = devices[0].rank, devices[0].window
+    everything = iv.union(np.array([window.start]), np.array([window.end]))
+    outside, busy = everything, iv.NONE
+    for time in devices:
+        outside = iv.intersect(outside, iv.join(*(time.causes[cause] for cause in OUTSIDE)))
+        busy = iv.join(busy, time.busy)
     # Start-up and end happen once: a replay of the loop would blame every step for them.
     if outside.total:
-        work = iv.subtract(iv.union(np.array([window.start]), np.array([window.end])), outside)
+        work = iv.subtract(everything, outside)
         window = Window(int(work.start[0]), int(work.end[-1]))
-    everything = iv.union(np.array([window.start]), np.array([window.end]))
-    # A pageable copy blocks the host like a wait, until the device has made it.
+        everything = iv.union(np.array([window.start]), np.array([window.end]))
     long = host.copy_calls.end - host.copy_calls.start > BLOCKING_COPY_NS
-    blocking = iv.Intervals(host.copy_calls.start[long], host.copy_calls.end[long])
     table, calls = timeline.device, timeline.launched_by
-    sent = calls[(table.rank == time.rank) & (table.direction == Direction.H2D) & (calls >= 0)]
+    sent = calls[(table.rank == rank) & (table.direction == Direction.H2D) & (calls >= 0)]
     sending = iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent])
-    # So does a launch for which the queue has no room, while the device works.
+    # A launch for which the queue has no room takes long, while the device works.
     start, end = host.launches.start, host.launches.end
-    working = iv.covered_before(time.busy, end) - iv.covered_before(time.busy, start)
+    working = iv.covered_before(busy, end) - iv.covered_before(busy, start)
     full = (end - start > BLOCKED_LAUNCH_NS) & (working > BUSY_SHARE * (end - start))
-    blocking = iv.join(blocking, iv.Intervals(start[full], end[full]))
-    # Joined to a wait right before it, it would begin before its own launch, and not be for that.
+    # A graph's launch takes long by itself.
+    rows = np.bincount(calls[calls >= 0], minlength=len(timeline.runtime))
+    graphs = union_of(timeline.runtime, (rows > 1) & (timeline.runtime.rank == rank))
+    graph = iv.covered_before(graphs, end) > iv.covered_before(graphs, start)
+    full &= ~graph | (_queued(timeline, rank, start) >= QUEUE_ROWS)
+    # It blocks the host like a wait; and so does a pageable copy, until the device has made it, and
+    # the driver, which lets the device run dry before it gives memory or takes it back.
+    calling = (
+        iv.Intervals(host.copy_calls.start[long], host.copy_calls.end[long]),
+        host.allocation,
+        iv.Intervals(start[full], end[full]),
+    )
+    blocking = iv.separate(*(np.concatenate([each[i] for each in calling]) for i in (0, 1)))
+    # Each begins after its own launch, for which it may be, and is no part of a wait beside it.
     blocking = iv.subtract(blocking, host.sync)
-    blocking = iv.Intervals(blocking.start + 1, blocking.end)
+    waits = iv.separate(
+        np.concatenate([host.sync.start, blocking.start + 1]),
+        np.concatenate([host.sync.end, blocking.end]),
+    )
     doing = attribute(everything, iv.NONE, iv.NONE, host, window)
     # `.item()` is a copy call and then a wait: without the wait there is no call either.
     short = iv.Intervals(host.copy_calls.start[~long], host.copy_calls.end[~long])
@@ -271,19 +293,16 @@ def _program(
         asks = (wait >= short.end) & (wait - short.end < TOGETHER_NS)
         asking = iv.Intervals(short.start[asks], short.end[asks])
         doing["synchronisation"] = iv.join(doing["synchronisation"], asking)
-    return make_program(
-        timeline,
-        time.rank,
-        time.device,
-        window,
-        time.busy,
-        iv.join(time.compute, time.copy),
-        iv.join(host.sync, blocking),
-        sending,
-        doing,
-        host.known,
-        arrivals,
-    )
+    return make_program(timeline, rank, window, waits, sending, doing, host.known, arrivals)
+
+
+def _queued(timeline: Timeline, rank: int, moments: Ints) -> Ints:
+    """Return how many rows of a rank had been launched at each moment, but had not started."""
+    table, calls = timeline.device, timeline.launched_by
+    rows = np.flatnonzero((table.rank == rank) & (calls >= 0))
+    launched = np.sort(timeline.runtime.start[calls[rows]])
+    waiting: Ints = np.searchsorted(launched, moments) - np.searchsorted(table.start[rows], moments)
+    return waiting
 
 
 def _device_time(rank: int, device: int, rows: DeviceRows, window: Window) -> DeviceTime:

@@ -73,7 +73,8 @@ class HostView:
 
     `doing` holds, by cause, the stretches that the names of rows give away. Queueing a collective
     (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launches` are the
-    calls that launched work, `launching` the stretches in which one launch or wait (or operator,
+    calls that launched work; of these and of `copy_calls`, calls that touch stay apart. `launching`
+    are the stretches in which one launch, with the operator that made it, or wait (or operator,
     where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked
     steps; `stacks` is True if frames of Python were recorded. `collectives` are in flight, on any
     thread, while the launching thread may do something else.
@@ -132,11 +133,16 @@ def view_host(
     calls = timeline.launching & (runtime.rank == rank)
     launches, pace = iv.NONE, own_operators
     if calls.any():
-        launches = pace = union_of(runtime, calls)
+        launches = pace = iv.separate(runtime.start[calls], runtime.end[calls])
+        # What an operator does around its own launch belongs to that.
+        at = np.searchsorted(launches.start, (operators.start, operators.end))
+        around = (at[1] > at[0]) & (operators.end - operators.start < PYTHON_NS)
+        pace = iv.join(pace, union_of(operators, around & chosen[operators.thread]))
+    copying = named(timeline, runtime, COPY_CALL) & chosen[runtime.thread]
     return HostView(
         doing=doing,
         sync=waits,
-        copy_calls=where("calls", COPY_CALL),
+        copy_calls=iv.separate(runtime.start[copying], runtime.end[copying]),
         allocation=where("calls", ALLOCATION_CALL),
         collectives=union_of(
             ranges, named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)

@@ -53,7 +53,7 @@ def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:
         overlapping += bool((device.end[together] + JITTER_NS >= last).all())
         for row in together:
             arrivals[int(device.rank[row])].append(
-                Arrival(number, int(device.start[row]), int(device.end[row]), last)
+                Arrival(number, int(device.start[row]), int(device.end[row]), last, row)
             )
     if overlapping < MATCHED_SHARE * len(shared):
         return {}
