@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory
 from bottleneck_lab.analysis.steps.window import Step
 from bottleneck_lab.grading.criteria import format_figure, format_limit, format_range
-from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
 from bottleneck_lab.report.page.markup import Markup, tag
@@ -190,13 +190,11 @@ def memory_chart(use: MemoryUse) -> Markup | None:
     if use.peak_bytes <= 0:
         return None
     columns = [(words.format_bytes(level), max(level, 0)) for level in use.levels_bytes]
-    # Draw columns side by side on one scale from zero. `filled` is each column's width as a
-    # share of its slot.
     top = max((height for _, height in columns), default=0) or 1
     return tag(
         "svg",
         tag("title", f"Memory held over time, at most {words.format_bytes(use.peak_bytes)}"),
-        _rects(columns, top, 1.02, "cat-range"),
+        _rects(columns, top, "cat-range"),
         role="img",
         height=COLUMN_HEIGHT,
     )
@@ -210,9 +208,7 @@ def levels_chart(memory: DeviceMemory) -> Markup | None:
         return None
     top = memory.peak_reserved_bytes or 1
     drawn = [
-        _rects(
-            [(f"{name} {words.format_bytes(level)}", level) for level in levels], top, 1.02, style
-        )
+        _rects([(f"{name} {words.format_bytes(level)}", level) for level in levels], top, style)
         for name, levels, style in (
             ("reserved", memory.reserved_levels_bytes, "ground"),
             ("allocated", memory.levels_bytes, "cat-range"),
@@ -225,7 +221,8 @@ def levels_chart(memory: DeviceMemory) -> Markup | None:
     return tag("svg", tag("title", spoken), *drawn, role="img", height=COLUMN_HEIGHT)
 
 
-def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: str) -> list[Markup]:
+def _rects(columns: Sequence[tuple[str, int]], top: int, style: str) -> list[Markup]:
+    """Draw columns side by side on one scale from 0 to `top`: the title and the height of each."""
     width = 1 / max(len(columns), 1)
     return [
         tag(
@@ -233,7 +230,7 @@ def _rects(columns: Sequence[tuple[str, int]], top: int, filled: float, style: s
             tag("title", title),
             x=_percent(column * width),
             y=COLUMN_HEIGHT * (1 - height / top),
-            width=_percent(width * filled),
+            width=_percent(1.02 * width),  # a little over the next one: no gap shows between them
             height=COLUMN_HEIGHT * height / top,
             class_=style,
         )
@@ -333,41 +330,36 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
     ]
     gauges = [None if each is None else words.gauge(each) for each in results]
     end = max(gauge.end for gauge in gauges if gauge)
-    across = [0.08 + 0.86 * (nth + 0.5) / len(gauges) for nth in range(len(gauges))]
-    open_ = [each is not None and each.holds is None and each.low is not None for each in results]
-    points = [
-        (across[nth], 130 - 110 * gauge.value / end, gauge.value, attempts[nth])
-        for nth, gauge in enumerate(gauges)
-        if gauge and not open_[nth]
-    ]
-    spans = [(across[nth], gauge) for nth, gauge in enumerate(gauges) if gauge and open_[nth]]
+
+    def height(value: float) -> float:
+        return 130 - 110 * value / end
+
     drawn = [tag("line", x1="8%", x2="94%", y1=130, y2=130, class_="axis")]
     if main.target is not None:
-        y = 130 - 110 * main.target / end
+        y = height(main.target)
         drawn.append(tag("line", x1="8%", x2="94%", y1=y, y2=y, class_="target"))
         drawn.append(
             tag("text", format_limit(main.target, main.unit), x="7%", y=y + 4, text_anchor="end")
         )
-    bounds_drawn = []
-    for x, gauge in spans:
-        # An undecided figure is drawn by its bounds, without a point estimate.
-        low, high = 130 - 110 * gauge.low / end, 130 - 110 * min(gauge.high, end) / end
-        bounds = f"INCONCLUSIVE: {format_range(gauge.low, gauge.high, main.unit, main.target)}"
-        line = tag("line", x1=_percent(x), x2=_percent(x), y1=low, y2=high, class_="span")
-        bounds_drawn.append(tag("g", line, tag("title", bounds)))
-    dots = []
-    for point in points:
-        dot_x, dot_y, value, attempt = point
-        figure = format_figure(value, main.unit, main.target)
-        label = tag("text", figure, x=_percent(dot_x), y=dot_y - 10, text_anchor="middle")
-        dots.append(
-            tag(
-                "g",
-                tag("circle", cx=_percent(dot_x), cy=dot_y, r=5, class_=attempt.outcome.value),
-                label,
-                tag("title", f"{attempt.outcome}: {figure}"),
-            )
+    points: list[tuple[float, float]] = []
+    dots, spans, numbers = [], [], []
+    for nth, (verdict, result, gauge) in enumerate(zip(attempts, results, gauges, strict=True)):
+        x = 0.08 + 0.86 * (nth + 0.5) / len(attempts)
+        numbers.append(
+            tag("text", str(nth + 1), x=_percent(x), y=150, class_="soft", text_anchor="middle")
         )
+        if result is None or gauge is None:
+            continue
+        if result.holds is None and result.low is not None:
+            # An undecided figure is drawn by its bounds, without a point estimate.
+            bounds = format_range(gauge.low, gauge.high, main.unit, main.target)
+            low_y, high_y = height(gauge.low), height(min(gauge.high, end))
+            line = tag("line", x1=_percent(x), x2=_percent(x), y1=low_y, y2=high_y, class_="span")
+            spans.append(tag("g", line, tag("title", f"INCONCLUSIVE: {bounds}")))
+        else:
+            points.append((x, height(gauge.value)))
+            figure = format_figure(gauge.value, main.unit, main.target)
+            dots.append(_attempt_dot(verdict.outcome, figure, *points[-1]))
     return tag(
         "svg",
         tag("title", f"{main.id} over {len(attempts)} attempts"),
@@ -384,17 +376,21 @@ def attempts_chart(attempts: Sequence[Verdict]) -> Markup | None:
             for left, right in pairwise(points)
         ],
         dots,
-        bounds_drawn,
-        [
-            tag("text", str(nth + 1), x=_percent(x), y=150, class_="soft", text_anchor="middle")
-            for nth, x in enumerate(across)
-        ],
+        spans,
+        numbers,
         role="img",
         height=156,
     )
 
 
-Point = tuple[float, float, float, Verdict]
+def _attempt_dot(outcome: Outcome, figure: str, x: float, y: float) -> Markup:
+    """Draw an attempt's figure at `x` (0–1) and `y` in the colour of its outcome."""
+    return tag(
+        "g",
+        tag("circle", cx=_percent(x), cy=y, r=5, class_=outcome.value),
+        tag("text", figure, x=_percent(x), y=y - 10, text_anchor="middle"),
+        tag("title", f"{outcome}: {figure}"),
+    )
 
 
 def _percent(share: float) -> str:

@@ -44,14 +44,77 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         return None
     ring = curves[0]
     ran = [point for point in ring.points if point.source == "reducer"]
+    few_ranks = max([8, *(point.ranks for point in ran)])
     lead = (
         "Every figure here is modelled, on virtual GPUs; filled points come from the real reducer"
         " in real processes, hollow ones are replayed."
     )
-    few = [
-        point for point in ring.points if point.ranks <= max([8, *(point.ranks for point in ran)])
+    return section(
+        "scaling",
+        "How it scales",
+        tag("h3", "Speed-up over one rank"),
+        _few_chart(ring, [point for point in ring.points if point.ranks <= few_ranks]),
+        _legend(["ring", "ideal", "hidden", "exposed"]),
+        _lost(ran[-1]) if ran else None,
+        tag("h3", "Share of the ideal, to thousands of ranks"),
+        _many_chart(curves),
+        _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
+        [_figures(curve) for curve in curves],
+        [tag("p", broadcast) for curve in curves if (broadcast := curve.points[-1].told_broadcast)],
+        tag("h3", "What these figures are based on"),
+        tag("ul", [tag("li", line) for line in assumptions(curves)]),
+        lead=lead,
+    )
+
+
+def _lost(point: Point) -> Markup:
+    """Say what a step loses on so many ranks, and the most that hiding communication can gain."""
+    return tag(
+        "p",
+        f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, {point.lost_ms:.1f} ms"
+        f" more than on one rank. Without them it would be {point.amdahl:.2f}x as fast"
+        " (Amdahl); hiding communication cannot gain more.",
+    )
+
+
+def _figures(curve: Sweep) -> Markup:
+    """Return the table of a curve, a row a number of ranks."""
+    head = [
+        "ranks",
+        "nodes",
+        "step, ms",
+        "lost, ms",
+        "link, ms",
+        f"{curve.called}/s",
+        "of the ideal",
+        "all hidden",
+        "at most",
+        "from",
     ]
-    # Draw the share of the ideal over ranks, the latter by doublings.
+    rows = [
+        [
+            str(point.ranks),
+            str(point.nodes),
+            f"{point.step_ms:,.2f}",
+            f"{point.lost_ms:,.2f}",
+            f"{point.link_ms:,.2f}",
+            f"{point.samples_per_s:,.0f}",
+            words.format_share(point.efficiency),
+            words.format_share(point.hidden_efficiency),
+            f"{point.amdahl:.2f}x",
+            point.source,
+        ]
+        for point in curve.points
+    ]
+    caption = (
+        f"All-reduce as a {curve.algorithm}; at most: how many times as fast if nothing were"
+        " lost (Amdahl)"
+    )
+    return table(head, rows, caption=caption, numeric=set(range(9)))
+
+
+def _many_chart(curves: Sequence[Sweep]) -> Markup:
+    """Draw the share of the ideal over ranks, the latter by doublings."""
     last = math.log2(max(point.ranks for curve in curves for point in curve.points)) or 1.0
     lines = [_sweep_line("ring-hidden", curves[0], last, lambda point: point.hidden_efficiency)]
     lines += [
@@ -60,65 +123,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
     ]
     marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
     levels = [(level / 4, f"{level * 25}%") for level in range(5)]
-    amdahl = None
-    if ran:
-        point = ran[-1]
-        amdahl = tag(
-            "p",
-            f"On {point.ranks} ranks a step takes {point.step_ms:.1f} ms, {point.lost_ms:.1f} ms"
-            f" more than on one rank. Without them it would be {point.amdahl:.2f}x as fast"
-            " (Amdahl); hiding communication cannot gain more.",
-        )
-    figures = []
-    for curve in curves:
-        head = [
-            "ranks",
-            "nodes",
-            "step, ms",
-            "lost, ms",
-            "link, ms",
-            f"{curve.called}/s",
-            "of the ideal",
-            "all hidden",
-            "at most",
-            "from",
-        ]
-        rows = [
-            [
-                str(point.ranks),
-                str(point.nodes),
-                f"{point.step_ms:,.2f}",
-                f"{point.lost_ms:,.2f}",
-                f"{point.link_ms:,.2f}",
-                f"{point.samples_per_s:,.0f}",
-                words.format_share(point.efficiency),
-                words.format_share(point.hidden_efficiency),
-                f"{point.amdahl:.2f}x",
-                point.source,
-            ]
-            for point in curve.points
-        ]
-        caption = (
-            f"All-reduce as a {curve.algorithm}; at most: how many times as fast if nothing were"
-            " lost (Amdahl)"
-        )
-        figures.append(table(head, rows, caption=caption, numeric=set(range(9))))
-    return section(
-        "scaling",
-        "How it scales",
-        tag("h3", "Speed-up over one rank"),
-        _few_chart(ring, few),
-        _legend(["ring", "ideal", "hidden", "exposed"]),
-        amdahl,
-        tag("h3", "Share of the ideal, to thousands of ranks"),
-        _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, []),
-        _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
-        figures,
-        [tag("p", broadcast) for curve in curves if (broadcast := curve.points[-1].told_broadcast)],
-        tag("h3", "What these figures are based on"),
-        tag("ul", [tag("li", line) for line in assumptions(curves)]),
-        lead=lead,
-    )
+    return _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, [])
 
 
 def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
@@ -160,6 +165,7 @@ def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
 
 
 def _sweep_line(colour: str, curve: Sweep, last: float, share: Callable[[Point], float]) -> _Line:
+    """Return a curve's line of `share` over doublings of ranks, of which there are `last`."""
     return _Line(
         colour,
         [(math.log2(point.ranks) / last, share(point)) for point in curve.points],
@@ -178,6 +184,9 @@ def _plot(
     levels: Sequence[tuple[float, str]],
     numbers: Sequence[Markup],
 ) -> Markup:
+    """Draw lines over ranks. `marks` of the ranks and `levels` of the lines: where they stand
+    (0–1), and their names. `spoken`: the title for those who cannot see the chart.
+    """
     grid = [
         tag("line", x1=_x(0), x2=_x(1), y1=_y(level), y2=_y(level), class_="axis")
         for level, _ in [(0.0, ""), *levels]

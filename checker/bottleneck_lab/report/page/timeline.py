@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from bottleneck_lab.report import words
@@ -39,60 +41,85 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
     if blind:
         hatched = "hatched"
     lead = f"All {events:,} recorded events over {span}; gaps in a device's work are {hatched}."
-    buttons = [tag("button", label, type="button", data_action=action) for action, label in _TOOLS]
+    legend = [
+        tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
+        for key in packed.categories
+    ]
+    body = tag(
+        "div",
+        _tools(),
+        _drawing(span),
+        _usage(),
+        tag("ul", legend, class_="legend", aria_label="Legend"),
+        id="timeline",
+    )
+    # Head and columns in scripts that are not run. No `<` is left in the head, so that no name in
+    # the capture can end the script.
+    head = msgspec.json.encode(packed.head).decode().translate(_JSON_ESCAPES)
+    data = [
+        tag("script", Markup(head), type="application/json", id="timeline-head"),
+        tag("script", Markup(packed.data), type="text/plain", id="timeline-data"),
+    ]
+    lanes = tag("details", tag("summary", "The timeline's lanes as a table"), _lanes_table(packed))
+    return section("steps", "Timeline", body, lanes, join(data), lead=lead)
+
+
+def _buttons(labels: Sequence[tuple[str, str]]) -> list[Markup]:
+    """Return a button for each action of timeline.js, with its label."""
+    return [tag("button", label, type="button", data_action=action) for action, label in labels]
+
+
+def _tools() -> Markup:
     search = tag(
         "input",
         type="search",
         placeholder="Highlight a name",
         aria_label="Highlight events by name",
     )
-    keys = [
-        join([tag("span", tag("kbd", key), f" {what}", class_="together"), "   "])
-        for key, what in _KEYS
-    ]
-    mouse = (
-        "Click, then use the wheel to zoom; drag to move; drag along the ruler, or with Shift, to"
-        " mark a stretch and see its sums.  "
-    )
-    items = [
-        tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
-        for key in packed.categories
-    ]
+    return tag("div", _buttons(_TOOLS), search, class_="tools")
+
+
+def _drawing(span: str) -> Markup:
+    """Return the canvases that timeline.js draws on, and what it fills in: the tip at the pointer,
+    the event that was clicked, and what every lane did in the stretch that is marked.
+    """
     spoken = (
         f"Timeline of {span}. Arrow keys move, plus and minus zoom, g shows the next longest gap. A"
         " table follows."
     )
     lanes = tag("canvas", class_="lanes", tabindex=0, role="application", aria_label=spoken)
-    # What every lane did in the stretch that is marked; filled by timeline.js.
-    mark_buttons = [
-        tag("button", label, type="button", data_action=action)
-        for action, label in (("marked", "Zoom to it"), ("clear", "Close"))
-    ]
-    marked = tag("p", tag("b"), " marked: ", tag("code"), " ", mark_buttons, aria_live="polite")
+    close = _buttons([("marked", "Zoom to it"), ("clear", "Close")])
+    marked = tag("p", tag("b"), " marked: ", tag("code"), " ", close, aria_live="polite")
     sums = table(
         ["where", "lane", "time", "share", "most of it"],
         [],
         caption="What happened in it",
         numeric={2, 3},
     )
-    body = tag(
-        "div",
-        tag("div", buttons, search, class_="tools"),
-        (
-            join(
-                [
-                    tag("canvas", class_="overview", aria_hidden="true"),
-                    tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
-                    tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
-                    tag("p", class_="detail", aria_live="polite"),
-                    tag("div", marked, sums, class_="sums", hidden=True),
-                ]
-            )
-        ),
-        tag("p", mouse, keys, class_="soft hint"),
-        tag("ul", items, class_="legend", aria_label="Legend"),
-        id="timeline",
+    return join(
+        [
+            tag("canvas", class_="overview", aria_hidden="true"),
+            tag("div", tag("div", lanes, class_="spacer"), class_="scroller"),
+            tag("div", tag("b"), tag("span"), class_="tip", hidden=True),
+            tag("p", class_="detail", aria_live="polite"),
+            tag("div", marked, sums, class_="sums", hidden=True),
+        ]
     )
+
+
+def _usage() -> Markup:
+    mouse = (
+        "Click, then use the wheel to zoom; drag to move; drag along the ruler, or with Shift, to"
+        " mark a stretch and see its sums.  "
+    )
+    keys = [
+        join([tag("span", tag("kbd", key), f" {what}", class_="together"), "   "])
+        for key, what in _KEYS
+    ]
+    return tag("p", mouse, keys, class_="soft hint")
+
+
+def _lanes_table(packed: PackedTimeline) -> Markup:
     rows = [
         [
             lane["group"],
@@ -102,25 +129,6 @@ def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False
         ]
         for lane in packed.head["lanes"]
     ]
-    listed = table(
+    return table(
         ["where", "lane", "events", "busy"], rows, caption="Lanes of the timeline", numeric={2, 3}
-    )
-    # Head and columns in scripts that are not run. No `<` is left in the head, so that no name
-    # can end the script.
-    # No `<` is left, so that no name in the capture can end the script.
-    head = msgspec.json.encode(packed.head).decode().translate(_JSON_ESCAPES)
-    return section(
-        "steps",
-        "Timeline",
-        body,
-        tag("details", tag("summary", "The timeline's lanes as a table"), listed),
-        (
-            join(
-                [
-                    tag("script", Markup(head), type="application/json", id="timeline-head"),
-                    tag("script", Markup(packed.data), type="text/plain", id="timeline-data"),
-                ]
-            )
-        ),
-        lead=lead,
     )
