@@ -80,34 +80,14 @@ def record(request: Request) -> Captured:
     files = sorted(path.name for path in request.out.glob("trace*.json.gz"))
     if not files:
         raise explain(request, ended, outcomes)
-    if not any(_holds_work(request.out / name) for name in files):
-        if ended.status:
-            raise CaptureError(
-                f"The program {ended.why()} before its first torch operator:\n{ended.last_lines()}",
-                "Run the program without the profiler first.",
-            )
-        raise CaptureError(
-            "The program called no torch operator in its own process, so there is nothing to show.",
-            "If it starts other processes that do the work, profile those; `--tool nsys` follows"
-            " every process.",
-        )
+    _require_work(request, files, ended)
     if request.options.tensorboard:
-        # The same traces under the names that TensorBoard's profiler plugin looks for.
-        folder = request.out / "tensorboard"
-        folder.mkdir()
-        for worker, trace in enumerate(files):
-            os.link(
-                request.out / trace,
-                folder / f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz",
-            )
-    extra = sorted(path.name for path in request.out.glob("*.pickle"))
-    version = ""
-    if outcomes:
-        version = str(outcomes[0].get("torch", ""))
+        _link_for_tensorboard(request.out, files)
+    snapshots = sorted(path.name for path in request.out.glob("*.pickle"))
     notes = [
         f"The program ended with {outcome['error']}." for outcome in outcomes if "error" in outcome
     ]
-    if request.options.memory and not any(request.out.glob("*.pickle")):
+    if request.options.memory and not snapshots:
         notes.append(
             "No GPU here: CPU allocations are in the trace, and there is no snapshot of the GPU's"
             " allocator."
@@ -123,8 +103,17 @@ def record(request: Request) -> Captured:
             ended = second
         if not frames:
             notes.append(f"No lines of Python: in the run with frames the program {second.why()}.")
-    costs = outcomes[0].get("costs_ns", {}) if outcomes else {}
-    return Captured(files, typed(line, request), ended, version, extra, notes, frames, costs)
+    first = outcomes[0] if outcomes else {}
+    return Captured(
+        files,
+        typed(line, request),
+        ended,
+        version=str(first.get("torch", "")),
+        extra=snapshots,
+        notes=notes,
+        frames=frames,
+        costs_ns=first.get("costs_ns", {}),
+    )
 
 
 def _record_frames(request: Request) -> tuple[list[str], CommandEnd]:
@@ -157,8 +146,8 @@ def explain(
         return CaptureError(
             f"The program took {outcome.get('steps', 0)} optimizer steps; the schedule needs"
             f" {wanted}.",
-            "Ask for fewer steps (--wait, --warmup, --active), or leave the schedule out to record"
-            " everything.",
+            "Ask for fewer steps (`--schedule WAIT,WARMUP,ACTIVE`), or leave the schedule out to"
+            " record everything.",
         )
     output = "."
     if ended.tail.strip():
@@ -169,9 +158,34 @@ def explain(
     )
 
 
+def _require_work(request: Request, files: list[str], ended: CommandEnd) -> None:
+    """Raise CaptureError if no trace holds an operator or a kernel."""
+    if any(_holds_work(request.out / name) for name in files):
+        return
+    if ended.status:
+        raise CaptureError(
+            f"The program {ended.why()} before its first torch operator:\n{ended.last_lines()}",
+            "Run the program without the profiler first.",
+        )
+    raise CaptureError(
+        "The program called no torch operator in its own process, so there is nothing to show.",
+        "If it starts other processes that do the work, profile those; `--tool nsys` follows"
+        " every process.",
+    )
+
+
 def _holds_work(trace: Path) -> bool:
     """Return True if a trace holds an operator or a kernel. Read line by line: the first comes
     early.
     """
     with gzip.open(trace, "rb") as file:
         return any(b'"cpu_op"' in line or b'"kernel"' in line for line in file)
+
+
+def _link_for_tensorboard(out: Path, files: list[str]) -> None:
+    """Give traces the names by which TensorBoard's profiler plugin looks for them, too."""
+    folder = out / "tensorboard"
+    folder.mkdir()
+    for worker, trace in enumerate(files):
+        name = f"worker{worker}.{time.time_ns() // 1_000_000}.pt.trace.json.gz"
+        os.link(out / trace, folder / name)

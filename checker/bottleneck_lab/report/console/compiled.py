@@ -6,9 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bottleneck_lab.analysis.machine_code.compiled import (
-    CompiledSource,
-)
+from bottleneck_lab.analysis.machine_code.compiled import CompiledSource, KernelGroup
 from bottleneck_lab.analysis.machine_code.warp import Access
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet
@@ -20,41 +18,7 @@ def render_compiled(compiled: CompiledSource, console: Console, *, blind: bool) 
     """Print a source's figures and memory accesses; `blind`: with no judgement of them."""
     sheet = Sheet(console)
     sheet.line(f"{compiled.source}: compiled, not run", style="bold")
-    # Print a column for each group of kernels.
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column(no_wrap=True)
-    for group in compiled.groups:
-        archs = ", ".join(f"sm_{arch}" for arch in group.archs)
-        table.add_column(
-            sheet.safe(
-                "\n".join([*(name.replace("<", "\n<", 1) for name in group.kernels), archs])
-            ),
-            justify="right",
-        )
-    columns = []
-    for group in compiled.groups:
-        figures = group.figures
-        if figures.tensor_core:
-            cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
-        else:
-            cores = "none"
-        columns.append(
-            (
-                str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
-                f"{figures.shared_bytes:,} bytes",
-                str(figures.registers),
-                str(figures.spills or "nothing"),
-                f"{figures.widest_load_bytes} bytes",
-                str(figures.async_copies or "none"),
-                cores,
-                str(figures.blocks),
-                f"{figures.share:.0%}",
-                figures.limit,
-            )
-        )
-    for label, *cells in zip(_LABELS, *columns, strict=True):
-        table.add_row(label, *cells)
-    sheet.console.print(table)
+    _print_figures(sheet, compiled.groups)
     if compiled.accesses:
         sheet.heading(
             "Memory accesses of one warp: the first warp of the first block, computed from the"
@@ -99,6 +63,37 @@ _LABELS = (
     "of its warps",
     "limited by",
 )
+
+
+def _print_figures(sheet: Sheet, groups: list[KernelGroup]) -> None:
+    """Print a column of figures for each group of kernels."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(no_wrap=True)
+    columns = []
+    for group in groups:
+        archs = ", ".join(f"sm_{arch}" for arch in group.archs)
+        names = [name.replace("<", "\n<", 1) for name in group.kernels]
+        table.add_column(sheet.safe("\n".join([*names, archs])), justify="right")
+        figures, cores = group.figures, "none"
+        if figures.tensor_core:
+            cores = f"{figures.tensor_core_instructions} ({', '.join(figures.tensor_core)})"
+        columns.append(
+            (
+                str(figures.threads) if figures.launched else f"{figures.threads} (assumed)",
+                f"{figures.shared_bytes:,} bytes",
+                str(figures.registers),
+                str(figures.spills or "nothing"),
+                f"{figures.widest_load_bytes} bytes",
+                str(figures.async_copies or "none"),
+                cores,
+                str(figures.blocks),
+                f"{figures.share:.0%}",
+                figures.limit,
+            )
+        )
+    for label, *cells in zip(_LABELS, *columns, strict=True):
+        table.add_row(label, *cells)
+    sheet.console.print(table)
 
 
 def _print_accesses(sheet: Sheet, accesses: list[Access], *, blind: bool) -> None:

@@ -30,57 +30,9 @@ def render_scaling(curves: Sequence[Sweep], console: Console, *, blind: bool = F
         curves = curves[:1]
     sheet.line("How it scales: modelled, on virtual GPUs", style="bold")
     for curve in curves:
-        sheet.heading(_TITLES[curve.algorithm])
-        sheet.line(
-            f"{'ranks':>6} {'step ms':>9} {curve.called + '/s':>10} {'of ideal':>8}  bar: share of"
-            " the ideal",
-            style="dim",
-        )
-        for point in curve.points:
-            width = max(10, min(36, sheet.width - 42))
-            bar = sheet.bar(
-                low=point.efficiency,
-                high=point.efficiency,
-                end=1.0,
-                width=width,
-                target=None if blind else point.hidden_efficiency,
-            )
-            mark = " "
-            if point.source == "reducer":
-                mark = "*"
-            share = words.format_share_column(point.efficiency)
-            sheet.write(
-                Text(
-                    f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f}"
-                    f" {share:>8}  {bar}"
-                )
-            )
-        if any(point.source == "reducer" for point in curve.points):
-            sheet.line(
-                "* from the real reducer in real processes; the others are replayed",
-                style="dim",
-                indent=1,
-            )
-        if blind:
-            continue
-        sheet.line(
-            f"{sheet.signs.target} throughput if all communication were hidden behind computation",
-            style="dim",
-            indent=1,
-        )
-        # What hiding communication can gain, at the largest size that really ran and at the end
-        # of the curve.
-        real = [point for point in curve.points if point.source == "reducer"]
-        for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
-            hidden = point.step_ms * point.hidden_efficiency / point.alone_ms
-            sheet.line(
-                f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step"
-                f" is lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with"
-                f" all of it hidden: {hidden:.2f}x.",
-                indent=1,
-            )
-        if broadcast := curve.points[-1].told_broadcast:
-            sheet.line(broadcast, indent=1)
+        _print_curve(sheet, curve, blind=blind)
+        if not blind:
+            _print_bounds(sheet, curve)
     if blind:
         sheet.blank()
         sheet.line(
@@ -91,3 +43,59 @@ def render_scaling(curves: Sequence[Sweep], console: Console, *, blind: bool = F
     sheet.heading("What these figures are based on")
     for line in assumptions(curves):
         sheet.line(line, indent=1, lead=f"{sheet.signs.bullet} ")
+
+
+def _print_curve(sheet: Sheet, curve: Sweep, *, blind: bool) -> None:
+    """Print a line for each number of ranks, its share of the ideal as a bar."""
+    sheet.heading(_TITLES[curve.algorithm])
+    sheet.line(
+        f"{'ranks':>6} {'step ms':>9} {curve.called + '/s':>10} {'of ideal':>8}  bar: share of"
+        " the ideal",
+        style="dim",
+    )
+    for point in curve.points:
+        bar = sheet.bar(
+            low=point.efficiency,
+            high=point.efficiency,
+            end=1.0,
+            width=max(10, min(36, sheet.width - 42)),
+            target=None if blind else point.hidden_efficiency,
+        )
+        mark = " "
+        if point.source == "reducer":
+            mark = "*"
+        share = words.format_share_column(point.efficiency)
+        sheet.write(
+            Text(
+                f"{point.ranks:6}{mark}{point.step_ms:9.2f} {point.samples_per_s:10,.0f}"
+                f" {share:>8}  {bar}"
+            )
+        )
+    if any(point.source == "reducer" for point in curve.points):
+        sheet.line(
+            "* from the real reducer in real processes; the others are replayed",
+            style="dim",
+            indent=1,
+        )
+
+
+def _print_bounds(sheet: Sheet, curve: Sweep) -> None:
+    """Print what hiding communication can gain, at the largest size that really ran and at the end
+    of the curve.
+    """
+    sheet.line(
+        f"{sheet.signs.target} throughput if all communication were hidden behind computation",
+        style="dim",
+        indent=1,
+    )
+    real = [point for point in curve.points if point.source == "reducer"]
+    for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
+        hidden = point.step_ms * point.hidden_efficiency / point.alone_ms
+        sheet.line(
+            f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step"
+            f" is lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with"
+            f" all of it hidden: {hidden:.2f}x.",
+            indent=1,
+        )
+    if broadcast := curve.points[-1].told_broadcast:
+        sheet.line(broadcast, indent=1)

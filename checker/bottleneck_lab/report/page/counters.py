@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.counters.kernel_counters import (
     Figure,
+    Pair,
     compare_kernels,
     furthest_behind,
 )
@@ -28,6 +29,11 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
     worst = furthest_behind(pairs)
     notes = [tag("p", note, class_="warning") for note in timeline.notes if "synthetic" in note]
     stalls = [[name, words.format_share(share)] for name, share in worst.own.stalls.items()]
+    waits = None
+    if stalls:
+        waits = table(
+            ["waiting for", "share"], stalls, caption="What its warps wait for", numeric={1}
+        )
     targets = [
         tag("li", tag("b", target.title), tag("p", target.evidence), tag("p", target.advice))
         for target in worst.targets
@@ -38,48 +44,40 @@ def counters_section(timeline: Timeline, *, blind: bool = False) -> Section:
         lead = "What to attack first is at the top of the list below the tables."
     if blind:
         lead = ""
-    launches = []
-    for pair in pairs:
-        library = ""
-        if pair.library:
-            library = words.format_duration(pair.library.duration_ns)
-        launches.append(
-            [
-                pair.own.name,
-                words.format_duration(pair.own.duration_ns),
-                library,
-                f"{pair.ratio:.2f}x" if pair.ratio else "",
-            ]
-        )
     return section(
         "counters",
         "Kernel counters",
         notes,
         table(
             ["launch", "time", "library's", "speed"],
-            launches,
+            [_launch(pair) for pair in pairs],
             caption="Every launch",
             numeric={1, 2, 3},
         ),
         table(
             ["", "yours", "library's", "good is"],
-            (
-                [
-                    [figure.label, _cell(figure), _cell(beside(figure.id)), figure.wanted]
-                    for figure in worst.own.figures
-                ]
-            ),
+            [
+                [figure.label, _cell(figure), _cell(beside(figure.id)), figure.wanted]
+                for figure in worst.own.figures
+            ],
             caption="The launch that is furthest behind",
             numeric={1, 2, 3},
         ),
-        (
-            table(["waiting for", "share"], stalls, caption="What its warps wait for", numeric={1})
-            if stalls
-            else None
-        ),
+        waits,
         tag("ol", targets) if targets else None,
         lead=lead,
     )
+
+
+def _launch(pair: Pair) -> list[str]:
+    """Return a launch's row: its name, its time, the library's time, and its speed over that."""
+    library = ""
+    if pair.library:
+        library = words.format_duration(pair.library.duration_ns)
+    speed = ""
+    if pair.ratio:
+        speed = f"{pair.ratio:.2f}x"
+    return [pair.own.name, words.format_duration(pair.own.duration_ns), library, speed]
 
 
 def _cell(figure: Figure | None) -> str:

@@ -33,13 +33,29 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
     drawn = charts.steps_chart(steps, step_parts(summary, times))
-    shown = [
+    notes = [words.describe_startup(summary.startup), *summary.quality.notes]
+    return section(
+        "time",
+        "Where the time went",
+        [*_warnings(summary), *(tag("p", note, class_="soft") for note in filter(None, notes))],
+        _figures(summary),
+        _wall_time(summary),
+        _device_bars(summary) if len(summary.devices) > 1 else None,
+        tag("div", tag("h3", f"Each of {len(steps)} steps, by activity"), drawn) if drawn else None,
+        _range_bar(summary),
+        lead=describe_capture(summary),
+    )
+
+
+def _warnings(summary: Summary) -> list[Markup]:
+    """Say what makes figures unreliable, which findings are withheld, and what is emulated."""
+    warnings = [
         tag("p", "Unreliable, because ", tag("b", reason), ".", class_="warning")
         for reason in summary.quality.reasons
     ]
     if summary.withheld:
         withheld = ", ".join(finding.id for finding in summary.withheld)
-        shown.append(
+        warnings.append(
             tag(
                 "p",
                 f"Withheld, because the data behind it is missing: {withheld}.",
@@ -47,8 +63,12 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
             )
         )
     if summary.emulated:
-        shown.append(tag("p", words.EMULATED, class_="warning"))
-    notes = [words.describe_startup(summary.startup), *summary.quality.notes]
+        warnings.append(tag("p", words.EMULATED, class_="warning"))
+    return warnings
+
+
+def _wall_time(summary: Summary) -> Markup:
+    """Return the parts of the wall time, as one bar and as a table."""
     parts = wall_parts(summary.devices)
     bar = charts.stacked_bar(
         [(part.label, part.colour, part.share) for part in parts], label="Wall time by cause"
@@ -65,28 +85,16 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     many = ""
     if len(summary.devices) > 1:
         many = f" of all {len(summary.devices)} devices"
-    return section(
-        "time",
-        "Where the time went",
-        [*shown, *(tag("p", note, class_="soft") for note in filter(None, notes))],
-        _figures(summary),
-        (
-            join(
-                [
-                    bar,
-                    table(
-                        ["part", "share", "time", "what happened"],
-                        rows,
-                        caption=f"Wall time{many}, by activity",
-                        numeric={1, 2},
-                    ),
-                ]
-            )
-        ),
-        _device_bars(summary) if len(summary.devices) > 1 else None,
-        tag("div", tag("h3", f"Each of {len(steps)} steps, by activity"), drawn) if drawn else None,
-        _range_bar(summary),
-        lead=describe_capture(summary),
+    return join(
+        [
+            bar,
+            table(
+                ["part", "share", "time", "what happened"],
+                rows,
+                caption=f"Wall time{many}, by activity",
+                numeric={1, 2},
+            ),
+        ]
     )
 
 

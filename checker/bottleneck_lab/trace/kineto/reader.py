@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,23 @@ from bottleneck_lab.trace.timeline import (
     sort_table,
 )
 
-# A capture whose events lie later than this on its clock did not begin at zero.
 CLOCK_BEGINS_NS = 600_000_000_000
-
-# Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
+"""A capture whose events lie later than this on its clock did not begin at zero."""
 NOTES = "captureNotes"
-
-
-_Rows = dict[str, NDArray[Any]]  # columns of one table
+"""Key beside a trace's events: what whoever made the capture must say of it, a list of sentences.
+"""
+_FACTS = (
+    "schemaVersion",
+    "baseTimeNanoseconds",
+    "with_stack",
+    "profile_memory",
+    "record_shapes",
+    "cuda_driver_version",
+    MODELLED_HOST,
+)
+"""Keys beside a trace's events that a timeline keeps as its facts."""
+_Rows = dict[str, NDArray[Any]]
+"""Columns of one table, by name."""
 
 
 def read_kineto(read: ReadBytes, source: Path, chunk_bytes: int = CHUNK_BYTES) -> Timeline:
@@ -56,35 +65,13 @@ def assemble(
     """Return the timeline of everything that was gathered. Each table's rows are freed as it is
     made, so that nothing is held twice for long.
     """
-    remarks = metadata.get(NOTES)
-    notes = [
-        *reader_notes,
-        *([str(each)[:300] for each in remarks[:10]] if isinstance(remarks, list) else []),
-    ]
-    if columns.malformed:
-        notes.append(f"{columns.malformed} malformed events were left out")
-    if columns.overhead_ns:
-        notes.append(
-            f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
-        )
     value = metadata.get("distributedInfo")
     distributed = value if isinstance(value, dict) else {}
     rank = _small(distributed.get("rank"))
     columns.settle()
     strings = tuple(columns.names.order)
-    # Old traces write some ranges as operators, where their
-    # names tell.
-    named = np.array([is_range(name) for name in strings], dtype=bool)
-    operators = columns.tables["operators"].taken()
-    is_range_row = named[operators["name"]] if named.any() else named
-    if is_range_row.any():
-        ranges = columns.tables["ranges"].room(int(is_range_row.sum()))
-        for column, values in operators.items():
-            ranges[column] = values[is_range_row]
-            operators[column] = values[~is_range_row]
     bad: list[int] = []
-    tables = {"operators": _host_table(_plausible(operators, bad), rank)}
-    del operators
+    tables = {"operators": _host_table(_plausible(_take_operators(columns), bad), rank)}
     for name in HOST_TABLES:
         if name != "operators":
             tables[name] = _host_table(_plausible(columns.tables[name].taken(), bad), rank)
@@ -97,20 +84,6 @@ def assemble(
             "Keep the profiler on for at least one whole step, and export the trace in"
             " on_trace_ready. JSON from rocprof before version 3 and from browsers is not read.",
         )
-    if sum(bad):
-        notes.append(
-            f"{sum(bad)} events have impossible times (zero, negative or longer than a day) and"
-            " were left out"
-        )
-    wanted = (
-        "schemaVersion",
-        "baseTimeNanoseconds",
-        "with_stack",
-        "profile_memory",
-        "record_shapes",
-        "cuda_driver_version",
-        MODELLED_HOST,
-    )
     work, memory = columns.tables["work"].taken(), columns.tables["memory"].taken()
     return Timeline(
         source=str(source),
@@ -131,10 +104,41 @@ def assemble(
         emulated=any(
             strings[name].startswith("emulated: ") for name in np.unique(device.name).tolist()
         ),
-        notes=tuple(notes),
-        facts={key: str(metadata[key])[:80] for key in wanted if key in metadata},
+        notes=(*reader_notes, *_notes(columns, metadata, sum(bad))),
+        facts={key: str(metadata[key])[:80] for key in _FACTS if key in metadata},
         work=WorkTable(rank=np.full(len(work["name"]), rank, dtype=np.int32), **work),
     )
+
+
+def _take_operators(columns: Columns) -> _Rows:
+    """Take the operators' rows out of the columns. Old traces write some ranges as operators, where
+    their names tell: those are moved to the ranges.
+    """
+    named = np.array([is_range(name) for name in columns.names.order], dtype=bool)
+    operators = columns.tables["operators"].taken()
+    is_range_row = named[operators["name"]] if named.any() else named
+    if is_range_row.any():
+        ranges = columns.tables["ranges"].room(int(is_range_row.sum()))
+        for column, values in operators.items():
+            ranges[column] = values[is_range_row]
+            operators[column] = values[~is_range_row]
+    return operators
+
+
+def _notes(columns: Columns, metadata: dict[str, Any], impossible: int) -> Iterator[str]:
+    """Yield what readers of the capture must know: the file's own notes, and what was left out."""
+    remarks = metadata.get(NOTES)
+    if isinstance(remarks, list):
+        yield from (str(each)[:300] for each in remarks[:10])
+    if columns.malformed:
+        yield f"{columns.malformed} malformed events were left out"
+    if columns.overhead_ns:
+        yield f"the profiler's own bookkeeping took {columns.overhead_ns / 1e6:.1f} ms on the host"
+    if impossible:
+        yield (
+            f"{impossible} events have impossible times (zero, negative or longer than a day) and"
+            " were left out"
+        )
 
 
 def _plausible(rows: _Rows, dropped: list[int]) -> _Rows:
