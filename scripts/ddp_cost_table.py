@@ -85,7 +85,7 @@ def table(recipe: ModuleType) -> dict:
         "source": (
             "Roofline over NVIDIA's A100 datasheet (312 TFLOP/s FP16, 2039 GB/s), scaled by one"
             f" factor to a forward of {FORWARD_64_MS} ms for 64 images; backward is twice the"
-            " forward; chosen, not measured. Written by scripts/ddp_cost_table.py."
+            " forward; chosen, not measured."
         ),
         "optimizer_us": OPTIMIZER_US,
         "micro_batches": recipe.MICRO_BATCHES,

@@ -100,8 +100,8 @@ class QuestionSpec(_Spec, frozen=True):
     `interval`: a stretch of the learner's capture in which the figure `shows` is at least `least`.
     `text`: words that match one of the regular expressions `accept`, whatever their case.
 
-    `follows` names the choice that the question is about: where that is wrong, so is this, and
-    nothing more is said of it.
+    `follows` names the choice before it that the question is about: where that is wrong, so is
+    this, and nothing more is said of it.
     """
 
     id: str

@@ -191,6 +191,8 @@ def recording(slug: str) -> Recording:
             script = ROOT / "datasets" / "siblings.py"
             command = [sys.executable, script, "--program", program, "--out", folder]
             subprocess.run(command, check=True)
+        elif (real := CAPTURES / "h200-labs" / f"{slug}.json.gz").is_file():
+            shutil.copy(real, folder)
         elif lab.spec.measure == "inference_server":
             # It asks for batches, which no recorded capture has.
             trace = {"traceEvents": list(in_turns(12)), "emulatedDevice": "a test"}

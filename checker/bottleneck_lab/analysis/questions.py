@@ -140,13 +140,13 @@ QUESTIONS = (
         "For what part of the recording did devices communicate, and compute nothing meanwhile?",
         """
         WITH work AS MATERIALIZED (
-            SELECT kind, name, device.rank, device.device, max(device.start, recorded.start) AS
-              start, min(device.end, recorded.end) AS end
+            SELECT kind, name, bytes, device.rank, device.device,
+                   max(device.start, recorded.start) AS start, min(device.end, recorded.end) AS end
             FROM device JOIN recorded
               ON recorded.rank = device.rank AND recorded.device = device.device
                 AND recorded.start < device.end AND recorded.end > device.start
             WHERE kind IN ('kernel', 'communication'))
-        SELECT name, count(*) AS collectives, sum(end - start) / 1e6 AS total_ms,
+        SELECT name, bytes, count(*) AS collectives, sum(end - start) / 1e6 AS total_ms,
                sum(end - start - beside) / 1e6 AS alone_ms,
                100.0 * sum(end - start - beside) / (SELECT sum(duration) FROM recorded) AS percent
         FROM (SELECT *, (SELECT coalesce(sum(min(work.end, outer.end)
@@ -155,7 +155,7 @@ QUESTIONS = (
                   AND work.device = outer.device
                   AND work.start < outer.end AND work.end > outer.start) AS beside
               FROM work AS outer WHERE outer.kind = 'communication')
-        GROUP BY name ORDER BY alone_ms DESC LIMIT 20
+        GROUP BY name, bytes ORDER BY alone_ms DESC LIMIT 20
         """,
     ),
     Question(
@@ -174,7 +174,8 @@ QUESTIONS = (
         "lines",
         "Which lines or functions of Python took most time, where they were recorded?",
         """
-        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms
+        SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
+               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
         FROM python GROUP BY name ORDER BY total_ms DESC LIMIT 20
         """,
     ),

@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device.transfers import largest_messages
 from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.host.lines import longest_line
 from bottleneck_lab.analysis.host.view import SYNC_CALL, named
 from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline
@@ -115,8 +117,15 @@ def figures_within(
     shares: dict[str, float] = {}
     whole = inside.length * len(times)
     for time in times:
-        for name, part in _parts(time, inside).items():
+        largest = iv.subtract(largest_messages(timeline, time), time.compute)
+        parts = _parts(time, inside)
+        parts["largest_message_share"] = iv.clip(largest, *inside).total
+        for name, part in parts.items():
             shares[name] = shares.get(name, 0.0) + part / whole
+    on_line_ns = sum(
+        iv.clip(longest_line(timeline, rank), *inside).total for rank in timeline.ranks
+    )
+    shares["longest_line_share"] = on_line_ns / (inside.length * len(timeline.ranks))
     waits = named(timeline, timeline.runtime, SYNC_CALL)
     shares["host_wait_share"] = _covered(timeline.runtime, waits, inside).total / inside.length
     return shares | _range_shares(timeline, inside)

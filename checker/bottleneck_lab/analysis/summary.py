@@ -22,13 +22,15 @@ from bottleneck_lab.analysis.device.kernels import (
 from bottleneck_lab.analysis.device.transfers import (
     CollectiveRow,
     CopyRow,
+    Sizes,
+    exposed_by_size,
     find_collectives,
     find_copies,
 )
 from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse, find_device_uses
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
-from bottleneck_lab.analysis.host.lines import LineRow, find_lines
+from bottleneck_lab.analysis.host.lines import LineRow, find_lines, longest_line
 from bottleneck_lab.analysis.host.operators import OperatorRow, build_calls, find_operators
 from bottleneck_lab.analysis.host.startup import StartUp, find_startup
 from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs
@@ -115,6 +117,10 @@ class Summary(msgspec.Struct, frozen=True):
     """By part of the time (`idle-<cause>`, `communication`, `copy`) how many times as fast the
     program would be without it at most; parts of which that cannot be told are left out.
     """
+    longest_line_share: float = 0.0
+    """Share of the wall time in which the host was on the line that takes it longest; see
+    `analysis.host.lines.longest_line`.
+    """
     code: dict[str, str] = {}
     """The source of the user's own lines, by their names here, where it is at hand."""
     blind: bool = False
@@ -159,6 +165,7 @@ class _DeviceSide(NamedTuple):
     quality: Quality
     what_if: WhatIf
     waits: CollectiveWaits | None
+    exposed: Sizes
 
 
 def _summary(
@@ -172,7 +179,7 @@ def _summary(
         lambda: _host_side(inside),
         lambda: _device_side(timeline, find_uses),
     )
-    devices, quality, what_if, waits = device_side
+    devices, quality, what_if, waits, exposed = device_side
     step_ns = [step.cost_ns for step in steps]
     serving = find_serving(timeline, window)
     evidence = Evidence(
@@ -230,7 +237,7 @@ def _summary(
         stragglers=evidence.stragglers,
         findings=findings,
         withheld=withheld,
-        collectives=find_collectives(inside),
+        collectives=find_collectives(inside, exposed),
         roofline=find_roofline(timeline, ceilings),
         workers=find_workers(timeline, window),
         serving=serving,
@@ -238,6 +245,7 @@ def _summary(
         startup=find_startup(timeline),
         collective_waits=waits,
         gains=_part_gains(evidence, quality),
+        longest_line_share=_longest_line_share(timeline),
     )
 
 
@@ -282,9 +290,11 @@ def _device_side(
     timeline: Timeline, find_uses: Callable[[], Iterator[tuple[DeviceUse, DeviceTime]]]
 ) -> _DeviceSide:
     devices, programs, times = [], [], []
+    exposed: Sizes = Counter()
     arrivals = match_collectives(timeline)
     for use, time in find_uses():
         devices.append(use)
+        exposed.update(exposed_by_size(timeline, time))
         if time.program is not None:
             programs.append(time.program)
         # Kept only for ranks that met in collectives: else each goes before the next is made.
@@ -292,12 +302,18 @@ def _device_side(
             times.append(time)
     quality = judge_quality(timeline, devices)
     waits = find_collective_waits(arrivals, times)
-    return _DeviceSide(devices, quality, WhatIf(timeline, programs), waits)
+    return _DeviceSide(devices, quality, WhatIf(timeline, programs), waits, exposed)
 
 
 def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:
     calls = build_calls(timeline, python=bool(len(timeline.python)))
     return find_operators(timeline, calls), find_syncs(timeline, calls), find_lines(timeline, calls)
+
+
+def _longest_line_share(timeline: Timeline) -> float:
+    wall_ns = sum(find_window(timeline, rank).length for rank in timeline.ranks)
+    longest_ns = sum(longest_line(timeline, rank).total for rank in timeline.ranks)
+    return longest_ns / wall_ns if wall_ns else 0.0
 
 
 def _range_shares(steps: list[Step]) -> dict[str, float]:

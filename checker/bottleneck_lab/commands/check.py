@@ -10,6 +10,7 @@ import typer
 
 from bottleneck_lab.capture.doctor import choose_device
 from bottleneck_lab.catalog import Device
+from bottleneck_lab.commands.diagnose import confirm_first_diagnosis
 from bottleneck_lab.commands.screen import console, notes, progress
 from bottleneck_lab.commands.ui import (
     DeviceName,
@@ -89,6 +90,7 @@ def command(
     if static:
         _show_kernels(workspace, as_json=json)
         return
+    confirm_first_diagnosis(workspace, json=json)
     # What would be refused is refused before a wait, not after it.
     require_ready(workspace)
     chosen = choose_device(workspace.lab, device or workspace.info.device)

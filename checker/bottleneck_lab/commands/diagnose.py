@@ -13,7 +13,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.ui import Json, here, print_json, say, say_next
+from bottleneck_lab.commands.ui import Json, here, note, print_json, say, say_next
 from bottleneck_lab.course.captures import evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
@@ -167,6 +167,27 @@ def _commit_if_whole(
     return commit_answers(workspace, record), True
 
 
+def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:
+    """Say that a check commits the answers in diagnosis.toml, where nothing is committed yet; at a
+    terminal, ask. Raises UsageError for a no. Answers that cannot be committed are left alone.
+    """
+    is_first = hides_causes(workspace.lab, load_record(workspace))
+    if not is_first or problems(workspace.lab.spec.questions, load_answers(workspace.root)):
+        return
+    if json or not sys.stdin.isatty():
+        note(
+            "This commits the answers in diagnosis.toml: your first diagnosis, the one that counts."
+        )
+    elif not typer.confirm(
+        "Your diagnosis is not committed yet. Commit it now? Your first is the one that counts.",
+        default=True,
+    ):
+        raise UsageError(
+            "Nothing was checked: a check needs a committed diagnosis.",
+            "`lab diagnose` goes through the answers again.",
+        )
+
+
 def _reveal(workspace: Workspace) -> None:
     """Record that the causes were shown, and every hint with them."""
     if not is_blind(workspace):
@@ -251,10 +272,13 @@ def _conclude(workspace: Workspace, record: Record, missing: list[str], *, commi
     elif not committed:
         answers = load_answers(workspace.root)
         if record.commitments and record.commitments[-1].answers == answers:
-            say(f"\nCommitted before, and unchanged since. {_VERDICT} {_CORRECTS}")
+            say(f"\nThese answers are committed already. {_VERDICT} {_CORRECTS}")
             say_next("lab check")
         else:
-            say("\nSaved in diagnosis.toml; not committed yet.")
+            say(
+                "\nSaved in diagnosis.toml; not committed yet. `lab check` commits the answers that"
+                " stand there, too."
+            )
             say_next("lab diagnose")
     elif len(record.commitments) == 1:
         say(

@@ -85,7 +85,9 @@ def command(
 def _show_course(html: Path | None, *, as_json: bool) -> None:
     points = []
     for slug, entry in load_progress().labs.items():
-        point = _last_prediction(slug, Path(entry.workspace))
+        # What a lab was passed with stands, whatever is tried in another folder later.
+        roots = [Path(root) for root in (entry.passed_in, entry.workspace) if root]
+        point = next(filter(None, (_last_prediction(slug, root) for root in roots)), None)
         if point:
             points.append(point)
     calibration = calibrate(points)
@@ -102,17 +104,18 @@ def _show_course(html: Path | None, *, as_json: bool) -> None:
             " prediction where there is a gain."
         )
         return
-    say(f"{'lab':18}  predicted  measured", style="bold")
+    width = max(len(point.lab) for point in calibration.points)
+    say(f"{'lab':{width}}  predicted  measured", style="bold")
     for point in calibration.points:
         figures = f"{point.predicted:8.2f}×  {point.measured:7.2f}×"
-        say(f"{point.lab:18}  {figures}  {describe_point(point)}", hang=3)
+        say(f"{point.lab:{width}}  {figures}  {describe_point(point)}", hang=3)
     say(f"\n{describe_calibration(calibration)}")
     if html:
         say(f"The plot is in {html}")
 
 
 def _last_prediction(slug: str, root: Path) -> PastPrediction | None:
-    """Return a lab's last prediction with a measured gain.
+    """Return a lab's last prediction with a measured gain: of its passes, where it has any.
 
     None if there is none, or the lab's folder is gone.
     """
@@ -122,7 +125,7 @@ def _last_prediction(slug: str, root: Path) -> PastPrediction | None:
         attempts = load_attempts(open_workspace(root))
     except LabError:
         return None  # from an older version: the other labs' predictions still count
-    for attempt in reversed(attempts):
+    for attempt in sorted(attempts[::-1], key=lambda each: each.verdict.outcome != "PASS"):
         prediction = attempt.verdict.prediction
         if prediction and prediction.measured:
             return PastPrediction(slug, prediction.predicted, prediction.measured)

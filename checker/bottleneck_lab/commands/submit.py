@@ -21,6 +21,7 @@ from bottleneck_lab.cohort.protocol import MAX_CAPTURE_BYTES
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem, gather
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem, require_genuine
 from bottleneck_lab.cohort.words import counted
+from bottleneck_lab.commands.diagnose import confirm_first_diagnosis
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import DeviceName, Json, here, note, print_json, say, say_next
 from bottleneck_lab.course.captures import evidence_capture, read_capture, readable
@@ -83,6 +84,8 @@ def command(
     workspace, membership = here(), require_membership()
     workspace.require_current()
     client = Client(membership.url, membership.joined.token, on_retry=note)
+    if capture is None:
+        confirm_first_diagnosis(workspace, json=json)
     accepted = _send(workspace, client, membership, device, capture)
     if not json:
         _report_accepted(accepted, workspace)

@@ -65,10 +65,10 @@ def describe_calibration(calibration: Calibration) -> str:
     labs = f"{len(calibration.points)} lab{'s' * (len(calibration.points) != 1)}"
     right = sum(describe_point(point) == "right" for point in calibration.points)
     off = max(calibration.bias, 1 / calibration.bias)
-    lean = "neither too much nor too little"
+    lean = "neither too high nor too low"
     if off > RIGHT:
-        lean = f"{off:.2f}x too {'much' if calibration.bias > 1 else 'little'}"
+        lean = f"{off:.2f}x too {'high' if calibration.bias > 1 else 'low'}"
     return (
         f"{right} of {labs} predicted within 10%. Typically you are off by"
-        f" {calibration.typical:.2f}x; on the whole you promise {lean}."
+        f" {calibration.typical:.2f}x; on the whole your predictions are {lean}."
     )

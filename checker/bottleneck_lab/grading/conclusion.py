@@ -131,12 +131,13 @@ ADVICE: dict[FailReason, list[str]] = {
         " your changes one at a time."
     ],
     "correct but slow": [
-        "Capture it again with `lab profile`; `lab report` shows what takes the time now.",
+        "`lab report` shows what takes the time now, in a capture of the code as it is now"
+        " (`lab profile`).",
         "`lab hint` shows the next hint, if one is left and not locked.",
     ],
     "the mechanism is still there": [
-        "What this lab is about is not all gone. Capture it again with `lab profile`, and look for"
-        " what is left."
+        "What this lab is about is not all gone: `lab report` shows what is left, in a capture of"
+        " the code as it is now (`lab profile`)."
     ],
     "wrong diagnosis": [
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."

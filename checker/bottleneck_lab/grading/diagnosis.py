@@ -94,7 +94,8 @@ _CORRECTED = (
 FIGURES = (
     *(f"{part}_share" for part in (*_PARTS, "overlap", "top_operator", "data_wait")),
     *(f"idle_{cause}_share" for cause in CAUSES),
-    "idle_late_share",
+    "largest_message_share",
+    "longest_line_share",
     "host_wait_share",
     "longest_wait_share",
     "interrupted_share",
@@ -136,24 +137,40 @@ def grade_diagnosis(
     shown beside it. `first` are the answers that were committed first: reports have shown the
     tool's figures since, so a right answer in place of a wrong one is marked as corrected.
     """
+    graded = _grade_all(questions, answers, solution, seen)
+    at_first = graded if first is None else _grade_all(questions, first, solution, seen)
     results = []
-    wrong: set[str] = set()
     for question in questions:
-        right = solution.get(question.id)
-        result = _grade(question, answers, right, seen)
+        result = graded[question.id]
         if question.predicts_gain and result.holds:
             continue
-        if not result.holds:
-            wrong.add(question.id)
-            if question.follows in wrong and not problem(question, answers.get(question.id)):
-                sentence = f"{question.id}: It is about your `{question.follows}`: see there first."
-                result = msgspec.structs.replace(result, sentence=sentence)
-        if first is not None and result.holds and not _grade(question, first, right, seen).holds:
+        if result.holds and not at_first[question.id].holds:
             result = msgspec.structs.replace(
                 result, sentence=f"{result.sentence} {_CORRECTED}", corrected=True
             )
         results.append(result)
     return results, _prediction(questions, answers)
+
+
+def _grade_all(
+    questions: list[QuestionSpec],
+    answers: Mapping[str, Any],
+    solution: Mapping[str, Any],
+    seen: CaptureFigures | None,
+) -> dict[str, CriterionResult]:
+    """Return the result of each question by its id. What is about a wrong choice is wrong with it:
+    another cause's figure is no evidence.
+    """
+    results: dict[str, CriterionResult] = {}
+    for question in questions:
+        answer = answers.get(question.id)
+        result = _grade(question, answers, solution.get(question.id), seen)
+        choice = results.get(question.follows or "")
+        if choice is not None and not choice.holds and not problem(question, answer):
+            sentence = f"{question.id}: It is about your `{question.follows}`: see there first."
+            result = msgspec.structs.replace(result, holds=False, sentence=sentence)
+        results[question.id] = result
+    return results
 
 
 def for_check(
@@ -175,8 +192,9 @@ def figures_of(summary: Summary) -> dict[str, float]:
     - `<range>_share` for every marked range; `data_wait_share` is `data_share`'s other name.
     - Over all devices together: `busy_share`, `idle_share`, `compute_share`,
       `communication_share`, `copy_share`, `exposed_communication_share`, `exposed_copy_share`,
-      `overlap_share`, `idle_<cause>_share`, and `idle_late_share`, idle time in which the host had
-      launched nothing and neither loaded, copied nor waited.
+      `overlap_share`, `idle_<cause>_share`, and `largest_message_share`, exposed communication in
+      messages of the largest size.
+    - `longest_line_share`, in which the host is on the line that takes it longest.
     - `host_wait_share`, in which the host waits for the device, and `longest_wait_share`, in which
       it does so on the line that waits longest (or in the operator or call, where no lines were
       recorded).
@@ -195,6 +213,13 @@ def figures_of(summary: Summary) -> dict[str, float]:
     figures |= _device_figures(summary.devices)
     figures |= _wait_figures(summary)
     figures |= _memory_figures(summary.memory)
+    if summary.longest_line_share:
+        figures["longest_line_share"] = summary.longest_line_share
+    time = sum(use.working_ns for use in summary.devices)
+    if summary.collectives and time:
+        largest = max(row.bytes for row in summary.collectives)
+        exposed_ns = sum(row.exposed_ns for row in summary.collectives if row.bytes == largest)
+        figures["largest_message_share"] = exposed_ns / time
     own_ns = [row.self_ns if summary.cpu_only else row.device_self_ns for row in summary.operators]
     if sum(own_ns):
         figures["top_operator_share"] = max(own_ns) / sum(own_ns)
@@ -251,9 +276,6 @@ def _device_figures(devices: Sequence[DeviceUse]) -> dict[str, float]:
     ):
         key = f"idle_{cause.cause}_share"
         shares[key] = shares.get(key, 0.0) + cause.idle_ns / time
-    shares["idle_late_share"] = sum(
-        shares.get(f"idle_{cause}_share", 0.0) for cause in ("launch", "python", "host")
-    )
     sent, exposed = shares["communication_share"], shares["exposed_communication_share"]
     return {**shares, "overlap_share": 1 - exposed / sent if sent else 1.0}
 
@@ -494,11 +516,7 @@ def describe_reading(
     if seen is None:
         return ""
     if question.from_capture is not None and question.from_capture in seen.figures:
-        together = ""
-        if question.from_capture == "idle_late_share":
-            together = ", of launching, Python between launches and work on the host together"
-        figure = format_answer(question, seen.figures[question.from_capture])
-        return f"The tool: {figure}{together}."
+        return f"The tool: {format_answer(question, seen.figures[question.from_capture])}."
     stretch = parse_stretch(str(answers.get(question.id))) if question.shows else None
     if stretch and stretch.end <= seen.span_ns:
         return (

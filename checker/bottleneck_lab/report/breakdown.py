@@ -190,13 +190,16 @@ def describe_scope(summary: Summary) -> str:
     return f"between the first and the last work, {parts[0]} of {parts[1]}"
 
 
-def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
-    """Return (what ranks sent each other, how much and how often; its summed time, ns), longest
-    first. On a CPU the ranges that its library marks.
+def describe_collectives(summary: Summary) -> list[tuple[str, int, int]]:
+    """Return (what ranks sent each other, how much and how often; its summed time, ns; the part of
+    that without computation in parallel), longest first. On a CPU the ranges that its library
+    marks, all of them without.
     """
     if summary.cpu_only:
         return [
-            (row.name, row.total_ns) for row in summary.ranges if COLLECTIVE_RANGE.match(row.name)
+            (row.name, row.total_ns, row.total_ns)
+            for row in summary.ranges
+            if COLLECTIVE_RANGE.match(row.name)
         ]
     rows = []
     for row in summary.collectives:
@@ -210,9 +213,8 @@ def describe_collectives(summary: Summary) -> list[tuple[str, int]]:
             buffers = " (DDP's buffers: broadcast_buffers)"
         else:
             buffers = ""
-        rows.append(
-            (f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers, row.total_ns)
-        )
+        name = f"{row.collective}{size} {row.dtype}".rstrip() + often + buffers
+        rows.append((name, row.total_ns, row.exposed_ns))
     return rows
 
 

@@ -186,7 +186,10 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
         where = "the host" if change.device < 0 else f"device {change.device}"
         if several:
             where = f"rank {change.rank}, {where}"
-        figures = {"at the peak": change.peak_bytes, "more each step": change.growth_bytes_per_step}
+        figures = {
+            "at the peak": change.peak_bytes,
+            "more each step in the long run": change.growth_bytes_per_step,
+        }
         for what, sizes in figures.items():
             # Memory that shrinks grows by nothing.
             before, after = (words.format_bytes(max(size, 0)) for size in sizes)

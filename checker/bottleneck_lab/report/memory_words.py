@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.snapshot import DeviceMemory, FailedAllocation, Holder
 from bottleneck_lab.report import words
+
+UNEVEN = 0.5
+"""Levels after steps that differ by this part of the peak are worth a sentence."""
 
 COLUMNS = ("line", "held", "blocks", "at the peak", "growth", "freed again")
 
@@ -45,6 +49,19 @@ def describe_levels(memory: DeviceMemory) -> list[str]:
             " rises)."
         )
     return sentences
+
+
+def describe_late_freeing(use: MemoryUse) -> str:
+    """Return that memory rises and falls between steps, though it grows in none; empty where it
+    does not.
+    """
+    low, high = use.lowest_after_step_bytes, use.highest_after_step_bytes
+    if use.growth_bytes_per_step > 0 or high - low < UNEVEN * use.peak_bytes:
+        return ""
+    return (
+        f"Between {words.format_bytes(low)} and {words.format_bytes(high)} at the ends of steps:"
+        " part of what a step makes is freed only steps later, as reference cycles are."
+    )
 
 
 def describe_refusal(refusal: FailedAllocation) -> str:

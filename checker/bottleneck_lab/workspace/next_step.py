@@ -59,7 +59,7 @@ def next_lab(labs: dict[str, Lab], progress: Progress) -> NextStep:
         else:
             spec = labs[slug].spec
             fresh.append(
-                NextStep(f"lab start {slug}", f"{spec.title}: about {spec.minutes} minutes.")
+                NextStep(f"lab start {slug}", f"About {spec.minutes} minutes: {spec.title}")
             )
     if begun:
         return max(begun, key=lambda pair: pair[0])[1]

@@ -17,7 +17,7 @@ class LabProgress(msgspec.Struct, frozen=True):
     """How far a user is with one lab. Times are ISO 8601 in UTC.
 
     `workspace` is the folder of the latest start. `passed` is a pass of the user's own work.
-    `named`: the first diagnosis named the cause.
+    `passed_in` is the folder of that pass. `named`: the first diagnosis named the cause.
     """
 
     workspace: str
@@ -29,6 +29,7 @@ class LabProgress(msgspec.Struct, frozen=True):
     solution_seen: str | None = None
     diagnosed: str | None = None
     named: bool | None = None
+    passed_in: str | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -68,6 +69,7 @@ def _merge(one: LabProgress, other: LabProgress) -> LabProgress:
         solution_seen=earlier.solution_seen or later.solution_seen,
         diagnosed=earlier.diagnosed or later.diagnosed,
         named=later.named if earlier.named is None else earlier.named,
+        passed_in=earlier.passed_in or later.passed_in,
     )
 
 
@@ -98,14 +100,15 @@ def note_attempt(
     """
 
     def change(entry: LabProgress) -> LabProgress:
-        passed = entry.passed
+        passed, passed_in = entry.passed, entry.passed_in
         if passed is None and outcome == "PASS" and not copied:
-            passed = now()
+            passed, passed_in = now(), workspace
         return msgspec.structs.replace(
             entry,
             attempts=entry.attempts + 1,
             outcome=outcome,
             passed=passed,
+            passed_in=passed_in,
             named=named if entry.named is None else entry.named,
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.profiler import ProfilerActivity, profile, schedule
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from bottleneck_lab.analysis.host.nesting import innermost_at
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.memory.snapshot import growth_a_step
 from bottleneck_lab.cli import app
+from bottleneck_lab.report.memory_words import describe_late_freeing
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, make_table
 
@@ -114,11 +116,9 @@ def test_a_trace_that_does_not_say_which_block_is_freed_names_nobody(
     assert (use.growth_bytes_per_step, use.holders) == (KEPT_BYTES, [])
 
 
-def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> None:
-    """As `lab profile --stack` records them: the line is that of the moment before, since an
-    allocation may be recorded when its operator ends.
-    """
-    events = [
+def keeps_in_line_9() -> list[dict[str, object]]:
+    """Five steps in which line 9 keeps what it allocates, and line 7 does not."""
+    events: list[dict[str, object]] = [
         {
             "ph": "X",
             "cat": "user_annotation",
@@ -151,6 +151,14 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
                     "args": args,
                 }
             )
+    return events
+
+
+def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> None:
+    """As `lab profile --stack` records them: the line is that of the moment before, since an
+    allocation may be recorded when its operator ends.
+    """
+    events = keeps_in_line_9()
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     rows = {
@@ -163,6 +171,38 @@ def test_the_very_line_is_named_where_lines_were_recorded(tmp_path: Path) -> Non
     }
     (finding,) = [found for found in summarise(load(path)).findings if found.id == "memory-growth"]
     assert finding.evidence.endswith("Of what train.py(9): train allocates, 1 MiB a step are kept.")
+
+
+def test_what_a_program_lets_go_of_at_its_end_has_grown_all_the_same(tmp_path: Path) -> None:
+    events = keeps_in_line_9()
+    for begin in range(100, 600, 100):
+        args = {"Bytes": -KEPT, "Addr": begin + 1, "Device Id": 0, "Device Type": 1}
+        row = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 589}
+        events.append(row | {"args": args})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    largest = on_the_host(path).holders[0]
+    assert (largest.line, largest.held_bytes) == ("train.py(9): train", 4 * KEPT)
+    assert (largest.growth_bytes_per_step, largest.grows) == (KEPT, True)
+
+
+def test_memory_that_rises_and_falls_is_said_to_be_freed_late() -> None:
+    uneven = MemoryUse(
+        rank=0,
+        device=0,
+        peak_bytes=5632 << 10,
+        first_bytes=0,
+        last_bytes=0,
+        growth_bytes_per_step=-3,
+        steps=58,
+        allocations=9,
+        driver_calls=0,
+        lowest_after_step_bytes=693 << 10,
+        highest_after_step_bytes=4608 << 10,
+    )
+    assert "Between 693.0 KiB and 4.5 MiB at the ends of steps" in describe_late_freeing(uneven)
+    assert not describe_late_freeing(replace(uneven, growth_bytes_per_step=1))
+    assert not describe_late_freeing(replace(uneven, lowest_after_step_bytes=2048 << 10))
 
 
 def test_memory_to_be_filled_belongs_to_the_line_that_fills_it(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from bottleneck_lab.analysis.device.graphs import find_graph_nodes
 from bottleneck_lab.analysis.host.startup import find_startup
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.questions import QUESTIONS, ask
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import figures_of
 from bottleneck_lab.report.words import describe_startup
@@ -134,15 +136,6 @@ def percent(timeline, question: str, name: str = "") -> float:
         ("input", "idle_input_share", lambda t: percent(t, "idle-in-ranges", "data")),
         ("sync", "host_wait_share", lambda t: percent(t, "waits")),
         ("communication", "exposed_communication_share", lambda t: percent(t, "communication")),
-        (
-            "launch",
-            "idle_late_share",
-            lambda t: (
-                percent(t, "device-time")
-                - percent(t, "idle-in-ranges", "data")
-                - percent(t, "idle-in-calls")
-            ),
-        ),
     ],
 )
 def test_a_learner_reads_the_tools_own_figure_off_the_tables(capture, figure, read):
@@ -151,6 +144,69 @@ def test_a_learner_reads_the_tools_own_figure_off_the_tables(capture, figure, re
     wanted = figures_of(summarise(timeline))[figure]
     assert wanted > 0.1
     assert read(timeline) == pytest.approx(wanted, rel=0.02)
+
+
+@pytest.fixture
+def two_sizes(loaded):
+    """Ten long messages, half hidden behind a kernel, and a short one that overlaps the last."""
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    events = [event("user_annotation", "ProfilerStep#1", 0, 10_000)]
+    for number in range(10):
+        at = 100 + 900 * number
+        sizes = {"In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "dtype": "Float"}
+        long, short = kernel(nccl, at, 400, 3 * number), kernel(nccl, at + 380, 60, 3 * number + 1)
+        long["args"] |= {"Collective name": "allreduce"} | sizes
+        short["args"] |= {"Collective name": "allreduce", **sizes, "In msg nelems": 1}
+        short["args"]["Out msg nelems"] = 1
+        events += [long, short | {"tid": 8}, kernel("gemm", at, 200, 3 * number + 2, stream=9)]
+        for call in range(3):
+            events.append(
+                event("cuda_runtime", "cudaLaunchKernel", at - 50 + call, 1,
+                      correlation=3 * number + call)
+            )  # fmt: skip
+    return loaded(*events)
+
+
+def test_each_size_of_message_has_its_own_exposed_time(two_sizes):
+    """Together they are all of it, however they overlap, so that what is inside a block of a report
+    never exceeds it.
+    """
+    analysis = analyse(two_sizes)
+    rows = {row.bytes: row for row in analysis.summary.collectives}
+    assert {size: row.exposed_ns for size, row in rows.items()} == {4 << 20: 2_000_000, 4: 400_000}
+    (use,) = analysis.summary.devices
+    assert use.exposed_communication_ns == 2_400_000
+    figures = figures_of(analysis.summary)
+    assert figures["largest_message_share"] == pytest.approx(0.2)
+    large = next(row for row in ask(two_sizes, "communication").rows if row[1] == 4 << 20)
+    assert large[-1] / 100 == pytest.approx(0.2)
+    within = figures_within(two_sizes, analysis.times, Window(300_000, 540_000))
+    assert within["largest_message_share"] == pytest.approx(200 / 240)
+    assert within["exposed_communication_share"] == pytest.approx(1.0)
+
+
+def test_the_longest_line_is_told_from_the_others(loaded):
+    """And where no lines were recorded, the thread with most work in operators."""
+    step = event("user_annotation", "ProfilerStep#1", 0, 1000)
+    operators = [event("cpu_op", "aten::mm", 0, 300), event("cpu_op", "aten::mul", 300, 600, tid=2)]
+    launch = event("cuda_runtime", "cudaLaunchKernel", 5, 5, correlation=1)
+    lines = [
+        event("python_function", "train.py(7): train", 0, 200, tid="lines of 1"),
+        event("python_function", "train.py(8): train", 200, 300, tid="lines of 1"),
+        event("python_function", "train.py(7): train", 500, 200, tid="lines of 1"),
+    ]
+    shared = [step, *operators, launch, kernel("gemm", 20, 40, 1)]
+    for timeline, share, stretch in (
+        (loaded(*shared, *lines), 0.4, Window(500_000, 600_000)),
+        (loaded(*shared), 0.6, Window(300_000, 400_000)),
+    ):
+        analysis = analyse(timeline)
+        assert figures_of(analysis.summary)["longest_line_share"] == pytest.approx(share)
+        within = figures_within(timeline, analysis.times, stretch)
+        assert within["longest_line_share"] == pytest.approx(1.0)
+        elsewhere = figures_within(timeline, analysis.times, Window(200_000, 300_000))
+        assert elsewhere["longest_line_share"] == 0
+    assert percent(loaded(*shared, *lines), "lines", "(7)") == pytest.approx(0.4)
 
 
 def test_what_lies_beyond_the_steps_counts_in_no_share(loaded):

@@ -18,13 +18,25 @@ from bottleneck_lab.grading.verdict import Prediction
 
 @pytest.fixture
 def course(monkeypatch):
-    """Three labs: one with two measured predictions, one whose folder cannot be read, one that is
-    gone.
+    """Three labs: one with measured predictions, the last of a failure after a pass; one whose
+    folder cannot be read, one that is gone. The first was started again elsewhere after its pass.
     """
-    places = {"idle-gpu": "/first", "resnet-latency": "/old", "ddp-scaling": "/gone"}
-    labs = {slug: SimpleNamespace(workspace=place) for slug, place in places.items()}
-    made = [Prediction(3.0, None), Prediction(3.0, 1.5), Prediction(2.5, 2.0)]
-    attempts = [SimpleNamespace(verdict=SimpleNamespace(prediction=one)) for one in [*made, None]]
+    places = {"idle-gpu": "/again", "resnet-latency": "/old", "ddp-scaling": "/gone"}
+    labs = {
+        slug: SimpleNamespace(workspace=place, passed_in="/first" if place == "/again" else None)
+        for slug, place in places.items()
+    }
+    made = [
+        (Prediction(3.0, None), "PASS"),
+        (Prediction(3.0, 1.5), "PASS"),
+        (Prediction(2.5, 2.0), "PASS"),
+        (Prediction(2.5, 1.0), "FAIL"),
+        (None, "PASS"),
+    ]
+    attempts = [
+        SimpleNamespace(verdict=SimpleNamespace(prediction=one, outcome=outcome))
+        for one, outcome in made
+    ]
 
     def load(place):
         if place != "/first":
@@ -41,7 +53,7 @@ def run(*words):
     return CliRunner().invoke(app, ["history", *words])
 
 
-def test_the_last_measured_prediction_of_each_lab_counts(course):
+def test_the_last_measured_prediction_of_each_lab_that_passed_counts(course):
     told = run("--course")
     assert told.exit_code == 0, told.output
     assert "2.50×     2.00×  1.25x too much" in told.output

@@ -12,7 +12,7 @@ from msgspec import UNSET, structs
 
 from bottleneck_lab.analysis.device.gaps import GapCause
 from bottleneck_lab.analysis.device.use import DeviceUse
-from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab
+from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab, load_labs
 from bottleneck_lab.commands.diagnose import EXAMPLE
 from bottleneck_lab.grading.diagnosis import (
     CaptureFigures,
@@ -178,6 +178,23 @@ def test_a_figure_of_a_wrong_cause_is_not_sent_to_find_another():
     assert "plain number" in sentence("launch", "much")
 
 
+def test_the_right_figure_of_another_cause_is_no_evidence():
+    """It tells the causes apart: read for a wrong one, it is not what this one costs."""
+    share = structs.replace(WAIT, follows=CAUSE.id)
+    first, now = ({CAUSE.id: cause, WAIT.id: 0.6} for cause in ("launch", "input"))
+    results, _ = grade_diagnosis([CAUSE, share], first, {CAUSE.id: "input"}, seen())
+    assert [result.holds for result in results] == [False, False]
+    results, _ = grade_diagnosis([CAUSE, share], now, {CAUSE.id: "input"}, seen(), first)
+    assert [(result.holds, result.corrected) for result in results] == [(True, True)] * 2
+
+
+@pytest.mark.parametrize("lab", load_labs().values(), ids=lambda lab: lab.slug)
+def test_a_question_follows_one_that_stands_before_it(lab):
+    ids = [question.id for question in lab.spec.questions]
+    for number, question in enumerate(lab.spec.questions):
+        assert question.follows is None or question.follows in ids[:number]
+
+
 def test_a_wrong_choice_is_told_what_it_would_have_to_show():
     rules = QuestionSpec("cause", "choice", "?", choices=["input", "launch-bound"], rules={"x": ""})
     assert "many short kernels" in grade(rules, "launch-bound").sentence
@@ -317,6 +334,12 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
                 SimpleNamespace(peak_bytes=100, growth_bytes_per_step=10, steps=9, first_bytes=20)
             ],
             serving=SimpleNamespace(unpaused_images_per_s=200.0),
+            collectives=[
+                SimpleNamespace(bytes=8, exposed_ns=10),
+                SimpleNamespace(bytes=1 << 20, exposed_ns=4),
+                SimpleNamespace(bytes=1 << 20, exposed_ns=6),
+            ],
+            longest_line_share=0.4,
         )
     )
     expected = {
@@ -334,7 +357,8 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "largest_gain_ratio": 2.5,
         "memory_growth_ratio": 5.0,
         "peak_over_start_ratio": 5.0,
-        "idle_late_share": 0.0,
+        "longest_line_share": 0.4,
+        "largest_message_share": 0.05,
         "unpaused_images_per_s": 200.0,
     }
     assert {name: figures[name] for name in expected} == pytest.approx(expected)
@@ -351,6 +375,8 @@ def empty_summary():
         syncs=[],
         memory=[],
         serving=None,
+        collectives=[],
+        longest_line_share=0.0,
     )
 
 

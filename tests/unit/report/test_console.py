@@ -137,7 +137,7 @@ def test_a_comparison_shows_memory_before_and_after(draw):
     growing, even = (load(CAPTURES / f"synthetic-{name}.json.gz") for name in ("growth", "sync"))
     shown = " ".join(draw(render_comparison, compare(growing, growing)).split())
     assert "272.0 MiB → 272.0 MiB at the peak, device 0" in shown
-    assert "4.0 MiB → 4.0 MiB more each step, device 0" in shown
+    assert "4.0 MiB → 4.0 MiB more each step in the long run, device 0" in shown
     assert "at the peak" not in draw(render_comparison, compare(growing, even))
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device.use import DeviceTime
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import DTYPES, collective_of
 from bottleneck_lab.trace.timeline import ActivityKind, Direction, HostMemory, Timeline
@@ -29,7 +34,8 @@ class CopyRow(msgspec.Struct, frozen=True):
 class CollectiveRow(msgspec.Struct, frozen=True):
     """All runs of collectives of one kind, type and size. `bytes` are of one run, the larger of
     what goes in and comes out (0: not recorded), and `gb_per_s` is that over the mean duration,
-    waiting for other ranks included.
+    waiting for other ranks included. `exposed_ns` is the part of `total_ns` in which the device did
+    not compute; of collectives side by side, the first to begin has it.
     """
 
     collective: str
@@ -39,11 +45,60 @@ class CollectiveRow(msgspec.Struct, frozen=True):
     calls_per_step: float
     total_ns: int
     gb_per_s: float
+    exposed_ns: int = 0
 
 
-def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
+Sizes = Counter[tuple[int, int, int]]
+"""Time by a collective's name, type and size, as the device table has them, ns."""
+
+
+def exposed_by_size(timeline: Timeline, time: DeviceTime) -> Sizes:
+    """Return the time in which one device only communicated, by what it sent: together its
+    `exposed_communication_ns`.
+    """
+    device = timeline.device
+    rows = np.flatnonzero(_collectives_of(timeline, time))
+    # Rows are in order of their start: each counts from where those before it have all ended.
+    end = np.clip(device.end[rows], *time.window)
+    before = np.maximum.accumulate(np.concatenate([[time.window.start], end]))[:-1]
+    start = np.minimum(np.maximum(device.start[rows], before), end)
+    beside = iv.covered_before(time.compute, end) - iv.covered_before(time.compute, start)
+    sizes: Sizes = Counter()
+    if not len(rows):
+        return sizes
+    keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
+    groups, number = np.unique(keys, axis=1, return_inverse=True)
+    exposed = np.bincount(
+        number.reshape(-1), weights=end - start - beside, minlength=groups.shape[1]
+    )
+    for (name, dtype, size), ns in zip(groups.T.tolist(), exposed.tolist(), strict=True):
+        sizes[name, dtype, size] = int(ns)
+    return sizes
+
+
+def largest_messages(timeline: Timeline, time: DeviceTime) -> iv.Intervals:
+    """Return when one device exchanged messages of the largest size in its window."""
+    device = timeline.device
+    mine = _collectives_of(timeline, time)
+    mine &= (device.start >= time.window.start) & (device.start < time.window.end)
+    mine &= device.bytes == device.bytes[mine].max(initial=0)
+    return iv.union(device.start[mine], device.end[mine])
+
+
+def _collectives_of(timeline: Timeline, time: DeviceTime) -> NDArray[np.bool_]:
+    device = timeline.device
+    communicates = device.kind == ActivityKind.COMMUNICATION
+    mine: NDArray[np.bool_] = (
+        communicates & (device.rank == time.rank) & (device.device == time.device)
+    )
+    return mine
+
+
+def find_collectives(
+    timeline: Timeline, exposed: Mapping[tuple[int, int, int], int], top: int = 30
+) -> list[CollectiveRow]:
     """Sum up what was sent between ranks, longest total first. Rows of the same size may be the
-    same bucket of DDP.
+    same bucket of DDP. `exposed` is `exposed_by_size` of all devices together.
     """
     device = timeline.device
     rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
@@ -64,6 +119,7 @@ def find_collectives(timeline: Timeline, top: int = 30) -> list[CollectiveRow]:
             calls_per_step=int(calls[i]) / steps,
             total_ns=int(times[i]),
             gb_per_s=int(groups[2, i]) * int(calls[i]) / int(times[i]) if times[i] else 0.0,
+            exposed_ns=exposed.get((int(groups[0, i]), int(groups[1, i]), int(groups[2, i])), 0),
         )
         for i in np.argsort(-times, kind="stable")[:top].tolist()
     ]

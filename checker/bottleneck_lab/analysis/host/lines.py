@@ -70,6 +70,27 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     return sorted(rows, key=lambda row: (-row.device_ns, -row.host_ns - row.backward_ns))[:top]
 
 
+def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
+    """Return when a rank's host was on the line that takes it longest within its steps; where no
+    lines were recorded, when it was in operators on the thread on which they take longest.
+    """
+    python, operators = timeline.python, timeline.operators
+    tracks, window = [track for track, _ in _tracks(timeline)], host_window(timeline, rank)
+    rows = take(python, np.isin(python.thread, tracks) & (python.rank == rank))
+    if len(rows):
+        lengths = np.minimum(rows.end, window.end) - np.maximum(rows.start, window.start)
+        totals = np.bincount(rows.name, weights=np.maximum(lengths, 0))
+        mine = rows.name == totals.argmax()
+        return iv.clip(iv.union(rows.start[mine], rows.end[mine]), *window)
+    # A backward has a thread of its own, so that it is told from the rest even so.
+    longest = iv.NONE
+    for thread in np.unique(operators.thread[operators.rank == rank]).tolist():
+        mine = operators.thread == thread
+        covered = iv.clip(iv.union(operators.start[mine], operators.end[mine]), *window)
+        longest = max(longest, covered, key=lambda times: times.total)
+    return longest
+
+
 def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
     """Return the name of the user's own line that ran at each row of a host table, -1 where that
     was not recorded.

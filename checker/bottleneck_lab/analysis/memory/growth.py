@@ -25,8 +25,9 @@ class MemoryUse(msgspec.Struct, frozen=True):
     `growth_bytes_per_step`: see `growth_a_step`.
 
     `holders`: the program's lines, or functions or operators where no lines were recorded, by what
-    they allocated in the capture and hold at the end of the last step; empty if the capture does
-    not tell which block was freed.
+    they allocated in the capture and hold at the end of the last step (of the one before, if the
+    program let go of most of its memory in the last one); empty if the capture does not tell which
+    block was freed.
     """
 
     rank: int
@@ -38,12 +39,17 @@ class MemoryUse(msgspec.Struct, frozen=True):
     steps: int
     allocations: int
     driver_calls: int
+    lowest_after_step_bytes: int = 0
+    highest_after_step_bytes: int = 0
+    """The lowest and the highest level at the end of any step but the first and the last."""
     levels_bytes: list[int] = []
     """The highest level in each of equal stretches of the capture, for drawing."""
     holders: list[Holder] = []
 
 
 STRETCHES = 160
+LET_GO = 0.5
+"""A level below this part of the one a step earlier: the program has let go of what it held."""
 FILLS = frozenset(f"aten::{name}_" for name in ("zero", "fill", "normal", "uniform", "random"))
 """Operators that write to memory which an operator without a time of its own has allocated."""
 JUST_BEFORE_NS = 2
@@ -79,6 +85,10 @@ def _use(
         int(level[max(low - 1, 0) : max(high, 1)].max())
         for low, high in itertools.pairwise(positions)
     ]
+    stood = np.unique(at[at >= 0])
+    if len(stood) > 1 and level[stood[-1]] < LET_GO * level[stood[-2]]:
+        stood = stood[:-1]
+    between = levels[1:-1]
     return MemoryUse(
         rank=rank,
         device=device,
@@ -89,8 +99,10 @@ def _use(
         steps=len(levels),
         allocations=int((rows.bytes > 0).sum()),
         driver_calls=driver_calls,
+        lowest_after_step_bytes=int(between.min()) if len(between) else 0,
+        highest_after_step_bytes=int(between.max()) if len(between) else 0,
         levels_bytes=highest,
-        holders=_holders(timeline, rows, int(level.argmax()), np.unique(at[at >= 0])),
+        holders=_holders(timeline, rows, int(level.argmax()), stood),
     )
 
 

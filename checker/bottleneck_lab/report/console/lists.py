@@ -17,6 +17,7 @@ from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
+from bottleneck_lab.report.memory_words import describe_late_freeing
 
 # Rows of a list: the place to begin is never below the fifth.
 TOP = 5
@@ -101,6 +102,8 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
             grown = ""
         sheet.path(f"{where:10} {levels}", indent=2)
         sheet.line(f"{first} at the start, {peak} at the peak{grown}.", indent=2)
+        if freed_late := describe_late_freeing(use):
+            sheet.line(freed_late, indent=2)
         if use.holders:
             print_holders(
                 sheet,

@@ -287,7 +287,9 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
             for row in sorted(summary.operators, key=lambda row: -row.self_ns)
         )
     elif biggest.key == "communication":
-        rows = ((name, ns, "") for name, ns in describe_collectives(summary))
+        # The block is time with no computation in parallel: only that part of each is inside it.
+        exposed = ((name, ns, "") for name, _, ns in describe_collectives(summary) if ns)
+        rows = sorted(exposed, key=lambda row: -row[1])
     elif biggest.key == "compute":
         rows = (
             (kernels[row.name], row.total_ns, "")

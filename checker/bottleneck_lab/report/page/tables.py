@@ -18,7 +18,7 @@ from bottleneck_lab.report.breakdown import (
     place_of_line,
 )
 from bottleneck_lab.report.kernel_names import short_name, short_names
-from bottleneck_lab.report.memory_words import COLUMNS, holder_cells
+from bottleneck_lab.report.memory_words import COLUMNS, describe_late_freeing, holder_cells
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
 
@@ -197,8 +197,12 @@ def lines_table(summary: Summary) -> Markup | None:
 
 def collectives_table(summary: Summary) -> Markup | None:
     """Render what ranks sent each other, longest first."""
-    cells = [[name, words.format_duration(ns)] for name, ns in describe_collectives(summary)[:TOP]]
-    return _table(["collective", "time"], cells, "What ranks sent each other", numeric=[1])
+    cells = [
+        [name, words.format_duration(total_ns), words.format_duration(exposed_ns)]
+        for name, total_ns, exposed_ns in describe_collectives(summary)[:TOP]
+    ]
+    head = ["collective", "time", "not hidden behind computation"]
+    return _table(head, cells, "What ranks sent each other", numeric=[1, 2])
 
 
 def waits_table(summary: Summary) -> Markup | None:
@@ -274,7 +278,7 @@ def memory_tables(summary: Summary) -> Markup | None:
             _device(summary, row.rank, row.device),
             words.format_bytes(row.first_bytes),
             words.format_bytes(row.peak_bytes),
-            words.format_bytes(row.growth_bytes_per_step),
+            words.format_bytes(max(row.growth_bytes_per_step, 0)),
             f"{row.allocations:,}",
             f"{row.driver_calls:,}",
         ]
@@ -285,6 +289,7 @@ def memory_tables(summary: Summary) -> Markup | None:
             "div",
             tag("p", f"{_device(summary, use.rank, use.device)}, over time", class_="soft"),
             chart,
+            tag("p", describe_late_freeing(use), class_="soft"),
         )
         for use in summary.memory
         if (chart := charts.memory_chart(use))
