@@ -125,11 +125,14 @@ def _last_prediction(slug: str, root: Path) -> PastPrediction | None:
         attempts = load_attempts(open_workspace(root))
     except LabError:
         return None  # from an older version: the other labs' predictions still count
-    for attempt in sorted(attempts[::-1], key=lambda each: each.verdict.outcome != "PASS"):
-        prediction = attempt.verdict.prediction
-        if prediction and prediction.measured:
-            return PastPrediction(slug, prediction.predicted, prediction.measured)
-    return None
+    measured = [
+        (attempt.verdict.outcome == "PASS", PastPrediction(slug, each.predicted, each.measured))
+        for attempt in attempts
+        if (each := attempt.verdict.prediction) and each.measured
+    ]
+    passes = [point for passed, point in measured if passed]
+    chosen = passes or [point for _, point in measured]
+    return chosen[-1] if chosen else None
 
 
 def _row(attempt: Attempt) -> dict[str, Any]:
