@@ -33,6 +33,7 @@ from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 from bottleneck_lab.grading.attest import verify_bytes
 from bottleneck_lab.grading.verdict import Outcome, Standing
 
+from .fake_job import verdict_of
 from .serving import Visitor, log_in, serving
 from .test_exports import exported, grades, measured
 from .test_leases import claim, finish, signed
@@ -231,6 +232,21 @@ def test_partial_credit_is_a_sum_on_the_page_and_grace_is_named(sqlite_room):
         rows = re.findall(r'row">([\w-]+)</th><td class="number">([^<]+)</td><td class="cell', text)
         assert rows == [("right-answers", "does not count"), ("speedup", "50.0 of 100.0")]
         assert re.search(r"That is 50% of the way from the shipped code's [\d.]+x to [\d.]+x", text)
+
+
+def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):
+    room = sqlite_room
+    person, token = room.join("Ada")
+    room.submit(token)
+    lease = claim(room)
+    lab = find_lab(lease.lab)
+    shipped = verdict_of(lab, lab.path, lease.device, Outcome.FAIL, value=0.9)
+    changes = {"outcome": Outcome.FAIL, "reason": shipped.reason, "criteria": shipped.criteria}
+    finish(room, lease, signed(room, lease, **changes))
+    with pages(room) as (instructor, _, _):
+        page = instructor.get(f"/people/{person.handle}/grades/slow").text
+    rows = re.findall(r'row">([\w-]+)</th><td class="number">([^<]+)</td><td class="cell', page)
+    assert rows == [("right-answers", "does not count"), ("speedup", "0.0 of 100.0")]
 
 
 def test_one_page_says_for_learner_and_instructor_how_points_add_up(sqlite_room):

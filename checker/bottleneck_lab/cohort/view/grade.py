@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.cohort.grading.credit import basis_of, parts
+from bottleneck_lab.cohort.grading.credit import Basis, basis_of, parts
 from bottleneck_lab.cohort.grading.grades import (
     DAY_S,
     Grade,
@@ -41,8 +41,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """A grade with all that it follows from.
 
     `works` are the submissions with what each is worth, oldest first. `lines` add up to the points
-    before lateness; empty unless these are partial credit. Of those, the part `late_share` (0–1)
-    is lost, for `late_days` that had begun.
+    before lateness; empty where these are not partial credit, or no sum. Of those points, the part
+    `late_share` (0–1) is lost, for `late_days` that had begun.
     """
 
     grade: Grade
@@ -68,22 +68,7 @@ def explain_grade(
     basis = basis_of(find_lab(lab))
     judged = judge.latest(connection, tables.submissions.c.handle.in_(grade.submissions))
     works = score_work(judged, grade.max_score, grade.due, grading, basis)
-    lines: list[Line] = []
-    # What partial credit is worked out from; nothing else is a sum.
-    if 0 < grade.raw_score < grade.max_score:
-        counts = next(one.work for one in works if one.work.submission == grade.submission)
-        summands = parts(counts, basis, grading.weights)
-        unit = grade.max_score / sum(part.weight for part in summands)
-        scales = basis.scales.get(counts.device, {})
-        lines = [
-            Line(
-                part.criterion,
-                unit * part.weight * part.share,
-                unit * part.weight,
-                scales.get(part.criterion.id),
-            )
-            for part in summands
-        ]
+    counts = next((one.work for one in works if one.work.submission == grade.submission), None)
     lost = 0.0
     if grade.received is not None:
         lost = late_share(math.floor(grade.received), grade.due, grading.late)
@@ -91,8 +76,33 @@ def explain_grade(
         grade,
         grading,
         works,
-        lines,
+        _lines(grade, counts, basis, grading),
         lost,
         math.ceil(grade.late_s / DAY_S),
         [one for one in judged if one.problem],
     )
+
+
+def _lines(
+    grade: Grade, counts: CheckedVerdict | None, basis: Basis, grading: GradingRules
+) -> list[Line]:
+    """Return what each criterion earned; nothing where points are no sum of criteria."""
+    if counts is None or counts.copied or grade.raw_score >= grade.max_score:
+        return []
+    summands = parts(counts, basis, grading.weights) if grading.partial_credit else []
+    whole = sum(part.weight for part in summands)
+    if not whole:
+        return []
+    most = grade.max_score / whole
+    # Where nothing was earned, what holds did not count: answers alone are no work yet.
+    earned = most if grade.raw_score else 0.0
+    scales = basis.scales.get(counts.device, {})
+    return [
+        Line(
+            part.criterion,
+            earned * part.weight * part.share,
+            most * part.weight,
+            scales.get(part.criterion.id),
+        )
+        for part in summands
+    ]
