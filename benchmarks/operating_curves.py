@@ -1,28 +1,45 @@
 """How often measuring code passes that errs a known share of the time, by the limits in lab.toml.
 
-    python benchmarks/operating_curves.py           # prints the tables
+    python benchmarks/operating_curves.py           # prints the tables; takes some minutes
     python benchmarks/operating_curves.py --write   # also writes them into docs/measured/
 
-Nothing is simulated: the counts are binomial, and every figure follows from the limits.
+Where only counts are judged, they are binomial, and every figure follows from the limits. Where
+scores are, checks are simulated: drawn from a pool of trials on emulated machines.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 
-from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.catalog import Device, find_lab
 from bottleneck_lab.grading.criteria import format_figure
+from bottleneck_lab.measure.lab_rules.mutants import load_mutants, write_mutant
+from bottleneck_lab.measure.lab_rules.variants import variants
+from bottleneck_lab.measure.worker import load_module
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "measured" / "operating_curves.md"
 ALARMS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)
 """Shares of jobs with a false alarm."""
 CONTAINED = (0.98, 0.95, 0.94, 0.92, 0.9, 0.88, 0.82, 0.7)
 """Shares of intervals that contain the true cost."""
+WRONG = (
+    *("five-percent-by-decree", "two-fixed-shares", "smallest-to-largest"),
+    *("middle-half-of-the-calls", "middle-fifth-of-the-calls", "half-a-standard-error"),
+    *("three-times-in-four", "two-percent-by-decree", "a-hundred-calls"),
+)
+"""Mutants of `timing-pitfalls` whose estimates are right and whose intervals are wrong."""
+POOL, SIMULATED = 1500, 4000
+"""Trials of either kind for a work, and checks that are drawn from them."""
 
 
 def gate_odds(looks: Sequence[tuple[int, int, int]], rate: float) -> tuple[float, float, float]:
@@ -70,6 +87,64 @@ def interval_rows() -> Iterator[list[str]]:
         yield [format_figure(share, "share"), *(f"{one:.1%}" for one in odds)]
 
 
+def trial_pool(device: Device, folder: Path) -> dict[bool, list[Any]]:
+    """Return trials of a work of `timing-pitfalls` on emulated machines that are as slow as the
+    device's, by whether the function is noisy.
+    """
+    lab, rng = find_lab("timing-pitfalls"), np.random.default_rng(1)
+    judge, settings = load_module(lab.path / "judge.py"), lab.spec.devices[device].settings
+    harness = load_module(lab.path / settings["harness"])
+    work = load_module(folder / lab.spec.entry)
+    emulator, scale = judge.emulator(), None
+    if device != "virtual":
+        scale = judge.beside("hardware").real_scale(emulator, device)
+    random.seed(1)
+    pool: dict[bool, list[Any]] = {False: [], True: []}
+    for noisy, trials in pool.items():
+        for _ in range(POOL):
+            function = emulator.draw(rng, noisy=noisy, scale=scale or emulator.GPU)
+            budget_s = float(rng.uniform(*settings["judge"]["budget_s"]))
+            machine = emulator.Device(function, rng, budget_s, scale or emulator.GPU)
+            trial = judge.Trial("a function", function, machine, noisy)
+            # One that runs out of time has no answer, and fails the check that it is drawn for.
+            with contextlib.suppress(RuntimeError):
+                trial.finish(
+                    harness.run(work, lambda *v, t=trial: t.serve(list(v)), *trial.arguments)
+                )
+            trials.append(trial)
+    return pool
+
+
+def simulated_row(name: str, device: Device, folder: Path) -> list[str]:
+    """Return how often checks fail a work, and for what."""
+    lab, rng = find_lab("timing-pitfalls"), np.random.default_rng(2)
+    judge, settings = load_module(lab.path / "judge.py"), lab.spec.devices[device].settings["judge"]
+    pool, failed = trial_pool(device, folder), Counter[str]()
+    for _ in range(SIMULATED):
+        done = [
+            pool[noisy][number]
+            for noisy, count in ((False, settings["quiet"]), (True, settings["noisy"]))
+            for number in rng.integers(POOL, size=count)
+        ]
+        wrong = [id_ for id_, (problem, *_) in judge.judge(done, settings).items() if problem]
+        failed.update([*wrong, *(["any"] if wrong else [])])
+    criteria = ("any", "cost", "coverage", "width", "shrinks")
+    return [name, *(f"{failed[id_] / SIMULATED:.2%}" for id_ in criteria)]
+
+
+def simulated_rows(device: Device) -> Iterator[list[str]]:
+    lab = find_lab("timing-pitfalls")
+    yield [f"on `{device}`", "FAIL", "for cost", "coverage", "width", "shrinking"]
+    yield simulated_row("solution", device, lab.solution)
+    for folder in variants(lab):
+        yield simulated_row(folder.name, device, folder)
+    for mutant in load_mutants(lab):
+        if mutant.id in WRONG:
+            with TemporaryDirectory() as folder:
+                write_mutant(lab, mutant, Path(folder))
+                yield simulated_row(f"*{mutant.id}*", device, Path(folder))
+
+
 def table(rows: Iterator[list[str]]) -> str:
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
@@ -95,6 +170,16 @@ that errs a known share of the time.
 ## `timing-pitfalls`: intervals that contain the true cost
 
 {table(interval_rows())}
+
+## `timing-pitfalls`: works, by simulated checks
+
+{SIMULATED:,} checks each, drawn from {POOL:,} functions of either kind on an emulated machine. It
+is as slow as the device, but nothing disturbs it, so real checks fail somewhat more often. Works in
+italics are wrong ones of `tests/mutants/`.
+
+{table(simulated_rows("cuda"))}
+
+{table(simulated_rows("cpu"))}
 """
 
 

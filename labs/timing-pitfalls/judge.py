@@ -389,8 +389,11 @@ def _growth(noisy: list[Trial], settings: dict[str, Any]) -> tuple[str | None, i
     """Compare the intervals of functions with time for many calls and for few, each over the width
     of an honest one there.
     """
+    if len(noisy) < 3:
+        return None, len(noisy), None
+    # Of a dozen widths one odd one decides the mean, not the median
     few, _, many = (
-        sum(2 * trial.half_width / trial.honest_width for trial in group) / max(1, len(group))
+        float(np.median([2 * trial.half_width / trial.honest_width for trial in group]))
         for group in _by_calls(noisy)
     )
     growth = many / few if few else None

@@ -189,6 +189,10 @@ def test_briefs_promise_what_the_limits_keep():
     assert refused[0.95] < 0.002
     assert refused[0.94] < 0.035
     assert refused[0.9] > 0.915
+    for device in ("cpu", "cuda"):
+        judge = find_lab("timing-pitfalls").spec.devices[device].settings["judge"]
+        assert curves.interval_odds(judge["noisy"], judge["contain"], 0.95) < 0.002
+        assert curves.interval_odds(judge["noisy"], judge["contain"], 0.82) > 0.4
 
 
 @pytest.mark.parametrize("slug", LABS)
