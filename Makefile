@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 HERE := not slow and not gpu and not nsys
-SHARED := -n 3 --dist loadscope --no-loadscope-reorder
+WORKERS ?= 3
+SHARED = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Every process of a run reads the files that it is given: all 220 take it 5 seconds.
 TIMED = $(shell grep -rlE 'mark\.timed' tests --include='test_*.py')
 GPU_VENV := build/gpu/venv

@@ -2,7 +2,7 @@
 another, and nothing large is made twice.
 """
 
-import os
+import hashlib
 import signal
 import subprocess
 import sys
@@ -74,12 +74,22 @@ def binomtest():
 
 
 @pytest.fixture(scope="session")
-def cubins(tmp_path_factory) -> Path:
-    """Where compiled kernels are kept: one folder of a run, whichever of its processes a test is
-    in.
+def cubins(pytestconfig) -> Path:
+    """Where kernels compiled with nvcc are kept, each for its content, command and compiler: with
+    pytest's cache (`make clean` removes it).
     """
-    place = tmp_path_factory.getbasetemp()
-    return (place.parent if "PYTEST_XDIST_WORKER" in os.environ else place) / "cubins"
+    return pytestconfig.cache.mkdir("cubins")
+
+
+@pytest.fixture(scope="session")
+def libraries(pytestconfig) -> Path:
+    """Where kernels compiled with this g++ are kept in the same way, each for its content and
+    command.
+    """
+    version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+    folder = pytestconfig.cache.mkdir("libraries") / hashlib.sha256(version).hexdigest()[:16]
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

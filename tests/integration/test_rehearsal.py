@@ -18,12 +18,11 @@ STEPS = {
     "grade:roofline:solution": [],
     "grade:idle-gpu:solution": [],
     "grade:timing-pitfalls:solution": [],
-    "grade:past-the-plateau:solution": [],
     "capture:stuttering-tagger:starter": ["torch", "nsys", "ncu", "sanitizer"],
     "capture:past-the-plateau:solution": ["torch", "nsys"],
 }
-"""Checks of calls, of a script, of measuring code and of a server, and captures with each tool.
-`make slow` goes through all the others.
+"""Checks of calls, of a script and of measuring code, and captures with each tool, also of a
+server. `make slow` goes through all the others.
 """
 
 

@@ -45,9 +45,10 @@ def reference():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def library_cache(tmp_path_factory):
+def library_cache(request):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        if shutil.which("g++"):
+            patch.setenv("LAB_CACHE", str(request.getfixturevalue("libraries")))
         yield
 
 

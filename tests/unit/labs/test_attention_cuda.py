@@ -6,12 +6,14 @@ nothing of speed, and is no run on a GPU.
 """
 
 import ctypes
+import hashlib
 import itertools
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -146,30 +148,36 @@ def emulated(source: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory) -> Path:
+def emulator(libraries) -> Path:
     """The emulator, compiled once for all kernels."""
-    target = tmp_path_factory.mktemp("emulator") / "emulator.o"
-    subprocess.run([*COMPILER, "-c", EMULATOR, "-o", target], check=True, timeout=120)
+    return built(libraries / "emulator.o", EMULATOR.read_text(), "-c")
+
+
+def built(target: Path, source: str, *options: str, objects: tuple[Path, ...] = ()) -> Path:
+    """Compile a source that may include the emulator, unless that has been done before. Return the
+    path: `target` with the content and the command in its name.
+    """
+    command = [*COMPILER, *options, "-I", EMULATOR.parent, "-x", "c++", "-", "-x", "none", *objects]
+    texts = [source, EMULATOR.with_suffix(".hpp").read_text(), *map(str, command)]
+    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
+    target = target.with_stem(f"{target.stem}-{key}")
+    if not target.exists():
+        with TemporaryDirectory(dir=target.parent) as scratch:
+            fresh = Path(scratch) / target.name
+            subprocess.run([*command, "-o", fresh], input=source.encode(), check=True, timeout=120)
+            fresh.replace(target)  # whole: another process may be looking for it
     return target
 
 
-def compiled(source: str, major: int, emulator: Path, folder: Path, *options: str) -> ctypes.CDLL:
+def compiled(source: str, major: int, emulator: Path, *options: str) -> ctypes.CDLL:
     """A kernel's source as a library that runs on this machine's CPU, for a GPU of this major
     compute capability.
     """
     options = ("-D__CUDA_ARCH_FEAT_SM90_ALL", *options) if major == 9 else options
-    (folder / "kernel.cpp").write_text(emulated(source))
-    command = [
-        *COMPILER,
-        *options,
-        "-shared",
-        folder / "kernel.cpp",
-        emulator,
-        "-o",
-        folder / "kernel.so",
-    ]
-    subprocess.run(command, check=True, timeout=120)
-    library = ctypes.CDLL(str(folder / "kernel.so"))
+    target = emulator.with_name("kernel.so")
+    library = ctypes.CDLL(
+        str(built(target, emulated(source), *options, "-shared", objects=(emulator,)))
+    )
     library.emulator_conflicts.restype, library.emulator_fault.restype = (
         ctypes.c_long,
         ctypes.c_char_p,
@@ -179,11 +187,9 @@ def compiled(source: str, major: int, emulator: Path, folder: Path, *options: st
 
 
 @pytest.fixture(scope="module", params=KERNELS)
-def kernel(request, emulator, tmp_path_factory):
+def kernel(request, emulator):
     source, major = KERNELS[request.param]
-    return request.param, compiled(
-        source.read_text(), major, emulator, tmp_path_factory.mktemp("kernel")
-    )
+    return request.param, compiled(source.read_text(), major, emulator)
 
 
 def bits(array: np.ndarray, bf16: bool) -> np.ndarray:
@@ -287,14 +293,14 @@ def test_shared_memory_conflicts_are_gone_in_the_solution(kernel):
 
 
 @pytest.fixture(scope="module")
-def mistaken(emulator, tmp_path_factory):
+def mistaken(emulator):
     """Each kernel for float16 and 128 columns: once with each mistake, and last as it is, in one
     library.
     """
-    return {of: _mistaken(of, emulator, tmp_path_factory.mktemp("mistaken")) for of in (8, 9, BULK)}
+    return {of: _mistaken(of, emulator) for of in (8, 9, BULK)}
 
 
-def _mistaken(of: int | str, emulator: Path, folder: Path) -> ctypes.CDLL:
+def _mistaken(of: int | str, emulator: Path) -> ctypes.CDLL:
     file, begin, way = {
         8: (SOLUTION, "    int device = 0", ", false"),
         9: (SOLUTION, "    int device = 0", ", true"),
@@ -314,7 +320,7 @@ def _mistaken(of: int | str, emulator: Path, folder: Path) -> ctypes.CDLL:
             f"namespace n{number}"
             f" {{\n{copy.replace('attention_forward', f'attention_forward_{number}')}}}\n"
         )
-    return compiled("".join(copies), 8 if of == 8 else 9, emulator, folder, "-O0")
+    return compiled("".join(copies), 8 if of == 8 else 9, emulator, "-O0")
 
 
 def _mistakes(kernel: int | str) -> list[tuple[int, str, str]]:
