@@ -121,6 +121,14 @@ IDLE_CAUSES: tuple[IdleCause, ...] = (
         "the next work was launched before the gap began",
     ),
     IdleCause(
+        "devices",
+        "another device",
+        "gap-communication",
+        "the next work was already queued, and waited for another device of the process",
+        "the same, while another device of the process worked",
+        sure="likely",
+    ),
+    IdleCause(
         "communication",
         "communication",
         "gap-communication",

@@ -160,6 +160,17 @@ FINDINGS: tuple[FindingKind, ...] = (
         idle.waits,
     ),
     FindingKind(
+        "device-turns",
+        "Devices of one process wait for one another",
+        "communication-bound",
+        "Split each batch into more parts, so that one stage works on the next while another works"
+        " on the last (torch.distributed.pipelining: GPipe, 1F1B); give the stages equal work; or"
+        " keep the model whole on each device (DistributedDataParallel), where it fits.",
+        "idle for `devices` ≥ 10%",
+        idle.waiting_devices,
+        rests_on=("idle",),
+    ),
+    FindingKind(
         "allocator-churn",
         "Memory is allocated from the driver",
         "synchronisation-bound",

@@ -261,6 +261,8 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
         # Work that waited in a queue is no time to gain, nor is what nobody knows the cause of.
         if cause not in (*OUTSIDE, "unrecorded", "unknown", "queued"):
             removal = Removal(causes=(cause,), waits=cause == "synchronisation")
+            if cause == "devices":
+                removal = Removal(devices=True)
             parts[f"idle-{cause}"] = (evidence.idle_share(cause), removal)
     exposed = sum(use.exposed_communication_ns for use in evidence.devices) / evidence.time_ns
     parts["communication"] = exposed, Removal(causes=("communication",), communication=True)

@@ -50,13 +50,14 @@ ROUNDING_NS = 1_000
 class Removal(NamedTuple):
     """Time that is taken out: the host's for these causes, its waits for devices (but not until a
     copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
-    match (but for the share `left`).
+    match (but for the share `left`), or in waiting for other `devices` of their process.
     """
 
     causes: tuple[Cause, ...] = ()
     waits: bool = False
     copies: bool = False
     communication: bool = False
+    devices: bool = False
     kernels: re.Pattern[str] | None = None
     left: float = 0.0
 
@@ -80,7 +81,8 @@ class Arrival(NamedTuple):
 class Program(NamedTuple):
     """One rank: its devices' streams and the host beside them, as they are replayed.
 
-    `rows` are its rows of the device table, each on the stream that `streams` numbers. The arrays
+    `rows` are its rows of the device table, each on the stream that `streams` numbers, and
+    `devices` the streams' devices. The arrays
     are the streams' stretches of work in the order in which they were launched: their stream,
     start, end and launch, ns, and the position of the stretch on another stream that each had to
     wait for (-1: none). `waits` are the host's, `sending` its copies to the device, `doing` its
@@ -92,6 +94,7 @@ class Program(NamedTuple):
     window: Window
     rows: NDArray[np.intp]
     streams: SmallInts
+    devices: Ints
     stream: Ints
     start: Ints
     end: Ints
@@ -123,7 +126,9 @@ def make_program(
         & (device.start < window.end)
         & (device.end > window.start)
     )
-    streams = _number_streams(device.device[rows], device.stream[rows])
+    pairs = np.stack([device.device[rows].astype(np.int64), device.stream[rows]])
+    (devices, _), numbers = np.unique(pairs, axis=1, return_inverse=True)
+    streams = numbers.reshape(-1).astype(np.int32)
     # A collective that the window cuts has no arrival to replay.
     arrivals = [a for a in arrivals if window.start <= a.start and a.end <= window.end]
     joined = np.array([a.row for a in arrivals], dtype=np.int64)
@@ -170,6 +175,7 @@ def make_program(
         window,
         rows,
         streams,
+        devices,
         stream,
         start,
         end,
@@ -182,13 +188,6 @@ def make_program(
         marks,
         after,
     )
-
-
-def _number_streams(devices: Ints | SmallInts, streams: Ints) -> SmallInts:
-    """Return, for each row, the number of its stream: 0, 1 and so on over all devices."""
-    pairs = np.stack([devices.astype(np.int64), streams])
-    _, numbers = np.unique(pairs, axis=1, return_inverse=True)
-    return numbers.reshape(-1).astype(np.int32)
 
 
 def _shift(
@@ -379,7 +378,11 @@ class _Replay:
         since = program.start - program.launch
         gap = np.maximum(program.start - previous, 0)
         held = program.needs >= 0
-        self.lag = (program.start - program.end[program.needs]).tolist()
+        self.needs = program.needs
+        if removal.devices:
+            devices = program.devices[program.stream]
+            self.needs = np.where(devices == devices[program.needs], program.needs, -1)
+        self.lag = (program.start - program.end[self.needs]).tolist()
         free = ~queued & ~held
         soonest = int(since[free].min(initial=LAUNCH_NS))
         self.delay = np.minimum(since, np.where(free, LONGEST_DELAY_NS, soonest))
@@ -484,7 +487,7 @@ class _Replay:
         free = [self.offset] * (int(program.stream.max(initial=0)) + 1)
         # As Python's numbers, like the waits.
         launches, streams, needs = (
-            column.tolist() for column in (program.launch, program.stream, program.needs)
+            column.tolist() for column in (program.launch, program.stream, self.needs)
         )
         for i, (launch, stream, needed) in enumerate(zip(launches, streams, needs, strict=True)):
             launched = self.launched[i] + self._wait(launch) + self.waited

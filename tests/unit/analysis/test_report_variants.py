@@ -441,3 +441,48 @@ def test_one_rank_of_two_and_one_of_eight_are_not_alike(make, tmp_path):
     (difference,) = comparison.differences
     assert "numbers of ranks differ: 2 before, 8 after" in difference.sentence
     assert comparison.outcome == "cannot tell"
+
+
+# several devices of one process
+
+
+def stages(make, *, parts: int = 1, alone: bool = False):
+    """A pipeline of two stages, on devices 0 and 1 of one process: each part of a batch computes
+    for 3 ms on the one and then on the other. `alone`: the second needs nothing of the first.
+    """
+    run = make.Program(jitter=0.0)
+    for number in range(6):
+        begin = run.host
+        for _ in range(parts):
+            for _ in range(10):
+                run.operator("aten::mm", "gemm_tensorop", 300.0)
+            done = 0.0 if alone else run.tail[make.COMPUTE_STREAM]
+            for _ in range(10):
+                run.launch("gemm_tensorop", 300.0, stream=8, after=done)
+        run.wait()
+        run.range(f"ProfilerStep#{number}", begin)
+    for event in run.events:
+        if event["args"].get("stream") == 8:
+            event.update(pid=1, args=event["args"] | {"device": 1})
+    return run
+
+
+def test_devices_that_take_turns_wait_for_one_another(make, tmp_path):
+    summary = summary_of(tmp_path, stages(make))
+    idle = [{part.cause: part.share_of_wall for part in use.gap_causes} for use in summary.devices]
+    assert idle[1]["devices"] == pytest.approx(0.47, abs=0.02)
+    turns = finding(summary, "device-turns")
+    assert "For 24% of the devices' time" in turns.evidence
+    brought = stages(make).host - 1e6, stages(make, alone=True).host - 1e6
+    assert turns.expected_gain_ratio == pytest.approx(brought[0] / brought[1], rel=0.05)
+    assert (summary.stragglers, summary.collective_waits) == ([], None)
+    assert "Where did the wall time go on 2 devices, 72" in text_of(summary)
+
+
+def test_parts_of_a_batch_let_stages_work_side_by_side(make, tmp_path):
+    summary = summary_of(tmp_path, stages(make, parts=8))
+    assert not any(each.id == "device-turns" for each in summary.findings)
+    assert not any(
+        each.id == "device-turns"
+        for each in summary_of(tmp_path, stages(make, alone=True)).findings
+    )

@@ -284,6 +284,20 @@ def waits(seen: Evidence) -> list[Detection]:
     return [Detection(evidence, share, removal=WAITS)]
 
 
+def waiting_devices(seen: Evidence) -> list[Detection]:
+    """Detect devices of one process that take turns, as the stages of a pipeline without enough
+    parts of a batch do.
+    """
+    share = seen.idle_share("devices")
+    if share < IDLE_SHARE:
+        return []
+    evidence = (
+        f"For {share:.0%} of the devices' time, work that had been launched waited for another"
+        " device of its process: they take turns instead of working side by side."
+    )
+    return [Detection(evidence, share, removal=Removal(devices=True))]
+
+
 def driver_allocations(seen: Evidence) -> list[Detection]:
     """Detect cudaMalloc and cudaFree: they wait for the device and the driver, and a caching
     allocator makes none after warm-up.

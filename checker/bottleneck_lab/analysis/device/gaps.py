@@ -145,11 +145,17 @@ def how_sure(cause: Cause, host: HostView) -> Sureness:
 
 
 def attribute(
-    idle: iv.Intervals, queued: iv.Intervals, missing: iv.Intervals, host: HostView, window: Window
+    idle: iv.Intervals,
+    queued: iv.Intervals,
+    missing: iv.Intervals,
+    host: HostView,
+    window: Window,
+    elsewhere: iv.Intervals = iv.NONE,
 ) -> dict[Cause, iv.Intervals]:
     """Split the idle time into disjoint parts by cause; together they are exactly `idle`.
 
-    `queued` are the gaps before work that waited already; `missing` those in which the device must
+    `queued` are the gaps before work that waited already, `elsewhere` what other devices of the
+    process worked in long ones of these; `missing` are those in which the device must
     have worked, although nothing was recorded.
     """
     parts: dict[Cause, iv.Intervals] = dict.fromkeys(CAUSES, iv.NONE)
@@ -162,7 +168,8 @@ def attribute(
         parts["startup"] = iv.subtract(iv.Intervals(idle.start[first], idle.end[first]), missing)
         parts["ending"] = iv.subtract(iv.Intervals(idle.start[last], idle.end[last]), missing)
         queued = iv.subtract(queued, iv.join(parts["startup"], parts["ending"]))
-    parts["queued"] = queued
+    parts["devices"] = iv.intersect(queued, elsewhere)
+    parts["queued"] = iv.subtract(queued, elsewhere)
     left = iv.subtract(idle, iv.join(parts["startup"], parts["ending"], queued, missing))
     for cause, stretch in host.doing.items():
         parts[cause] = iv.intersect(left, stretch)

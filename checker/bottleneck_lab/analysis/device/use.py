@@ -212,7 +212,7 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
             chosen = np.flatnonzero(mine & (table.device == device))
             rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
             time = _device_time(rank, device, rows, window)
-            queued, unrecorded = iv.NONE, Unrecorded(iv.NONE)
+            queued, unrecorded, elsewhere = iv.NONE, Unrecorded(iv.NONE), iv.NONE
             if device != CPU:
                 queued, waited = waiting_in_queue(timeline, rank, device, chosen, time.idle)
                 unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
@@ -220,7 +220,8 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
                 stretches = iv.join(unrecorded.stretches, waited)
                 queued = iv.subtract(queued, stretches)
                 unrecorded = unrecorded._replace(stretches=stretches)
-            causes = attribute(time.idle, queued, unrecorded.stretches, host, window)
+                elsewhere = _elsewhere(timeline, rank, device, queued)
+            causes = attribute(time.idle, queued, unrecorded.stretches, host, window, elsewhere)
             time = time._replace(causes=causes)
             own.append((_use(timeline, time, rows, host, unrecorded), time))
         if own and not own[0][0].is_cpu:
@@ -229,6 +230,15 @@ def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime
             own[0] = use, time._replace(program=program)
         yield from own
         del host  # before the next rank's is made: of a large capture it is large too
+
+
+def _elsewhere(timeline: Timeline, rank: int, device: int, queued: iv.Intervals) -> iv.Intervals:
+    """Return when a rank's other devices worked in the gaps that are longer than a pause."""
+    table = timeline.device
+    others = (table.rank == rank) & (table.device != device) & (table.kind != ActivityKind.SYNC)
+    long = queued.end - queued.start > TOGETHER_NS
+    gaps = iv.Intervals(queued.start[long], queued.end[long])
+    return iv.intersect(gaps, union_of(table, others))
 
 
 def _nothing_recorded(

@@ -140,9 +140,11 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
 
 def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
     many = len(summary.devices) > 1
-    sheet.heading(
-        f"1  Where did the wall time go{f' on {len(summary.devices)} devices' if many else ''}?"
-    )
+    where = ""
+    if many:  # a part's time is summed over them, and would seem to be more than all there is
+        whole = words.format_duration(sum(use.wall_ns for use in summary.devices))
+        where = f" on {len(summary.devices)} devices, {whole} together"
+    sheet.heading(f"1  Where did the wall time go{where}?")
     for part in parts:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
     if many:
