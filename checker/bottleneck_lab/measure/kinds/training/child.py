@@ -34,8 +34,9 @@ from bottleneck_lab.measure.channel.wire import Arena, Channel
 from bottleneck_lab.measure.kinds.profiling import child_parser
 from bottleneck_lab.measure.kinds.training import COUNT_WAITS, COUNT_WORK, START_LOADER
 from bottleneck_lab.measure.kinds.training.host_work import HostWork
-from bottleneck_lab.measure.virtual_gpu.backend import Driver, VirtualTensor, install
+from bottleneck_lab.measure.virtual_gpu.backend import Driver, install
 from bottleneck_lab.measure.virtual_gpu.module import naming_what_is_missing
+from bottleneck_lab.measure.virtual_gpu.tensor import VirtualTensor
 from bottleneck_lab.measure.worker import answer_calls, load_module, serve
 
 Reports = list[tuple[int, dict[str, float]]]
