@@ -11,9 +11,10 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.commands.diagnose import ask_question
-from bottleneck_lab.commands.ui import Json, note, print_json, say, say_next
+from bottleneck_lab.commands.ui import Answers, Json, note, print_json, say, say_next
 from bottleneck_lab.course.cases import (
     GradedCase,
+    Standing,
     absent_line,
     answer_case,
     draw_case,
@@ -29,15 +30,7 @@ EXAMPLE = "lab case --level 1"
 
 
 def command(
-    answer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--answer",
-            "-a",
-            metavar="ID=VALUE",
-            help="Answer one question. Give a choice by its number or how it begins.",
-        ),
-    ] = None,
+    answer: Answers = None,
     level: Annotated[
         int | None, typer.Option("--level", help="Draw a case of this level: 1 is the easiest.")
     ] = None,
@@ -74,17 +67,7 @@ def command(
     if skip_:
         _skip()
         return
-    if answer and open_case() is None:
-        raise UsageError("No case is open.", "`lab case` draws one.")
-    given, wrong = parse_answers(QUESTIONS, answer or [])
-    if wrong:
-        raise UsageError(" ".join(wrong), "`lab case` shows the questions and their choices.")
-    missing = [question.id for question in QUESTIONS if question.id not in given]
-    if answer and missing:
-        raise UsageError(
-            f"Answer all questions at once; still missing: {', '.join(missing)}.",
-            "`lab case` shows them.",
-        )
+    given = _read_answers(answer) if answer else {}
     drawn, fresh = draw_case(Path.cwd(), level=level, set_name=set_, limit_s=60.0 * (timed or 0.0))
     if sys.stdin.isatty() and not json and not fresh and not answer:
         _describe(drawn)
@@ -100,6 +83,24 @@ def command(
         return
     graded = answer_case(drawn, given)
     _show_grade(drawn, graded, given, json=json)
+
+
+def _read_answers(texts: list[str]) -> dict[str, Answer]:
+    """Return the answers to all questions of the open case. Raises UsageError if none is open, or
+    an answer is missing or malformed.
+    """
+    if open_case() is None:
+        raise UsageError("No case is open.", "`lab case` draws one.")
+    given, wrong = parse_answers(QUESTIONS, texts)
+    if wrong:
+        raise UsageError(" ".join(wrong), "`lab case` shows the questions and their choices.")
+    missing = [question.id for question in QUESTIONS if question.id not in given]
+    if missing:
+        raise UsageError(
+            f"Answer all questions at once; still missing: {', '.join(missing)}.",
+            "`lab case` shows them.",
+        )
+    return given
 
 
 def _skip() -> None:
@@ -178,7 +179,7 @@ def _show_grade(
         say(f"\n{graded.fixed.name}, beside program.py, is the program with the first fix.")
     if graded.late_s:
         say(f"\nToo late by {graded.late_s:.0f} s: it does not count.", style="yellow")
-    _show_line(now.answered, now.named, now.streak)
+    _show_streak(now)
     for sentence in now.habits:
         say(sentence)
     say_next(f"lab report {_folder(drawn)}")
@@ -194,16 +195,16 @@ def _show_standing(set_name: str, *, json: bool) -> None:
         say(f"You have not answered a case{' of this set' if set_name else ''} yet.")
         say_next(_draw_command(set_name))
         return
-    _show_line(now.answered, now.named, now.streak)
+    _show_streak(now)
     say(f"{now.points} of {len(QUESTIONS) * now.answered} answers were right.")
     for sentence in now.habits:
         say(sentence)
 
 
-def _show_line(answered: int, named: int, streak: int) -> None:
+def _show_streak(now: Standing) -> None:
     say(
-        f"\nCause named in {named} of {answered} case{'s' * (answered != 1)};"
-        f" {streak} in a row now."
+        f"\nCause named in {now.named} of {now.answered} case{'s' * (now.answered != 1)};"
+        f" {now.streak} in a row now."
     )
 
 

@@ -163,9 +163,10 @@ def _show_target(target: TargetSafety) -> None:
     else:
         say(f"✓ {about} is safe")
     for side, which in ((target.right, "right"), (target.slow, "slow")):
-        for distance, who in side[:1]:
+        for distance in side[:1]:
             say(
-                f"    nearest {which} work: {distance:.2f} times as good as required ({who})",
+                f"    nearest {which} work: {distance.ratio:.2f} times as good as required"
+                f" ({distance.work})",
                 style="dim",
             )
     for problem in target.problems:
@@ -264,11 +265,7 @@ def new(
                 example / part / like, target, ignore=shutil.ignore_patterns("__pycache__")
             )
             _rename_entry(target, example_entry, entry)
-        for file in sorted((example / "datasets").glob("*.py")):
-            target = into / "datasets" / file.name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                made.append(Path(shutil.copyfile(file, target)))
+        made += _copy_datasets(example, into)
         if course:
             add_to_course(into / "labs" / "course.toml", course, slug)
     for target in made:
@@ -313,6 +310,17 @@ def _rename_entry(folder: Path, old: str, entry: str) -> None:
         path.write_text(text.replace(old, entry), encoding="utf-8")
         if path.name == old:
             path.rename(path.with_name(entry))
+
+
+def _copy_datasets(example: Path, into: Path) -> list[Path]:
+    """Copy the generators of an example's data sets that `into` lacks. Returns the copies."""
+    copies = []
+    for file in sorted((example / "datasets").glob("*.py")):
+        target = into / "datasets" / file.name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copies.append(Path(shutil.copyfile(file, target)))
+    return copies
 
 
 def _example(name: str) -> Path:

@@ -13,7 +13,7 @@ import typer
 
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
-from bottleneck_lab.commands.ui import Json, here, note, print_json, say, say_next
+from bottleneck_lab.commands.ui import Answers, Json, here, note, print_json, say, say_next
 from bottleneck_lab.course.captures import evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
@@ -47,15 +47,7 @@ EXAMPLE = "lab diagnose --answer cause=2 --answer evidence=0.6"
 
 
 def command(
-    answer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--answer",
-            "-a",
-            metavar="ID=VALUE",
-            help="Answer one question. Give a choice by its number or how it begins.",
-        ),
-    ] = None,
+    answer: Answers = None,
     draft: Annotated[
         bool, typer.Option("--draft", help="Save the answers without committing them.")
     ] = False,
@@ -93,14 +85,8 @@ def command(
     if not json and _lacks_capture(workspace):
         say("You have no capture yet, and some answers are read from one: `lab profile` makes it.")
     at_terminal = sys.stdin.isatty() and not answer and not json
-    wrong: list[str] = []
-    if answer:
-        answers, wrong = parse_answers(questions, answer)
-        for id_, fault in misplaced_answers(workspace, questions, answers).items():
-            wrong.append(f"{id_}: {fault}")
-            del answers[id_]
-        save_answers(workspace, answers)
-    elif at_terminal:
+    wrong = _save(workspace, answer) if answer else []
+    if at_terminal:
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
             known = load_answers(workspace.root).get(question.id)
@@ -114,6 +100,17 @@ def command(
         raise UsageError(
             " ".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
         )
+
+
+def _save(workspace: Workspace, texts: list[str]) -> list[str]:
+    """Save the answers given as ID=VALUE. Returns one sentence for each that is refused."""
+    questions = workspace.lab.spec.questions
+    answers, wrong = parse_answers(questions, texts)
+    for id_, fault in misplaced_answers(workspace, questions, answers).items():
+        wrong.append(f"{id_}: {fault}")
+        del answers[id_]
+    save_answers(workspace, answers)
+    return wrong
 
 
 def _lacks_capture(workspace: Workspace) -> bool:

@@ -81,6 +81,55 @@ Captures = Annotated[
         autocompletion=completion.capture_numbers,
     ),
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        help=f"Write one self-contained HTML page, to this file or to {DEFAULT_PAGE}.",
+    ),
+]
+Open = Annotated[
+    bool,
+    typer.Option("--open", help="Open the trace in Perfetto; the trace stays on this machine."),
+]
+Query = Annotated[
+    str | None,
+    typer.Option(
+        "--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."
+    ),
+]
+Ask = Annotated[
+    str | None,
+    typer.Option(
+        "--ask",
+        metavar="QUESTION",
+        help=f"Answer a ready question: {', '.join(each.name for each in QUESTIONS)}.",
+    ),
+]
+LimitS = Annotated[
+    float,
+    typer.Option("--limit-s", min=0, help="query, ask: stop after this many seconds."),
+]
+Export = Annotated[
+    Path | None,
+    typer.Option("--export", help=f"Write to this file, by its ending ({ENDINGS})."),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="BEGIN-END",
+        help="Show what every thread did in a stretch of time: 12.5-14ms.",
+    ),
+]
+Gap = Annotated[
+    int | None,
+    typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap."),
+]
+Sibling = Annotated[
+    bool,
+    typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew."),
+]
 Recorded = Annotated[
     str | None,
     typer.Option(
@@ -93,65 +142,25 @@ Recorded = Annotated[
     ),
 ]
 
+Example = Annotated[
+    bool,
+    typer.Option("--example", help="Report on a capture that ships with lab: training on an H200."),
+]
+
 
 def command(
     captures: Captures = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            help=f"Write one self-contained HTML page, to this file or to {DEFAULT_PAGE}.",
-        ),
-    ] = None,
-    open_: Annotated[
-        bool,
-        typer.Option("--open", help="Open the trace in Perfetto; the trace stays on this machine."),
-    ] = False,
-    query: Annotated[
-        str | None,
-        typer.Option(
-            "--query", metavar="SQL", help="Run a SELECT on the capture's tables; times are in ns."
-        ),
-    ] = None,
-    ask: Annotated[
-        str | None,
-        typer.Option(
-            "--ask",
-            metavar="QUESTION",
-            help=f"Answer a ready question: {', '.join(each.name for each in QUESTIONS)}.",
-        ),
-    ] = None,
-    limit_s: Annotated[
-        float,
-        typer.Option("--limit-s", min=0, help="query, ask: stop after this many seconds."),
-    ] = TIME_LIMIT_S,
-    export: Annotated[
-        Path | None,
-        typer.Option("--export", help=f"Write to this file, by its ending ({ENDINGS})."),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            metavar="BEGIN-END",
-            help="Show what every thread did in a stretch of time: 12.5-14ms.",
-        ),
-    ] = None,
-    gap: Annotated[
-        int | None,
-        typer.Option("--gap", metavar="N", min=1, help="The same for a device's N-th longest gap."),
-    ] = None,
-    sibling: Annotated[
-        bool,
-        typer.Option("--sibling", help="Report on the case that `lab diagnose --sibling` drew."),
-    ] = False,
+    html: Html = None,
+    open_: Open = False,
+    query: Query = None,
+    ask: Ask = None,
+    limit_s: LimitS = TIME_LIMIT_S,
+    export: Export = None,
+    at: At = None,
+    gap: Gap = None,
+    sibling: Sibling = False,
     recorded: Recorded = None,
-    example: Annotated[
-        bool,
-        typer.Option(
-            "--example", help="Report on a capture that ships with lab: training on an H200."
-        ),
-    ] = False,
+    example: Example = False,
     json: Json = False,
 ) -> None:
     """Read a capture top-down: where the time went, the largest block, what is inside it; then the

@@ -32,6 +32,15 @@ NoWait = Annotated[
         "--no-wait", help="Do not wait for a check that is already running in this folder."
     ),
 ]
+Answers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--answer",
+        "-a",
+        metavar="ID=VALUE",
+        help="Answer one question. Give a choice by its number or how it begins.",
+    ),
+]
 
 _STYLES: dict[str, dict[str, Any]] = {
     "bold": {"bold": True},

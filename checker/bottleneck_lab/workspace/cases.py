@@ -6,6 +6,7 @@ import random
 import shlex
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -129,7 +130,9 @@ def set_members(name: str, cases: Sequence[Case], version: int) -> list[Case]:
             "Name a file with one case a line, or write a word, such as `--set friday`.",
         )
     word, _, number = name.partition(":")
-    size = int(number) if number.isdecimal() else 0 if number else SET_SIZE
+    size = SET_SIZE
+    if number:
+        size = int(number) if number.isdecimal() else 0
     if not 1 <= size <= len(cases):
         raise UsageError(
             f"'{name}' is not a set: the library has {len(cases)} cases of that level.",
@@ -164,26 +167,12 @@ def draw(
 
     def change(drawn: list[DrawnCase]) -> list[DrawnCase]:
         if set_name:
-            done = {each.name for each in drawn if each.set == set_name}
-            left = [
-                case
-                for case in set_members(set_name, cases, library.version)
-                if case.name not in done
-            ]
-            if not left:
-                raise UsageError(
-                    f"You have drawn every case of the set '{set_name}'.",
-                    f"`lab case --progress --set {shlex.quote(set_name)}` shows how you did.",
-                )
-            case = left[0]
+            case = _next_of_set(set_name, set_members(set_name, cases, library.version), drawn)
+        elif not drawn and level is None:  # nobody begins with the hardest
+            easiest = min(case.level for case in cases)
+            case = rng.choice([case for case in cases if case.level == easiest])
         else:
-            begin = cases
-            if not drawn and level is None:  # nobody begins with the hardest
-                begin = [case for case in cases if case.level == min(each.level for each in cases)]
-            met = [sum(each.name == case.name for each in drawn) for case in begin]
-            case = rng.choice(
-                [each for each, times in zip(begin, met, strict=True) if times == min(met)]
-            )
+            case = rng.choice(_least_met(cases, drawn))
         folder = parent / "cases" / f"{len(drawn) + 1:04}"
         copy_case(case, folder)
         return [
@@ -192,6 +181,25 @@ def draw(
         ]
 
     return _update(change)[-1]
+
+
+def _next_of_set(name: str, members: list[Case], drawn: list[DrawnCase]) -> Case:
+    """Return the first member that was not drawn yet. Raises UsageError if all of them were."""
+    done = {case.name for case in drawn if case.set == name}
+    for case in members:
+        if case.name not in done:
+            return case
+    raise UsageError(
+        f"You have drawn every case of the set '{name}'.",
+        f"`lab case --progress --set {shlex.quote(name)}` shows how you did.",
+    )
+
+
+def _least_met(cases: list[Case], drawn: list[DrawnCase]) -> list[Case]:
+    """Return the cases that were drawn least often."""
+    times = Counter(case.name for case in drawn)
+    fewest = min(times[case.name] for case in cases)
+    return [case for case in cases if times[case.name] == fewest]
 
 
 def copy_case(case: Case, folder: Path) -> None:

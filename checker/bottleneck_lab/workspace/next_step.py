@@ -17,8 +17,6 @@ from bottleneck_lab.workspace.progress import Progress
 from bottleneck_lab.workspace.siblings import load_siblings
 
 WRITE_UP = "`lab solution --show` explains the reference solution and what it gained."
-
-
 NOT_RUN = ("crashed", "timed out", "does not compile")
 """Reasons of a FAIL in which the code did not run to its end."""
 
