@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import find_lab
-from bottleneck_lab.cohort.grading.credit import Basis, basis_of, credit
+from bottleneck_lab.cohort.grading.credit import GRADED, Basis, basis_of, credit
 from bottleneck_lab.cohort.grading.rules import Rules, all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.people import Person, in_order
 from bottleneck_lab.cohort.refused import RefusedError
@@ -293,11 +293,9 @@ def _reason(judged: CheckedVerdict, share: float, grading: GradingRules) -> str:
         (judged.outcome is not Outcome.FAIL, f"none: the check's outcome was {judged.outcome}"),
         (not grading.partial_credit, "none: only a PASS earns points here"),
         (share > 0, "in part, for what is better than the shipped code"),
+        (judged.reason not in GRADED, f"none: {judged.reason}"),
     ]
-    nothing = (
-        "none: the work is wrong, was stopped, or is better than the shipped code in nothing that"
-        " has a weight"
-    )
+    nothing = "none: it is better than the shipped code in nothing that has a weight"
     return next((text for applies, text in reasons if applies), nothing)
 
 
