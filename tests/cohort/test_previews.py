@@ -114,5 +114,6 @@ def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal
 def test_browsers_keep_what_was_typed_where_no_secret_is(sqlite_room, path, kept):
     with pages(sqlite_room) as (instructor, _, _):
         header = instructor.get(path).headers["cache-control"]
+        assert instructor.post("/logout").headers["clear-site-data"] == '"cache"'
     assert (header == "no-store") is not kept
     assert re.search("private|no-store", header)

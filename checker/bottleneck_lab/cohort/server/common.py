@@ -112,7 +112,10 @@ def logout(request: Request) -> Response:
     """End this browser's session."""
     with state(request).cohort.database.writing() as connection:
         people.close_session(connection, request.cookies.get(COOKIE, ""))
-    return RedirectResponse("/login", status_code=303)
+    answer = RedirectResponse("/login", status_code=303)
+    # Some pages are kept for *Back*: not for whoever sits down at this browser next.
+    answer.headers["Clear-Site-Data"] = '"cache"'
+    return answer
 
 
 @router.get("/events")
