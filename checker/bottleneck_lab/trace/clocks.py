@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bottleneck_lab.trace.names import STEP_NAME
 from bottleneck_lab.trace.processes import STEP
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, sort_table
 
@@ -25,13 +28,19 @@ different runs.
 LEAST_COLLECTIVES = 3
 # The root of a broadcast or reduction leaves before the others.
 _LEFT_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|generic", re.I)
+# Ranges of the libraries on the CPU last until a collective is done, and so does a barrier. A range
+# around `all_reduce` may only launch it: its end says nothing about the other ranks.
+_ON_HOST = re.compile(r"^(?:gloo|mpi|ucc):|barrier", re.I)
+_ROOTED = re.compile(r":(?:broadcast|send|recv\w*|reduce|gather|scatter)$", re.I)
+_HOST = -2
+"""What stands in a key for the process group of a collective on the host."""
 
 
 def set_clocks(timeline: Timeline) -> Timeline:
     """Return the timeline with the clock of each rank set to the lowest rank's, by the collectives
     that both leave at the same moment; ranks without such collectives keep their clock.
     """
-    ends = _collective_ends(timeline)
+    moments = _collective_times(timeline)
     first, *others = timeline.ranks
     offsets = {first: 0}
     while True:
@@ -39,7 +48,7 @@ def set_clocks(timeline: Timeline) -> Timeline:
         known = {
             rank: offset
             for rank in others
-            if rank not in offsets and (offset := _offset(ends, rank, offsets)) is not None
+            if rank not in offsets and (offset := _offset(moments, rank, offsets)) is not None
         }
         if not known:
             break
@@ -67,49 +76,82 @@ def set_clocks(timeline: Timeline) -> Timeline:
     return replace(timeline, notes=(*timeline.notes, note), **tables)
 
 
-def _collective_ends(timeline: Timeline) -> dict[tuple[int, ...], dict[int, Ints]]:
-    """Return when each rank leaves its collectives, by step, process group, name, type and size;
+def _collective_times(timeline: Timeline) -> dict[tuple[int, ...], dict[int, Ints]]:
+    """Return (start, end) of each rank's collectives, by step, process group, name, type and size;
     nothing for what was not launched in a marked step, which tells which is which.
     """
     device, ranges = timeline.device, timeline.ranges
-    together = np.array([bool(_LEFT_TOGETHER.search(name)) for name in timeline.strings] or [False])
+    together, on_host, steps_of_torch, steps_of_any = (
+        np.array([bool(matches(name)) for name in timeline.strings] or [False])
+        for matches in (
+            _LEFT_TOGETHER.search,
+            lambda name: _ON_HOST.search(name) and not _ROOTED.search(name),
+            lambda name: name.startswith(STEP),
+            STEP_NAME.match,
+        )
+    )
+    marks = steps_of_torch if steps_of_torch.any() else steps_of_any
     chosen = (device.kind == ActivityKind.COMMUNICATION) & (timeline.launched_by >= 0)
     rows = np.flatnonzero(chosen & together[device.name])
-    marks = np.array([name.startswith(STEP) for name in timeline.strings] or [False])
+    waits = np.flatnonzero(on_host[ranges.name])
     steps = np.flatnonzero(marks[ranges.name])
-    lists: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    lists: dict[tuple[int, ...], dict[int, list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for rank in timeline.ranks:
-        own = rows[device.rank[rows] == rank]
         mine = steps[ranges.rank[steps] == rank]
+        own = rows[device.rank[rows] == rank]
         launched = timeline.runtime.start[timeline.launched_by[own]]
-        at = np.searchsorted(ranges.start[mine], launched, side="right") - 1
-        for row, step in zip(own[at >= 0].tolist(), mine[at[at >= 0]].tolist(), strict=True):
+        for row, step in _in_steps(own, launched, mine, ranges.start[mine]):
             columns = (device.process_group, device.name, device.dtype, device.bytes)
             key = int(ranges.name[step]), *(int(column[row]) for column in columns)
-            lists[key][rank].append(int(device.end[row]))
+            lists[key][rank].append((int(device.start[row]), int(device.end[row])))
+        own = waits[ranges.rank[waits] == rank]
+        for row, step in _in_steps(own, ranges.start[own], mine, ranges.start[mine]):
+            key = int(ranges.name[step]), _HOST, int(ranges.name[row])
+            lists[key][rank].append((int(ranges.start[row]), int(ranges.end[row])))
     return {
-        key: {rank: np.array(ends, dtype=np.int64) for rank, ends in by_rank.items()}
+        key: {rank: np.array(times, dtype=np.int64) for rank, times in by_rank.items()}
         for key, by_rank in lists.items()
     }
 
 
+def _in_steps(
+    rows: NDArray[np.intp], moments: Ints, steps: NDArray[np.intp], begins: Ints
+) -> Iterator[tuple[int, int]]:
+    """Yield each row with the step that its moment lies in, but for those before the first."""
+    at = np.searchsorted(begins, moments, side="right") - 1
+    yield from zip(rows[at >= 0].tolist(), steps[at[at >= 0]].tolist(), strict=True)
+
+
 def _offset(
-    ends: dict[tuple[int, ...], dict[int, Ints]], rank: int, offsets: dict[int, int]
+    moments: dict[tuple[int, ...], dict[int, Ints]], rank: int, offsets: dict[int, int]
 ) -> int | None:
     """Return how far the clock of a rank is ahead, by the ranks whose clocks are known, ns; None
     if that cannot be told.
     """
     ahead: list[Ints] = []
-    for by_rank in ends.values():
+    least, most = -MOST_NS, MOST_NS
+    for key, by_rank in moments.items():
         own = by_rank.get(rank)
         other = next((known for known in offsets if known in by_rank), None)
         # A step that one capture holds only in part has fewer: then the n-th is another.
-        if own is not None and other is not None and len(own) == len(by_rank[other]):
-            ahead.append(own - by_rank[other] + offsets[other])
+        if own is None or other is None or len(own) != len(by_rank[other]):
+            continue
+        theirs = by_rank[other] - offsets[other]
+        ahead.append(own[:, 1] - theirs[:, 1])
+        if key[1] == _HOST:
+            # No rank leaves before every other has come.
+            least = max(least, int((own[:, 0] - theirs[:, 1]).max()))
+            most = min(most, int((own[:, 1] - theirs[:, 0]).min()))
     if sum(map(len, ahead)) < LEAST_COLLECTIVES:
         return None
     times = np.concatenate(ahead)
     offset = int(np.median(times))
-    if float(np.median(np.abs(times - offset))) > SCATTER_NS or abs(offset) > MOST_NS:
+    scattered = float(np.median(np.abs(times - offset))) > SCATTER_NS
+    if scattered and least <= most and not least <= 0 <= most:
+        # Processes wake up late where a machine is busy, but the clocks cannot be as they are.
+        return int(np.clip(offset, least, most))
+    if scattered or abs(offset) > MOST_NS:
         return None
     return offset

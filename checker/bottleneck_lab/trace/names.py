@@ -11,6 +11,12 @@ from bottleneck_lab.trace.timeline import Direction, HostMemory
 MODELLED_HOST = "modelled_host"
 """The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
 
+STEP_NAME = re.compile(
+    r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$",
+    re.IGNORECASE,
+)
+"""The names of ranges that mark a step, with its number."""
+
 _COMMUNICATION = re.compile(
     r"^(?:void )?(?:[\w:]*::)?"
     r"(?:nccl(?:DevKernel|Kernel|_)?|rccl|msccl|oneccl|nvshmem|cross_device_reduce)"

@@ -4,6 +4,7 @@ Each capture is stepped by hand, so that its right answer is known from how it w
 """
 
 import json
+import random
 
 import pytest
 
@@ -182,6 +183,45 @@ def test_clocks_that_disagree_are_set_by_the_collectives(make, tmp_path, ahead):
     direction = "ahead" if ahead > 0 else "behind"
     assert f"rank 1's was {abs(ahead) / 1e3:.2f} ms {direction}" in " ".join(summary.quality.notes)
     assert finding(summary, "straggler").title == "Rank 1 keeps the others waiting"
+
+
+def on_hosts(make, tmp_path, name: str, *, ahead: float, step="ProfilerStep#{}", waits=True):
+    """Two ranks on CPUs; rank 1 comes 4 ms later to each collective of this name and its clock is
+    ahead by so many µs. Processes wake up to 2 ms late. Without `waits` the range only launches it.
+    """
+    rng, runs = random.Random(5), [make.Program(rank=rank, jitter=0.0) for rank in range(2)]
+    for number in range(8):
+        begins = [run.host for run in runs]
+        for run in runs:
+            run.python(6_000.0 if run.rank else 2_000.0)
+            run.add("cpu_op", "aten::mm", begins[run.rank], run.host - begins[run.rank])
+        joined = [run.host for run in runs]
+        for run in runs:
+            done = max(joined) if waits else run.host
+            run.host = round(done + rng.uniform(100.0, 2_000.0), 3)
+            run.range(name, joined[run.rank])
+            run.range(step.format(number), begins[run.rank])
+            run.host = max(run.host, max(joined) + 2_000.0)
+    for run in runs:
+        trace = moved(run.trace(world_size=2), ahead * run.rank)
+        write(tmp_path / "job", f"rank{run.rank}", trace)
+    return " ".join(load(tmp_path / "job").notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("gloo:all_reduce", "ProfilerStep#{}"), ("barrier", "step {}")]
+)
+def test_clocks_are_set_by_collectives_of_the_host(make, tmp_path, name, step):
+    note = on_hosts(make, tmp_path, name, ahead=9_000.0, step=step)
+    ahead = float(note.partition("rank 1's was ")[2].partition(" ms ahead")[0])
+    assert ahead == pytest.approx(9.0, abs=1.0)
+    assert on_hosts(make, tmp_path, name, ahead=0.0, step=step) == ""
+
+
+def test_a_range_that_only_launches_a_collective_sets_no_clock(make, tmp_path):
+    """Rank 1 is 4 ms late in every step, whatever its clock says."""
+    assert on_hosts(make, tmp_path, "all_reduce", ahead=0.0, waits=False) == ""
+    assert on_hosts(make, tmp_path, "gloo:broadcast", ahead=9_000.0) == ""
 
 
 def test_clocks_that_agree_stay_as_they_are(make, tmp_path):

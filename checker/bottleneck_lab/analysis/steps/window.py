@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.trace.names import STEP_NAME
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
@@ -20,10 +20,6 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
-_STEP = re.compile(
-    r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$",
-    re.IGNORECASE,
-)
 _OPTIMIZER = "Optimizer.step#"
 
 Rows = TypeVar("Rows", DeviceTable, HostTable)
@@ -65,7 +61,10 @@ def step_rows(timeline: Timeline) -> HostTable:
     if len(ranges):
         for prefix in ("ProfilerStep#", ""):
             marks_step = np.array(
-                [name.startswith(prefix) and bool(_STEP.match(name)) for name in timeline.strings]
+                [
+                    name.startswith(prefix) and bool(STEP_NAME.match(name))
+                    for name in timeline.strings
+                ]
             )
             marked = take(ranges, marks_step[ranges.name])
             if len(marked):
