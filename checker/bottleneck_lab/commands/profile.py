@@ -58,6 +58,7 @@ _Program = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program (default: this folder's lab)."),
 ]
+_Tool = Annotated[str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")]
 _Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder to create (default: captures/NNNN-TOOL).")
 ]
@@ -67,6 +68,8 @@ _Limit = Annotated[
 _Shapes = Annotated[
     bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")
 ]
+_Memory = Annotated[bool, typer.Option("--memory", help="torch: record every allocation.")]
+_Stack = Annotated[bool, typer.Option("--stack", help="torch, nsys: record lines of Python code.")]
 _Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="torch: also write a folder for TensorBoard.")
 ]
@@ -76,6 +79,15 @@ _Schedule = Annotated[
         "--schedule", metavar="WAIT,WARMUP,ACTIVE", help="Record only this many optimizer steps."
     ),
 ]
+_Kernel = Annotated[
+    str,
+    typer.Option("--kernel", help="ncu: only kernels whose name matches this regular expression."),
+]
+_Launches = Annotated[
+    int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")
+]
+_Skip = Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")]
+_LockClocks = Annotated[bool, typer.Option("--lock-clocks", help="ncu: measure at the base clock.")]
 _Metrics = Annotated[
     str,
     typer.Option(
@@ -96,38 +108,21 @@ _Check = Annotated[
 
 def command(
     program: _Program = None,
-    tool: Annotated[
-        str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")
-    ] = "torch",
+    tool: _Tool = "torch",
     device: DeviceName = None,
     no_wait: NoWait = False,
     out: _Out = None,
     limit_s: _Limit = 3600.0,
     shapes: _Shapes = True,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="torch: record every allocation.")
-    ] = False,
-    stack: Annotated[
-        bool, typer.Option("--stack", help="torch, nsys: record lines of Python code.")
-    ] = False,
+    memory: _Memory = False,
+    stack: _Stack = False,
     schedule: _Schedule = None,
     tensorboard: _Tensorboard = False,
-    kernel: Annotated[
-        str,
-        typer.Option(
-            "--kernel", help="ncu: only kernels whose name matches this regular expression."
-        ),
-    ] = "",
-    launches: Annotated[
-        int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")
-    ] = 5,
-    skip: Annotated[
-        int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")
-    ] = 0,
+    kernel: _Kernel = "",
+    launches: _Launches = 5,
+    skip: _Skip = 0,
     metrics: _Metrics = "",
-    lock_clocks: Annotated[
-        bool, typer.Option("--lock-clocks", help="ncu: measure at the base clock.")
-    ] = False,
+    lock_clocks: _LockClocks = False,
     check: _Check = "memcheck",
     json: Json = False,
 ) -> None:

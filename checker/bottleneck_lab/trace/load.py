@@ -227,10 +227,7 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
     ranks = [(t.ranks or (0,))[0] for t in timelines]
     if len(set(ranks)) < len(ranks):
         ranks = list(range(len(timelines)))
-    bases = []
-    for t in timelines:
-        text = t.facts.get("baseTimeNanoseconds", "0")
-        bases.append(int(text) if text.isdecimal() else 0)
+    bases = [_base_ns(timeline) for timeline in timelines]
     # An nsys report that lacks the time of its start counts from its own.
     lost = [
         rank
@@ -269,6 +266,12 @@ def merge_ranks(timelines: list[Timeline]) -> Timeline:
         ),
     )
     return set_clocks(merged)
+
+
+def _base_ns(timeline: Timeline) -> int:
+    """Return the time of day at which a capture's clock began, ns; 0 if it does not say."""
+    text = timeline.facts.get("baseTimeNanoseconds", "0")
+    return int(text) if text.isdecimal() else 0
 
 
 def _joined_cycles(timelines: list[Timeline]) -> list[Timeline]:
