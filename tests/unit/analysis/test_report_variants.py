@@ -224,6 +224,35 @@ def test_a_range_that_only_launches_a_collective_sets_no_clock(make, tmp_path):
     assert on_hosts(make, tmp_path, "gloo:broadcast", ahead=9_000.0) == ""
 
 
+def test_on_hosts_too_the_late_rank_is_the_one_that_comes_last(make, tmp_path):
+    """Rank 1 reads for 6 ms; both ranks then have two all-reduces in flight at once."""
+    runs = [make.Program(rank=rank, jitter=0.0) for rank in range(2)]
+    for number in range(8):
+        begins = [run.host for run in runs]
+        for run in runs:
+            run.python(6_000.0 * run.rank)
+            run.range("next batch", run.host - 6_000.0 * run.rank)
+            start = run.host
+            run.python(2_000.0)
+            run.add("cpu_op", "aten::mm", start, 2_000.0)
+        joined = [run.host for run in runs]
+        for run, begin in zip(runs, begins, strict=True):
+            for delay in (0.0, 100.0):
+                start = joined[run.rank] + delay - 200.0
+                length = max(joined) + delay + 300.0 - start
+                run.add("user_annotation", "gloo:all_reduce", start, length, make.WORKER)
+            run.host = max(joined) + 400.0
+            run.range(f"ProfilerStep#{number}", begin)
+    for run in runs:
+        write(tmp_path / "job", f"rank{run.rank}", run.trace(world_size=2))
+    summary = summarise(load(tmp_path / "job"))
+    late = summary.collective_waits.late[0]
+    assert (late.rank, late.doing) == (1, "input")
+    assert late.waiting_ns == pytest.approx(8 * 6_000_000, rel=0.05)
+    assert summary.findings[0].title == "The model waits for data, on rank 1"
+    assert not any(each.id == "straggler" for each in summary.findings)
+
+
 def test_clocks_that_agree_stay_as_they_are(make, tmp_path):
     assert not any("clocks" in note for note in ranks_of(make, tmp_path).quality.notes)
 
@@ -329,6 +358,18 @@ def test_lightning_s_own_range_around_the_next_batch_is_input(make, tmp_path):
         run.wait()
         run.range(f"ProfilerStep#{number}", begin)
     assert [each.id for each in summary_of(tmp_path, run).findings] == ["input-starved"]
+
+
+def test_a_recurrent_layer_that_takes_the_time_is_no_finding(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    for number in range(8):
+        begin = run.host
+        for name, us in (("aten::mkldnn_rnn_layer", 8_000), ("aten::mul", 1_000)):
+            start = run.host
+            run.python(us)
+            run.add("cpu_op", name, start, run.host - start)
+        run.range(f"ProfilerStep#{number}", begin)
+    assert summary_of(tmp_path, run).findings == []
 
 
 def test_on_a_cpu_a_stall_is_told_once(make, tmp_path):

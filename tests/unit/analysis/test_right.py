@@ -614,4 +614,4 @@ def test_one_device_that_waits_for_another_has_lost_nothing(tmp_path):
         kernel(20_010, 1_000, correlation=2, device=1),
     ).devices
     assert (first.unseen_ns, second.unseen_ns) == (0, 0)
-    assert causes(second)["queued"] == 19_995_000
+    assert causes(second)["devices"] == 19_995_000

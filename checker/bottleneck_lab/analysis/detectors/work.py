@@ -52,7 +52,7 @@ LESS_COMMUNICATION = (
 )
 COPIES = Removal(causes=("copy",), copies=True)
 _FP32_GEMM = re.compile(r"(?:^|_)sgemm|_f32f32_f32f32_|simt|ffma|scudnn", re.IGNORECASE)
-_MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru")
+_MATRIX_WORK = re.compile(r"conv|mm$|linear|matmul|attention|einsum|lstm|gru|rnn")
 """Operators that should dominate a busy CPU: that is not a finding."""
 
 
@@ -246,10 +246,9 @@ def dominant_operator(seen: Evidence) -> list[Detection]:
     by_line = repeated_calls(seen)[0] >= share  # the line that calls it says more
     if share < DOMINANT_SHARE or small or by_line or _MATRIX_WORK.search(top.name):
         return []
-    evidence = (
-        f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of"
-        f" {top.self_ns / top.calls / 1e3:.1f} µs."
-    )
+    each = top.self_ns / top.calls
+    length = f"{each / 1e3:.1f} µs" if each < 1e6 else f"{each / 1e6:.1f} ms"
+    evidence = f"{top.name} takes {share:.0%} of the time itself, in {top.calls} calls of {length}."
     return [Detection(evidence, share)]
 
 

@@ -81,6 +81,7 @@ def find_collective_waits(
     begin = min(time.window.start for time in times)
     joined = {rank: {each.number for each in own} for rank, own in arrivals.items()}
     left: dict[int, list[Arrival]] = defaultdict(list)
+    until: dict[int, int] = defaultdict(int)
     waits: dict[int, list[_Wait]] = defaultdict(list)
     in_order = [(each, rank) for rank, own in arrivals.items() for each in own if rank in by_rank]
     for each, rank in sorted(in_order):
@@ -88,11 +89,14 @@ def find_collective_waits(
         _, late, latest = last[each.number]
         start, end = max(each.start, window.start), min(each.last, each.end, window.end)
         if end > start and late != rank and late in by_rank:
+            # Of two collectives in flight at once, the second is waited for after the first.
+            begun = min(max(start, until[rank]), end)
+            until[rank] = max(until[rank], end)
             # What the late rank hides behind its work, the others could have hidden behind
             # theirs, had it not been late: that is waiting too.
-            hidden = iv.clip(exposed[rank], each.start, each.end).total
+            hidden = iv.clip(exposed[rank], max(each.start, begun), each.end).total
             hidden -= iv.clip(exposed[late], latest.start, latest.end).total
-            alone = max(iv.clip(exposed[rank], start, end).total, hidden)
+            alone = max(iv.clip(exposed[rank], begun, end).total, hidden)
             # The last collective that both were in.
             past = reversed(left[rank])
             since = next((other.end for other in past if other.number in joined[late]), begin)

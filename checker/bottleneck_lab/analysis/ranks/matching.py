@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE, named
 from bottleneck_lab.analysis.steps.window import launch_times, step_rows
 from bottleneck_lab.analysis.what_if import Arrival
-from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline
 
 JITTER_NS = 50_000
 """How far the ranks' clocks may differ."""
@@ -24,43 +27,81 @@ def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:
     Empty for one rank, and where the rows that should be one collective do not overlap: the ranks
     share no clock, then, or their captures are of different stretches.
     """
-    device = timeline.device
-    rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
-    if len(timeline.ranks) < 2 or not len(rows):
+    collectives = _on_devices(timeline)
+    if not len(collectives.start):
+        collectives = _on_hosts(timeline)
+    if len(timeline.ranks) < 2 or not len(collectives.start):
         return {}
-    step = _step_numbers(timeline, rows)
+    rank, start, end = collectives.rank, collectives.start, collectives.end
+    step = _step_numbers(timeline, collectives)
     counts: Counter[tuple[int, ...]] = Counter()
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for row, number in zip(rows.tolist(), step, strict=True):
+    for each, (number, kind) in enumerate(zip(step, collectives.kind.tolist(), strict=True)):
         if number is None:
             continue
-        # Sizes and types tell groups apart where their names were not recorded.
-        kind = (
-            number,
-            int(device.process_group[row]),
-            int(device.name[row]),
-            int(device.dtype[row]),
-            int(device.bytes[row]),
-        )
-        count = counts[(int(device.rank[row]), *kind)]
-        counts[(int(device.rank[row]), *kind)] += 1
-        members[(*kind, count)].append(row)
+        same = (number, *kind)
+        count = counts[(int(rank[each]), *same)]
+        counts[(int(rank[each]), *same)] += 1
+        members[(*same, count)].append(each)
     shared = [each for each in members.values() if len(each) > 1]
     arrivals: dict[int, list[Arrival]] = defaultdict(list)
     overlapping = 0
-    for number, together in enumerate(sorted(shared, key=lambda each: int(device.start[each[0]]))):
-        last = int(device.start[together].max())
-        overlapping += bool((device.end[together] + JITTER_NS >= last).all())
-        for row in together:
-            arrivals[int(device.rank[row])].append(
-                Arrival(number, int(device.start[row]), int(device.end[row]), last, row)
+    for number, together in enumerate(sorted(shared, key=lambda each: int(start[each[0]]))):
+        last = int(start[together].max())
+        overlapping += bool((end[together] + JITTER_NS >= last).all())
+        for each in together:
+            row = int(collectives.row[each])
+            arrivals[int(rank[each])].append(
+                Arrival(number, int(start[each]), int(end[each]), last, row)
             )
     if overlapping < MATCHED_SHARE * len(shared):
         return {}
     return dict(arrivals)
 
 
-def _step_numbers(timeline: Timeline, rows: np.ndarray) -> list[int | None]:
+class _Collectives(NamedTuple):
+    """Rows of collectives by start: what tells one kind from another, and when each was launched
+    (`called`: by a call that was recorded).
+    """
+
+    row: NDArray[np.intp]
+    rank: SmallInts
+    start: Ints
+    end: Ints
+    kind: Ints
+    launched: Ints
+    called: NDArray[np.bool_]
+
+
+def _on_devices(timeline: Timeline) -> _Collectives:
+    device = timeline.device
+    rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
+    # Sizes and types tell groups apart where their names were not recorded.
+    columns = (device.process_group, device.name, device.dtype, device.bytes)
+    return _Collectives(
+        rows,
+        device.rank[rows],
+        device.start[rows],
+        device.end[rows],
+        np.stack([column[rows].astype(np.int64) for column in columns], axis=1),
+        launch_times(timeline, rows),
+        timeline.launched_by[rows] >= 0,
+    )
+
+
+def _on_hosts(timeline: Timeline) -> _Collectives:
+    """Return the ranges of libraries for collectives on the CPU, each from its queueing to its
+    end.
+    """
+    ranges = timeline.ranges
+    rows = np.flatnonzero(named(timeline, ranges, COLLECTIVE_RANGE))
+    start = ranges.start[rows]
+    kind = ranges.name[rows].astype(np.int64)[:, np.newaxis]
+    called = np.ones(len(rows), dtype=bool)
+    return _Collectives(rows, ranges.rank[rows], start, ranges.end[rows], kind, start, called)
+
+
+def _step_numbers(timeline: Timeline, collectives: _Collectives) -> list[int | None]:
     """Return, for each row, the name of the step that launched it; -1 without steps; None for a row
     that was launched before a rank's first step, or before its capture began.
 
@@ -68,16 +109,15 @@ def _step_numbers(timeline: Timeline, rows: np.ndarray) -> list[int | None]:
     same step.
     """
     steps = step_rows(timeline)
-    numbers: list[int | None] = [-1] * len(rows)
-    launched = launch_times(timeline, rows)
-    called = timeline.launched_by[rows] >= 0
+    numbers: list[int | None] = [-1] * len(collectives.row)
+    launched, called = collectives.launched, collectives.called
     for rank in np.unique(steps.rank).tolist():
         own = steps.rank == rank
         begins, names = steps.start[own], steps.name[own]
         # Steps without numbers (an optimizer's) are told apart by their order.
         if len(np.unique(names)) < len(names):
             names = np.arange(len(names))
-        mine = np.flatnonzero(timeline.device.rank[rows] == rank)
+        mine = np.flatnonzero(collectives.rank == rank)
         at = np.searchsorted(begins, launched[mine], side="right") - 1
         # Where calls were recorded, a row without one was launched before recording began.
         known = (at >= 0) & (called[mine] | ~called[mine].any())
