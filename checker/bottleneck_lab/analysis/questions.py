@@ -25,7 +25,7 @@ class Question:
 QUESTIONS = (
     Question(
         "top-kernels",
-        "Which kernels took most of the device's time?",
+        "Which kernels of the whole capture took most time, and what percentage of all kernels'?",
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e3 AS mean_us, max(duration) / 1e3 AS longest_us,
@@ -45,7 +45,7 @@ QUESTIONS = (
     ),
     Question(
         "top-calls",
-        "In which calls of CUDA or HIP did the host spend its time?",
+        "In which calls of CUDA or HIP did the host spend its time, in the whole capture?",
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                max(duration) / 1e6 AS longest_ms

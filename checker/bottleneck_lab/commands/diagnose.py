@@ -93,7 +93,8 @@ def command(
             given = ask_question(question, known, partial(_misplaced, workspace))
             save_answers(workspace, {question.id: given})
     record, committed = load_record(workspace), False
-    if (answer or at_terminal) and not wrong and not draft:
+    # Answers that were drafted, or written by hand, are committed by the bare command too.
+    if (answer or not json) and not wrong and not draft:
         record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
     _report(workspace, record, committed=committed, json=json)
     if wrong:
@@ -153,7 +154,7 @@ def _commit_if_whole(
 ) -> tuple[Record, bool]:
     """Commit the answers if they are complete and the learner at the terminal agrees.
 
-    Returns the record, and True if they are committed.
+    Returns the record, and True if they are committed now and were not before.
     """
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     if not questions or problems(questions, answers):
@@ -161,7 +162,8 @@ def _commit_if_whole(
     asks = at_terminal and hides_causes(workspace.lab, record)
     if asks and not typer.confirm("\nCommit this diagnosis?", default=True):
         return record, False
-    return commit_answers(workspace, record), True
+    now = commit_answers(workspace, record)
+    return now, len(now.commitments) > len(record.commitments)
 
 
 def confirm_first_diagnosis(workspace: Workspace, *, json: bool) -> None:

@@ -97,3 +97,14 @@ def test_a_check_says_before_it_measures_that_it_commits_a_draft(workspace, monk
     notes.clear()
     confirm_first_diagnosis(workspace, json=False)
     assert not notes, "it is committed already"
+
+
+def test_what_was_drafted_is_committed_by_the_command_that_is_suggested(workspace):
+    """Also where nothing can be asked, as in a script."""
+    drafted = CliRunner().invoke(
+        app, ["diagnose", "--draft", *(word for a in ANSWERS for word in ("-a", a))]
+    )
+    assert "Next: lab diagnose" in drafted.output
+    assert not load_record(workspace).commitments
+    assert "kept as your first diagnosis" in " ".join(diagnose().output.split())
+    assert len(load_record(workspace).commitments) == 1

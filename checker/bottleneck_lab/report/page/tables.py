@@ -181,8 +181,12 @@ def lines_table(summary: Summary) -> Markup | None:
     head = ["where", "times", "in it"]
     if on_device:
         head.insert(2, "device")
-    if exact:  # torch.profiler alone records functions, which count no operators of their own
-        head += ["operators", "backward"]
+    # torch.profiler alone records functions, which count no operators of their own.
+    backward = exact and any(row.backward_ns for row in summary.lines)
+    if exact:
+        head += ["operators"]
+    if backward:
+        head += ["backward of these"]
     cells = []
     for row in summary.lines[:TOP]:
         where = _line(summary, row.line, place_of_line(summary, row))
@@ -190,7 +194,9 @@ def lines_table(summary: Summary) -> Markup | None:
         if on_device:
             cell.insert(2, words.format_duration(row.device_ns))
         if exact:
-            cell += [f"{row.operators:,}", words.format_duration(row.backward_ns)]
+            cell.append(f"{row.operators:,}")
+        if backward:
+            cell.append(words.format_duration(row.backward_ns))
         cells.append(cell)
     return _table(head, cells, describe_lines(summary), numeric=range(1, len(head)))
 
@@ -388,13 +394,13 @@ WIDE: tuple[Callable[[Summary], Markup | None], ...] = (
     lines_table,
     waits_table,
     launches_table,
+    memory_tables,
 )
 
 # Tables that stand in two columns, in order.
 NARROW: tuple[Callable[[Summary], Markup | None], ...] = (
     copies_table,
     collectives_table,
-    memory_tables,
     ranks_table,
     late_ranks_table,
 )
