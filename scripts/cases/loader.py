@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,11 +61,7 @@ class Loader:
         taken: deque[float] = deque([run.host] * self._ahead, maxlen=self._ahead)
         for number, indices in enumerate(rows):
             with run.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
-                begun, recording = run.host, run.recording
-                run.recording = False  # another process does it
-                batch = self._fetch(indices)
-                cost = run.host - begun
-                run.host, run.recording = begun, recording
+                batch, cost = run.elsewhere(partial(self._fetch, indices))
                 worker = number % self._workers
                 # A batch is asked for when an earlier one is taken.
                 free[worker] = max(free[worker], taken[0]) + cost

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from scripts.cases.machine import Kernel
+from scripts.cases.multi_tensor import multi_tensor
 from torch.utils.flop_counter import flop_registry
 
 from bottleneck_lab.measure.virtual_gpu.spec import GpuSpec
@@ -59,11 +60,8 @@ def kernels_of(
     read = [each for each in leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     made = [each for each in leaves(result) if isinstance(each, torch.Tensor)]
     nbytes = sum(each.nbytes for each in (*read, *made))
-    if name.startswith(("_foreach", "_fused")):
-        count = max(-(-len(read) // 100), 1)
-        us = spec.kernel_time_us(0.0, nbytes / count)
-        called = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel"
-        return [Kernel(called, us)] * count
+    if name.startswith("_foreach"):
+        return multi_tensor(function, args, result, spec)
     formula = flop_registry.get(getattr(aten, name.removesuffix("_"), None))
     flops = float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
     if flops:

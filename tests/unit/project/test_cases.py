@@ -5,13 +5,18 @@ same again.
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bottleneck_lab import load
+from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.grading.cases import CAUSES, Case
+from bottleneck_lab.trace.names import LINES_OF
+from bottleneck_lab.trace.timeline import take
 from bottleneck_lab.workspace.cases import load_library
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +72,30 @@ def test_nothing_gives_a_case_away(case: Case):
     assert not [word for word in (*TELLING, *CAUSES[:-1]) if word in text]
 
 
+def _lines_of(code: types.CodeType) -> set[str]:
+    """Return what a recording may call the lines of a program, those of its functions included."""
+    own = {f"program.py({line}): {code.co_name}" for *_, line in code.co_lines() if line}
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return own.union(*map(_lines_of, inner))
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARY))
+def test_every_operator_of_a_case_has_one_line_and_it_is_the_programs(name: str):
+    folder = CASES / name
+    lines = _lines_of(compile((folder / "program.py").read_text(), "program.py", "exec"))
+    for trace in LIBRARY[name].traces:
+        timeline = load(folder / trace)
+        around = {text for text in timeline.strings if text.startswith(("autograd", "Distributed"))}
+        at = lines_at(timeline, timeline.operators)
+        missing = {timeline.strings[timeline.operators.name[i]] for i in np.flatnonzero(at < 0)}
+        assert missing <= around, "operators without a line"
+        (track,) = (i for i, each in enumerate(timeline.threads) if each.tid.startswith(LINES_OF))
+        rows = take(timeline.python, timeline.python.thread == track)
+        assert {timeline.strings[i] for i in rows.name.tolist()} <= lines
+        assert (rows.start[1:] >= rows.end[:-1] - 1).all(), "two lines at once"
+        assert (rows.end - rows.start).sum() > 0.99 * (rows.end[-1] - rows.start[0])
+
+
 def test_the_library_has_every_level_and_every_cause():
     assert len(LIBRARY) >= 30
     assert {case.level for case in LIBRARY.values()} == {1, 2, 3}
@@ -80,3 +109,66 @@ def test_a_recording_comes_out_the_same_again():
     folder = CASES / "roof-tiles"
     runs = run((folder / PROGRAM).read_text(), load_spec(folder))
     assert dict(traces(runs)) == {path.name: path.read_bytes() for path in folder.glob("*.json.gz")}
+
+
+def test_foreach_operators_take_the_kernels_that_they_took_on_an_a100():
+    from scripts.cases.multi_tensor import launches
+
+    torchvision = pytest.importorskip("torchvision")
+    with torch.device("meta"):
+        numels = [weight.numel() for weight in torchvision.models.resnet50().parameters()]
+    assert [blocks for blocks, *_ in launches(numels, 1)] == [180, 320, 8]
+    assert [blocks for blocks, *_ in launches(numels, 2)] == [71, 155, 282]
+    assert [sum(elements for _, elements, _ in launches(numels, depth)) for depth in (1, 2, 3)] == [
+        sum(numels)
+    ] * 3
+
+
+TRAINING = """
+import torch
+from torch import nn
+from torch.profiler import profile, schedule
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.full((16,), float(index))
+
+
+def main():
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(30)]).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(Rows(), batch_size=4, num_workers=2)
+    with profile(schedule=schedule(wait=1, warmup=1, active=3)) as prof:
+        for rows in loader:
+            loss = model(rows.to("cuda")).sum()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            prof.step()
+"""
+
+
+def test_an_optimizer_launches_for_all_weights_at_once_and_workers_leave_lines_alone():
+    from scripts.cases.record import CaseSpec, run
+
+    (machine,) = run(TRAINING, CaseSpec("", 1, "", "", "healthy"))
+    step = next(row for row in machine.rows if row["name"] == "Optimizer.step#AdamW.step")
+    begin, end = step["ts"], step["ts"] + step["dur"]
+    inside = [row for row in machine.rows if begin <= row["ts"] < end]
+    operators = [row["name"] for row in inside if row["cat"] == "cpu_op"]
+    # One for the weight decay, two moments, and what divides one by the other's root.
+    assert operators == [
+        f"aten::_foreach_{name}"
+        for name in ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
+    ]
+    # 60 weights: one kernel of up to two lists of tensors, two of three lists.
+    assert sum(row["name"] == "cudaLaunchKernel" for row in inside) == 6 + 2 * 2
+    lines = [row for row in machine.rows if str(row["tid"]).startswith(LINES_OF)]
+    assert "__getitem__" not in " ".join(row["name"] for row in lines)
+    assert sum(row["dur"] for row in lines) == pytest.approx(machine.elapsed, rel=0.01)
