@@ -110,6 +110,7 @@ class Machine:
         """Return what another process makes, and the µs that it takes there: nothing of it is
         recorded, and the host's clock and line stand.
         """
+        self._note_line(self.current_line())
         host, line, recording = self.host, self._line, self.recording
         self.recording = False
         made = make()

@@ -35,7 +35,8 @@ class FindingKind:
 
     `id` is stable: hints, labs and reports refer to it. `reported_when` is its line in
     docs/analysis.md. `rests_on`: the kinds of evidence without which it is in doubt. `at_most`: no
-    fix of this can gain more; False if the usual fix saves other time too, as fusing kernels does.
+    fix of this can gain more; False if the usual fix saves other time too, as fusing kernels does,
+    or if a part of the cost does not show.
     """
 
     id: str
@@ -269,6 +270,8 @@ FINDINGS: tuple[FindingKind, ...] = (
         "kernels that take more than 1.5 times as long as the same ones in other steps cost ≥ 10%",
         work.interrupted_kernels,
         rests_on=("kernels", "steps"),
+        # Kernels that are interrupted in every step don't stand out.
+        at_most=False,
     ),
     FindingKind(
         "uneven-steps",
