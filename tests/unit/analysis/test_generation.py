@@ -79,3 +79,17 @@ def test_training_generates_no_tokens(summary_of):
 def test_a_training_that_picks_something_generates_nothing(make, tmp_path, trains):
     loop = {"kernels": 9, "kernel_us": 60.0, "host_us": 12.0}
     assert generated(make, tmp_path, **loop, trains=trains) is None
+
+
+def test_an_operator_inside_the_sampling_one_is_no_second_token(make, tmp_path):
+    """`aten::multinomial` calls `aten::argmax` on the CPU."""
+    run = make.Program(jitter=0.0)
+    for _ in range(20):
+        for name, us in (("aten::mm", 400.0), ("aten::multinomial", 100.0)):
+            begin = run.host
+            run.python(us)
+            run.add("cpu_op", name, begin, run.host - begin)
+        run.add("cpu_op", "aten::argmax", begin + 60.0, 20.0)
+    (tmp_path / "x.json").write_text(json.dumps(run.trace()))
+    use = summarise(load(tmp_path / "x.json")).generation
+    assert (use.tokens, use.token_ns) == (19, 500_000)

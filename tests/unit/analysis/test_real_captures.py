@@ -107,7 +107,7 @@ ANSWERS = (
         "copy-exposed",
         0.97,
         (2.0, 40.0),
-        "105208.4 MiB",
+        "102.7 GiB",
         "Weights come from pinned host memory, layer by layer, at 60 GB/s: PCIe is full for 95% of"
         " the second.",
     ),

@@ -64,9 +64,10 @@ def exposed_copies(seen: Evidence) -> list[Detection]:
         return []
     moved = sum(row.bytes for row in seen.copies)
     count = sum(row.calls for row in seen.copies)
+    size = f"{moved / (1 << 20):.1f} MiB" if moved < 10 << 30 else f"{moved / (1 << 30):.1f} GiB"
     evidence = (
-        f"For {share:.0%} of the time the device only copied, or waited for a copy:"
-        f" {moved / (1 << 20):.1f} MiB in {count} copies."
+        f"For {share:.0%} of the time the device only copied, or waited for a copy: {size} in"
+        f" {count} copies."
     )
     return [Detection(evidence, share, removal=COPIES)]
 

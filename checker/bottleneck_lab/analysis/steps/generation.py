@@ -71,8 +71,10 @@ def _starts(timeline: Timeline, rank: int) -> Ints:
     for table, pattern in ((timeline.ranges, _RANGE), (timeline.operators, _SAMPLING)):
         rows = np.flatnonzero(named(timeline, table, pattern) & (table.rank == rank))
         if len(rows) > LEAST:
-            thread = np.bincount(table.thread[rows]).argmax()
-            return np.unique(table.start[rows[table.thread[rows] == thread]])
+            rows = rows[table.thread[rows] == np.bincount(table.thread[rows]).argmax()]
+            if table is timeline.operators:  # multinomial calls argmax itself
+                return iv.union(table.start[rows], table.end[rows]).start
+            return np.unique(table.start[rows])
     return np.empty(0, dtype=np.int64)
 
 
