@@ -14,6 +14,7 @@ from hypothesis import settings
 
 import bottleneck_lab
 
+from . import weather
 from .quick import Quick, long_files_first
 from .tools import LEFT_OUT
 
@@ -47,6 +48,7 @@ def pytest_configure(config) -> None:
         )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    weather.hurried = bool(config.getoption("quick"))
     if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
         config.pluginmanager.register(Quick(config))
 

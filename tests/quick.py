@@ -29,6 +29,8 @@ UNKNOWN_S = {False: 0.2, True: 5.0}
 """What a test that has not run here yet is taken for: one that is not marked as long, and one that
 is.
 """
+OF_PYTEST_S = 0.01
+"""What pytest itself takes for a test, beside the test: thousands that take no time add up."""
 SECONDS = "quick/seconds"
 LOADED_BY_NAME = {
     "bottleneck_lab.cli": "bottleneck_lab.commands.",
@@ -81,7 +83,7 @@ class Quick:
         return is_marked(item) or self._seconds(item) > FAST_S
 
     def _seconds(self, item: pytest.Item) -> float:
-        return self.seconds.get(item.nodeid, UNKNOWN_S[is_marked(item)])
+        return OF_PYTEST_S + self.seconds.get(item.nodeid, UNKNOWN_S[is_marked(item)])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up a test's set-up, call and teardown."""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ... import quick
+from ... import quick, weather
 from ...quick import Quick, distances, long_files_first, modules_of, stands_on
 
 ROOT = Path(__file__).parents[3]
@@ -94,9 +94,27 @@ def test_what_changed_comes_first_then_what_is_fast_until_the_time_is_used_up(ch
     tests = [item("slower", at=ELSEWHERE), item("faster", at=ELSEWHERE), item("near", "long")]
     took = {"slower": 2.0, "faster": 1.0, "near": 6.0}
     changed = {"tests/unit/project/test_quick.py"}
-    assert chosen([*tests], changed, 9, took) == ["slower", "faster", "near"]
-    assert chosen([*tests], changed, 7, took) == ["faster", "near"]
-    assert chosen([*tests], changed, 6, took) == ["near"]
+    assert chosen([*tests], changed, 9.1, took) == ["slower", "faster", "near"]
+    assert chosen([*tests], changed, 7.1, took) == ["faster", "near"]
+    assert chosen([*tests], changed, 6.1, took) == ["near"]
+
+
+def test_tests_that_take_no_time_are_not_run_without_end(chosen):
+    tests = [item(str(number), at=ELSEWHERE) for number in range(1000)]
+    assert len(chosen(tests, set(), 5, {one.name: 0.0 for one in tests})) == 500
+
+
+def test_what_a_busy_machine_spoils_is_left_out_of_a_quick_run_and_asked_again_otherwise(
+    monkeypatch,
+):
+    answers = iter(["INCONCLUSIVE", "PASS"])
+    monkeypatch.setattr(weather, "wait_until_quiet", lambda *_: None)
+    monkeypatch.setattr(weather, "hurried", False)
+    assert weather.asked_again(lambda: next(answers), str) == "PASS"
+    monkeypatch.setattr(weather, "hurried", True)
+    with pytest.raises(pytest.skip.Exception, match="make test"):
+        weather.asked_again(lambda: "INCONCLUSIVE", str)
+    assert weather.asked_again(lambda: "FAIL", str) == "FAIL"
 
 
 def test_without_a_time_everything_is_run(chosen):
