@@ -372,6 +372,23 @@ def test_a_recurrent_layer_that_takes_the_time_is_no_finding(make, tmp_path):
     assert summary_of(tmp_path, run).findings == []
 
 
+def test_python_s_own_functions_are_not_the_program_s(make, tmp_path):
+    run = make.Program(jitter=0.0)
+    begin = run.host
+    for number in range(8):
+        start = run.host
+        run.operator("aten::mm", "gemm", 500.0)
+        run.wait()
+        stall = run.host
+        run.python(2_000)
+        run.add("python_function", "logging/__init__.py(1720): flush", stall, 1_900.0)
+        run.range(f"ProfilerStep#{number}", start)
+    run.add("python_function", "train.py(1): <module>", begin, run.host - begin)
+    summary = summary_of(tmp_path, run)
+    assert [row.line for row in summary.lines] == ["train.py: <module>"]
+    assert "train.py" not in finding(summary, "host-stalls").evidence
+
+
 def test_on_a_cpu_a_stall_is_told_once(make, tmp_path):
     run = make.Program(jitter=0.0)
     for number in range(8):

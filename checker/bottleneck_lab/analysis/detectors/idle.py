@@ -70,6 +70,8 @@ def idle_for(cause: Cause, known_lines: str = "") -> Callable[[Evidence], list[D
             elsewhere = f" Of the program's own functions, {longest.line} takes longest."
             if longest.exact:
                 elsewhere = " No line of the program was recorded in that time."
+            elif longest.line.endswith(" <module>"):  # the script itself, which tells nothing
+                elsewhere = ""
             evidence += seen.line_of(cause) or elsewhere
             advice = known_lines
         else:

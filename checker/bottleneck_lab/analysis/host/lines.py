@@ -22,6 +22,10 @@ from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages"
     r"|lib/python3)[/.(]|^<|^nn\.Module|^built-in"
+    # Python's own, of which a profiler cuts the path to them
+    r"|^(?:abc|ast|codecs|collections|concurrent|copyreg|enum|functools|importlib|inspect|json"
+    r"|linecache|logging|multiprocessing|os|pathlib|pickle|posixpath|re|shutil|socket|subprocess"
+    r"|tempfile|typing|warnings|weakref|zipfile)[/.(]"
 )
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
