@@ -286,7 +286,7 @@ def self_test(log_ratios: Sequence[float], margin: float = SELF_TEST_MARGIN) -> 
     span = f"between {math.exp(interval.low):.2f}x and {math.exp(interval.high):.2f}x"
     seen = f"the same code, measured against itself {len(log_ratios)} times, gave ratios {span}"
     if spread <= margin:
-        return SelfTest(True, True, spread, f"Quiet enough: {seen}.")
+        return SelfTest(True, True, spread, f"Quiet enough at first: {seen}.")
     if spread <= SELF_TEST_LIMIT:
         need = f"a target counts as met or missed only if the result clears it by {spread:.0%}"
         return SelfTest(False, True, spread, f"This machine is not quiet: {seen}; so {need}.")

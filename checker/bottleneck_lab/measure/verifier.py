@@ -141,12 +141,12 @@ def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionRe
     )
     if ended.measured.results and not (wrong or ended.stopped or ended.machine):
         return diagnosis
+    if ended.machine:
+        why = "since the check ended before it had judged your work"
+    else:
+        why = "since answers are graded only with work that runs and is right"
     return [
-        not_measured(
-            CriterionSpec(result.id, "diagnosis", result.id),
-            "since answers are graded only with work that runs and is right",
-        )
-        for result in diagnosis
+        not_measured(CriterionSpec(result.id, "diagnosis", result.id), why) for result in diagnosis
     ]
 
 

@@ -111,3 +111,12 @@ def test_before_a_diagnosis_the_balance_is_shown_and_no_bound(stored, tmp_path, 
     told = capsys.readouterr().out
     assert "Fast CPU: memory and fp32 arithmetic balance at 5.0 FLOP/byte" in " ".join(told.split())
     assert "compute-bound" not in told
+
+
+@pytest.mark.parametrize(("others", "warned"), [(0.1, False), (1.8, True)])
+def test_figures_measured_beside_other_programs_say_so(asked, monkeypatch, others, warned):
+    monkeypatch.setattr(doctor, "stored_ceilings", lambda device, threads: None)
+    monkeypatch.setattr(doctor.LoadMeter, "cores", lambda meter: others)
+    monkeypatch.setattr(doctor, "busy_cores_allowed", lambda needed: 0.25)
+    done = CliRunner().invoke(app, ["doctor", "--measure"])
+    assert ("Other programs kept 1.8" in done.output) == warned

@@ -351,7 +351,7 @@ def test_a_genuine_capture_is_accepted_for_any_number_of_passes(truth):
     [
         (made_up(SHARES, passes=7), "warm-up passes"),
         (made_up(SHARES, passes=2), "stopped too early"),
-        (made_up(SHARES, begin_s=40.0), "an old one"),
+        (made_up(SHARES, begin_s=40.0), "an old one, or was changed"),
         (made_up(SHARES, calls=[OperatorCall(OUTER, (), ())]), "record_shapes"),
         (
             made_up(SHARES, calls=[OperatorCall(OUTER, ((1, 3, 8, 8), (8, 3, 3, 3)), ())]),

@@ -105,7 +105,10 @@ def _incomplete(capture: OperatorCapture, truth: Truth) -> str | None:
 def _other_time(capture: OperatorCapture, begin_s: float, end_s: float) -> str | None:
     if begin_s - CLOCK_SLACK_S <= capture.begin_s and capture.end_s <= end_s + CLOCK_SLACK_S:
         return None
-    return "The capture was not made when `record` was called: it is an old one."
+    return (
+        "The times in the capture are not those of the call of `record`: it is an old one, or was"
+        " changed."
+    )
 
 
 def _other_work(capture: OperatorCapture, truth: Truth, passes: int) -> str | None:

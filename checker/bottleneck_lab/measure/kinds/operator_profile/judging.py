@@ -104,7 +104,7 @@ def _other_order(names: list[str], truth: Truth) -> str:
     if truth.capture.has_device:
         orders[by_cpu] = lambda row: row.self_ns
     best = {sentence: _top(truth.capture, key) for sentence, key in orders.items()}
-    best["That order includes the first, cold passes; warm up before recording."] = _top(
+    best["That is the order with the first, cold passes; warm up before recording."] = _top(
         truth.cold, lambda row: row.share
     )
     right = [share.name for share in truth.ranked()[: len(PLACES)]]
@@ -178,7 +178,7 @@ def _other_share(name: str, answer: float, truth: Truth) -> str:
         ),
         (
             cold.share if cold else 0.0,
-            "That share includes the first, cold passes; warm up before recording.",
+            "That is its share with the first, cold passes; warm up before recording.",
         ),
     ]
     if gpu:
