@@ -175,7 +175,8 @@ that errs a known share of the time.
 
 {SIMULATED:,} checks each, drawn from {POOL:,} functions of either kind on an emulated machine. It
 is as slow as a check on `cuda`, which has the least time, but nothing disturbs it, so real checks
-fail somewhat more often. Works in italics are wrong ones of `tests/mutants/`.
+fail somewhat more often. FAIL counts running out of time, too, which has no column. Works in
+italics are wrong ones of `tests/mutants/`.
 
 {table(simulated_rows())}
 """
