@@ -303,8 +303,9 @@ def test_the_solutions_answers_are_right():
         ("predicted_gain", ""),
     ],
 )
-def test_each_question_fails_alone(question, answer):
-    assert wrong_questions(RIGHT_ANSWERS | {question: answer}) == [question]
+def test_each_question_fails_alone_or_with_the_evidence_for_it(question, answer):
+    follows = [id_ for id_, one in QUESTIONS.items() if one.follows == question]
+    assert wrong_questions(RIGHT_ANSWERS | {question: answer}) == [question, *follows]
 
 
 @pytest.mark.parametrize(
