@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from sqlalchemy import update
 from typer.testing import CliRunner
 
@@ -182,6 +183,43 @@ def test_an_override_needs_a_comment_and_can_be_withdrawn(room):
     log = [row.text for row in room.rows(tables.events) if row.kind == "graded"]
     assert log[0] == "Instructor set slow to 87.5 points: Shown at the board"
     assert "withdrew" in log[1]
+
+
+def test_a_lab_made_worth_less_than_an_override_gives_no_more_than_it_is_worth(sqlite_room):
+    room = sqlite_room
+    person, token = room.join("Ada")
+    measured(room, token, Outcome.FAIL)
+    with pages(room) as (instructor, _, _):
+        path = f"/people/{person.handle}/grades/slow"
+        assert instructor.post(path, points="87.5", comment="Shown at the board").status == 303
+        fields = {"points-slow": "40", "points-wrong": "70"}
+        page = instructor.post("/grades/rules", action="preview", **fields).text
+        assert changed(page) == {"Ada": (87.5, 40.0)}
+        assert saved(instructor, "/grades/rules", **fields)
+        assert "worth less now than when the points were set" in instructor.get(path).text
+    with room.cohort.database.reading() as connection:
+        data = export_grades(connection, room.cohort, EXPORTS["evidence"])
+    key = load_pem_public_key(room.cohort.public_key.encode())
+    assert verify_evidence(data, key).ok
+    assert grades(room)[person.handle, "slow"].score == 40.0
+
+
+def test_points_are_one_figure_on_pages_in_the_terminal_and_in_exports(sqlite_room):
+    room = sqlite_room
+    person, token = room.join("Ada")
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", 0.0, points=67.333, due=room.clock() - 1.5 * DAY_S)
+    measured(room, token, Outcome.FAIL)
+    score = grades(room)[person.handle, "slow"].score
+    assert score == pytest.approx(67.333 / 2 * 0.8, abs=0.01)
+    assert score == round(score, 2)
+    with pages(room) as (instructor, visit, port):
+        assert f">{score}*" in instructor.get("/grades").text
+        assert f"{score} of 67.333</a>" in visit(person).get("/me").text
+        (mine,) = Visitor(port, token=token).get("/api/me").json()["labs"][:1]
+        assert mine["points"] == score
+    (line,) = list(csv.DictReader(io.StringIO(exported(room, "csv"))))[:1]
+    assert float(line["score"]) == score
 
 
 def test_rules_are_previewed_over_the_room_before_they_count(room):

@@ -15,15 +15,21 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
-from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, content_of
+from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Join, content_of
 from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.submissions.blobs import Blobs
 from bottleneck_lab.cohort.submissions.intake import Intake
 from bottleneck_lab.cohort.submissions.receipts import receipt_problem
+from bottleneck_lab.cohort.view.lab import load_distribution
+from bottleneck_lab.cohort.view.room import load_room
+from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import MachineError
 
 from ..processes import PATIENCE_S
+from .test_exports import measured
 
 
 def test_an_acknowledged_submission_is_stored_and_its_receipt_verifies_offline(room):
@@ -60,6 +66,28 @@ def test_the_same_request_again_is_answered_alike_and_stored_once(room):
     answers = [room.intake.offer(ada, submission) for _ in range(5)]
     assert len({each.result(PATIENCE_S).receipt.submission for each in answers}) == 1
     assert len(room.rows(tables.submissions)) == 1
+
+
+def test_staff_try_the_queue_before_a_lab_opens_and_count_nowhere(sqlite_room):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        change_settings(connection, roster_only=True)
+        set_rules(connection, "slow", 0.0, opens=room.clock() + 3600, budget=1)
+        instructor = people.the_instructor(connection, room.clock())
+        link = people.new_link(connection, instructor, room.clock())
+        person, token = people.join(connection, Join(link, "whoever"), room.clock())
+        learner = people.add_person(connection, "learner", "Ada", 0.0, student_id="1")
+    assert person.id == instructor.id
+    _, ada = room.join(student_id="1")
+    with pytest.raises(RefusedError, match="opens at"):
+        room.submit(ada)
+    measured(room, token)
+    assert room.submit(token, tool="torch").left is None
+    with room.cohort.database.reading() as connection:
+        judge = verdict_reader_of(room.cohort.public_key)
+        view = load_room(connection, judge, room.clock())
+        assert load_distribution(connection, judge, "slow").learners == 0
+    assert [(row.handle, row.cells[0].attempts) for row in view.rows] == [(learner.handle, 0)]
 
 
 def test_a_key_is_its_owners_alone(room):

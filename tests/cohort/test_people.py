@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
@@ -25,6 +27,34 @@ from .test_grades import pages
 def view(room):
     with room.cohort.database.reading() as connection:
         return load_room(connection, verdict_reader_of(room.cohort.public_key), room.clock())
+
+
+def test_the_projectors_page_shows_how_to_join_and_nobody(sqlite_room):
+    room = sqlite_room
+    room.join("Ada")
+    with room.cohort.database.writing() as connection:
+        people.add_person(connection, "learner", "Grace", 0.0, student_id="1")
+        (code,) = people.join_codes(connection)
+    with pages(room) as (instructor, _, port):
+        page = instructor.get("/room/joining").text
+        tiles = re.findall(r"<b>(\d+)</b> ([a-z ]*join[a-z ]*)<", instructor.get("/room").text)
+        assert Visitor(port).get("/room/joining").status == 303
+    assert f"lab join http://127.0.0.1:{port} {code}" in page
+    assert "<svg" in page
+    assert "Ada" not in page
+    assert tiles == [("1", "joined"), ("1", "not joined yet")]
+
+
+def test_a_token_in_a_terminal_opens_no_page_of_staff(sqlite_room):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        instructor = people.the_instructor(connection, room.clock())
+        link = people.new_link(connection, instructor, room.clock())
+        _, token = people.join(connection, Join(link, "whoever"), room.clock())
+    _, learners = room.join("Ada")
+    with pages(room) as (_, _, port):
+        for owner, status in ((token, 403), (learners, 200)):
+            assert Visitor(port, token=owner).ask("POST", "/api/login-link").status == status
 
 
 def names(room) -> list[str]:

@@ -99,7 +99,7 @@ def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal
     folder = ["--folder", str(room.cohort.folder)]
     words = ["cohort", "runsheet", "half-day", "--start", start, *folder]
     dry = CliRunner().invoke(app, words)
-    assert "Ada would have with --use 50.0 points, not 100.0." in dry.stderr
+    assert "Ada would have with --use 50 points, not 100." in dry.stderr
     assert scores(room) == {"Ada": 100.0}
     with pages(room) as (instructor, _, _):
         assert saved(instructor, "/workshop/runsheet", plan="half-day", start=start)

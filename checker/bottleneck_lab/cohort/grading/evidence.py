@@ -23,6 +23,7 @@ from bottleneck_lab.cohort.grading.grades import (
     GradingRules,
     Override,
     counting,
+    final_points,
     score_work,
 )
 from bottleneck_lab.cohort.moments import iso, parse_moment
@@ -42,8 +43,8 @@ class Figure(msgspec.Struct, frozen=True):
     """One learner's points in one lab, and what they follow from.
 
     `submissions` are all that were measured, oldest first; those in `altered` score nothing, and
-    `counts` is the one that counts. `due` (ISO 8601, UTC) has an extension in it. `score` is the
-    override's points if there is one, else `raw_score` less `late_penalty`.
+    `counts` is the one that counts. `due` (ISO 8601, UTC) has an extension in it. `score` is what
+    `final_points` makes of the others.
     """
 
     learner: str
@@ -180,7 +181,7 @@ def _problems(archive: zipfile.ZipFile, evidence: Evidence, key: Ed25519PublicKe
         works = score_work(judged, points, due, evidence.rules, evidence.labs[figure.lab])
         scored = counting(works, evidence.rules.scoring)
         raw, penalty = (scored.raw, scored.penalty) if scored else (0.0, 0.0)
-        score = raw - penalty if figure.override is None else figure.override.points
+        score = final_points(raw, penalty, figure.override, points)
         computed = (scored.work.submission if scored else None, raw, penalty, score, points)
         recorded = (figure.counts, figure.raw_score, figure.late_penalty, figure.score)
         if computed != (*recorded, figure.max_score):

@@ -32,6 +32,23 @@ MAX_COMMENT = 500
 """Characters of the comment on an override."""
 
 
+def to_points(amount: float) -> float:
+    """Return points as pages, terminals, exports and evidence all give them: to the hundredth."""
+    return round(amount, 2)
+
+
+def final_points(
+    raw_score: float, penalty: float, override: Override | None, max_score: float
+) -> float:
+    """Return the points that count: the override if there is one, else those by the rules.
+
+    An override stays on record when a lab is made worth less, but gives no more than that.
+    """
+    if override is None:
+        return to_points(raw_score - penalty)
+    return min(override.points, max_score)
+
+
 class Student(msgspec.Struct, frozen=True):
     """A learner as a gradebook knows them.
 
@@ -109,12 +126,12 @@ class Grade(msgspec.Struct, frozen=True):
     @property
     def computed(self) -> float:
         """Return the points by the rules: `raw_score` without the late penalty."""
-        return self.raw_score - self.penalty
+        return to_points(self.raw_score - self.penalty)
 
     @property
     def score(self) -> float:
-        """Return the points that count: the override if there is one, else those computed."""
-        return self.computed if self.override is None else self.override.points
+        """Return the points that count."""
+        return final_points(self.raw_score, self.penalty, self.override, self.max_score)
 
     @property
     def graded(self) -> bool:
@@ -237,8 +254,8 @@ def score_work(
         received = math.floor(one.received)
         # Rounded before they are compared: a sum of points that differs in its last bit decides
         # nothing.
-        raw = round(points * share, 4)
-        penalty = round(raw * late_share(received, due, grading.late), 4)
+        raw = to_points(points * share)
+        penalty = to_points(raw * late_share(received, due, grading.late))
         late_s = 0.0 if due is None else max(0.0, received - due)
         scored.append(Scored(one, share, raw, penalty, late_s))
     return scored
@@ -354,7 +371,7 @@ def override_grade(
             f"Write a number from 0 to {most:g}; Rules and weights changes what a lab is worth.",
         )
     # Deleted and written anew: SQLAlchemy has no upsert for both databases.
-    table = tables.overrides
+    table, points = tables.overrides, to_points(points)
     connection.execute(table.delete().where(table.c.person == person.id, table.c.lab == lab))
     connection.execute(
         table.insert().values(

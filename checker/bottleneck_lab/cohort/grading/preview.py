@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from sqlalchemy import Connection
 
-from bottleneck_lab.cohort.grading.grades import Grade, load_grades
+from bottleneck_lab.cohort.grading.grades import Grade, load_grades, to_points
 from bottleneck_lab.cohort.view.verdicts import VerdictReader
 
 
@@ -58,7 +58,7 @@ def compare(before: list[Grade], after: list[Grade]) -> Preview:
         }
         if differing:
             old_total, new_total = (
-                round(sum(both[at] or 0.0 for both in labs.values()), 4) for at in (0, 1)
+                to_points(sum(both[at] or 0.0 for both in labs.values())) for at in (0, 1)
             )
             changes.append(Change(handle, names[handle], old_total, new_total, differing))
     counts = Counter(lab for change in changes for lab in change.labs)

@@ -243,7 +243,16 @@ def _call(request: Request, person: Person, message: Help) -> None:
 
 @router.post("/login-link")
 def login_link(request: Request, person: ByToken) -> Response:
-    """Return a link that opens this learner's own page in a browser, once."""
+    """Return a link that opens this learner's own page in a browser, once.
+
+    Raises RefusedError for staff: their token may lie on a machine that learners use.
+    """
+    if person.may("assistant"):
+        raise RefusedError(
+            "forbidden",
+            "A terminal does not open the pages of instructors and assistants.",
+            "Log in at /login, or by the link of `lab cohort link`.",
+        )
     database = state(request).cohort.database
     with database.writing() as connection:
         token = people.new_link(connection, person, database.clock())

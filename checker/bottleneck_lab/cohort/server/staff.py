@@ -6,6 +6,8 @@ measured again.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
@@ -61,9 +63,22 @@ def _room(request: Request, session: Session, template: str) -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         view = load_room(connection, shared.judge, shared.cohort.database.clock())
-        codes = people.join_codes(connection)
+        joining = _joining(shared, connection)
+    return shared.page(template, session, room=view, **joining)
+
+
+@router.get("/room/joining")
+def joining(request: Request, session: AsAssistant) -> Response:
+    """Show how to join and nothing of anybody, for a projector."""
+    shared = state(request)
+    with shared.cohort.database.reading() as connection:
+        return shared.page("joining.html", session, **_joining(shared, connection))
+
+
+def _joining(shared: State, connection: Connection) -> dict[str, Any]:
+    codes = people.join_codes(connection)
     qr = qr_page(f"{shared.url}/join/{codes[0]}") if codes else ""
-    return shared.page(template, session, room=view, codes=codes, qr=qr)
+    return {"codes": codes, "qr": qr, "roster_only": load_settings(connection).roster_only}
 
 
 @router.post("/room/announce")

@@ -109,7 +109,13 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        iso=iso, local=local, plain=plain, prose=prose, figure=figure, counted=counted
+        iso=iso,
+        local=local,
+        plain=plain,
+        prose=prose,
+        figure=figure,
+        counted=counted,
+        points=points,
     )
     return environment
 
@@ -126,6 +132,11 @@ def prose(text: object) -> Markup:
     """Return sentences as HTML, with what stands in backticks as code."""
     # Escaped first: the sentence may quote what a learner wrote.
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(plain(text)))))
+
+
+def points(value: float) -> str:
+    """Format points, with the hundredths that `to_points` leaves only where there are any."""
+    return f"{value:.2f}".removesuffix("0")
 
 
 def figure(value: float | None, unit: str = "") -> str:

@@ -206,7 +206,7 @@ class Services:
             score = {
                 "userId": subject,
                 "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "scoreGiven": round(grade.score, 4),
+                "scoreGiven": grade.score,
                 "scoreMaximum": grade.max_score,
                 "comment": grade.override.comment if grade.override else _explain(grade),
                 "activityProgress": "Completed",

@@ -26,10 +26,12 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def load_distribution(connection: Connection, judge: VerdictReader, lab: str) -> Distribution:
-    """Return the distribution over all verdicts of a lab; altered ones are left out."""
+    """Return the distribution over learners' verdicts of a lab; altered ones are left out."""
     judged = [
         one
-        for one in judge.latest(connection, tables.submissions.c.lab == lab)
+        for one in judge.latest(
+            connection, tables.submissions.c.lab == lab, tables.people.c.role == "learner"
+        )
         if one.problem is None
     ]
     # Each learner's best attempt: passed before failed, then the better figure.

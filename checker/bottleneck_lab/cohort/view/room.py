@@ -134,6 +134,11 @@ class Room(msgspec.Struct, frozen=True):
         )
 
     @property
+    def joined(self) -> int:
+        """Return how many learners have joined; the others are only on the roster so far."""
+        return sum(not row.gone for row in self.rows)
+
+    @property
     def passed(self) -> int:
         """Return how many labs were passed by anybody, all counted."""
         return sum(row.passed for row in self.rows)

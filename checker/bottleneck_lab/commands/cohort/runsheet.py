@@ -55,4 +55,4 @@ def command(
         say(f"The workshop is now {', '.join(sheet.labs)}, with these moments.", err=True)
     for change in attempt.preview.changes:
         verb = "now has" if use else "would have with --use"
-        say(f"{change.name} {verb} {change.after:.1f} points, not {change.before:.1f}.", err=True)
+        say(f"{change.name} {verb} {change.after:g} points, not {change.before:g}.", err=True)

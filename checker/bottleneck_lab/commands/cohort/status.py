@@ -19,7 +19,7 @@ EXAMPLE = "lab cohort status --folder autumn-workshop"
 
 
 def command(folder: Folder = Path(), json: Json = False) -> None:
-    """Show learners, queue, runners, and who is stuck.
+    """Show how many have joined, the queue, runners, who asks for help and who is stuck.
 
     Exit code 4 if a record in the database is not what the cohort's key signed.
     """
@@ -36,7 +36,11 @@ def command(folder: Folder = Path(), json: Json = False) -> None:
 def _print_room(name: str, room: Room) -> None:
     states = room.states
     learners = counted(len(room.rows), "learner")
-    say(f"{name}: {learners}, {counted(room.passed, 'lab passed', 'labs passed')}", style="bold")
+    joined = "" if room.joined == len(room.rows) else f" on the roster, {room.joined} joined"
+    say(
+        f"{name}: {learners}{joined}, {counted(room.passed, 'lab passed', 'labs passed')}",
+        style="bold",
+    )
     say(
         f"{states.get('queued', 0)} waiting, {states.get('running', 0)} being measured,"
         f" {states.get('done', 0)} measured, {states.get('failed', 0)} set aside"
