@@ -156,12 +156,13 @@ def instructors(outside: Path, folder: Path, here) -> None:
     with pytest.raises(UsageError, match=r"grades\.csv already exists"):
         here("cohort", "export", "nbgrader", "-o", "grades.csv", *about)
     here("cohort", "export", "nbgrader", "-o", "grades.csv", "--replace", *about)
+    assert Path("grades.csv").stat().st_mode & 0o777 == 0o600, "it has names and grades"
     assert "password" in here("cohort", "staff", "Grace", *about)
     assert "/login/" in here("cohort", "link", *about)
     assert "Queued again: 2 submissions." in here("cohort", "regrade", "slow", *about)
     here("cohort", "backup", "backup.tar", *about)
     here("cohort", "restore", "backup.tar", "--folder", "restored")
-    assert "2 learners, 1 lab passed" in here("cohort", "status", "--folder", "restored")
+    assert "2 learners, 1 joined, 1 lab passed" in here("cohort", "status", "--folder", "restored")
     again = lab("cohort", "create", "Autumn workshop", home=outside / "ada")
     assert (again.returncode, "already holds a cohort" in again.stderr) == (2, True)
 

@@ -30,6 +30,7 @@ from bottleneck_lab.cohort.running.workers import (
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.errors import MachineError
 
 DURATIONS = {("timed", "cpu"): [60.0], ("modelled", "virtual"): [20.0], ("timed", "cuda"): [90.0]}
@@ -102,7 +103,11 @@ def test_what_needs_a_missing_data_set_waits_for_it_or_goes_elsewhere(sqlite_roo
         (status,) = load_runners(connection)
         assert status.slots == [Slot("cpu0", other)], "busy by the lease, not by the last report"
         assert leases.peek(connection, "lacking", devices) is None
-        (sentence,) = load_room(connection, judge, room.clock()).stranded
+        view = load_room(connection, judge, room.clock())
+        (sentence,) = view.stranded
+        assert view.runners[0].missing == ["photos"]
+        choose_labs(connection, ["wrong"], room.clock())
+        assert load_room(connection, judge, room.clock()).runners[0].missing == []
         assert "No runner has the data set photos, so submissions to slow wait" in sentence
         assert leases.peek(connection, "another", devices).lab == "slow"
 

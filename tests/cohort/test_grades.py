@@ -267,7 +267,7 @@ def test_partial_credit_is_a_sum_on_the_page_and_grace_is_named(sqlite_room):
         mine = visit(person).get("/me/labs/slow/grade").text
     assert "What earned 50.0 of 100.0 points" in page
     for text in (page, mine):
-        rows = re.findall(r'row">([\w-]+)</th><td class="number">([^<]+)</td><td class="cell', text)
+        rows = re.findall(r'row">([\w-]+)</th><td[^>]+Points">([^<]+)</td><td class="cell', text)
         assert rows == [("right-answers", "does not count"), ("speedup", "50.0 of 100.0")]
         assert re.search(r"That is 50% of the way from the shipped code's [\d.]+x to [\d.]+x", text)
 
@@ -283,7 +283,7 @@ def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):
     finish(room, lease, signed(room, lease, **changes))
     with pages(room) as (instructor, _, _):
         page = instructor.get(f"/people/{person.handle}/grades/slow").text
-    rows = re.findall(r'row">([\w-]+)</th><td class="number">([^<]+)</td><td class="cell', page)
+    rows = re.findall(r'row">([\w-]+)</th><td[^>]+Points">([^<]+)</td><td class="cell', page)
     assert rows == [("right-answers", "does not count"), ("speedup", "0.0 of 100.0")]
 
 

@@ -238,6 +238,12 @@ def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     look(page, "my-submission")
     page.goto(f"http://127.0.0.1:{port}/me/labs/slow/grade")
     look(page, "my-grade")
+    page.goto(f"http://127.0.0.1:{port}/me")
+    page.set_viewport_size({"width": 390, "height": 800})
+    # At once: the page replaces its tables while it is looked at.
+    ends = "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+    assert 0 < max(page.eval_on_selector_all(".cards td", ends)) <= 390
+    page.set_viewport_size({"width": 1280, "height": 800})
     page.click("nav a:has-text('Cases')")
     look(page, "cases")
     page.click("tbody th a")

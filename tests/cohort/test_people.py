@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.client import Client
+from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.members import changes, people
 from bottleneck_lab.cohort.members.membership import load_membership
+from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
@@ -21,7 +23,7 @@ from bottleneck_lab.grading.verdict import Outcome
 
 from .serving import Visitor
 from .test_exports import grades, measured
-from .test_grades import pages
+from .test_grades import pages, saved
 
 
 def view(room):
@@ -43,6 +45,34 @@ def test_the_projectors_page_shows_how_to_join_and_nobody(sqlite_room):
     assert "<svg" in page
     assert "Ada" not in page
     assert tiles == [("1", "joined"), ("1", "not joined yet")]
+
+
+def test_a_learners_page_says_who_they_are_and_an_extension_is_withdrawn_there(sqlite_room):
+    room = sqlite_room
+    fields = {"student_id": "90002", "canvas_id": "90002", "sis_login": "ada1", "section": "B"}
+    with room.cohort.database.writing() as connection:
+        ada = people.add_person(connection, "learner", "Ada", 0.0, **fields)
+        bob = people.add_person(connection, "learner", "Bob", 0.0)
+    _, token = room.join(student_id="ada1")
+    measured(room, token, Outcome.FAIL)
+    path = f"/people/{ada.handle}"
+    with pages(room) as (instructor, _, _):
+        due = iso(room.clock() - DAY_S)
+        assert instructor.post("/labs/slow", due=due, action="save").status == 200
+        assert saved(instructor, "/labs/slow", due=due)
+        page = instructor.get(path).text
+        for shown in ("<dd>90002</dd>", "<dd>ada1</dd>", "<dd>B</dd>", "slow 45.0</a>"):
+            assert shown in page
+        assert "Ada (ada1)</option>" in instructor.get(f"/people/{bob.handle}").text
+        later = iso(room.clock() + DAY_S)
+        assert saved(instructor, f"{path}/extend", lab="slow", due=later)
+        assert "Withdraw" in instructor.get(path).text
+        assert "slow 50.0</a>" in instructor.get(path).text
+        shown = instructor.post(f"{path}/extend", lab="slow", action="save").text
+        assert "50.0 → 45.0" in shown
+        assert saved(instructor, f"{path}/extend", lab="slow")
+        assert "Withdraw" not in instructor.get(path).text
+    assert room.rows(tables.extensions) == []
 
 
 def test_a_token_in_a_terminal_opens_no_page_of_staff(sqlite_room):

@@ -230,7 +230,9 @@ def test_a_room_with_a_roster_asks_for_student_ids(served):
         command = f"lab join http://127.0.0.1:{served.port} {code} --id STUDENT_ID"
         assert command in served.visitor("instructor").get("/room").text
         assert command in Visitor(served.port).get(f"/join/{code}").text
-        refused = Visitor(served.port).post(f"/join/{code}", name="Ada").text
+        form = Visitor(served.port).get(f"/join/{code}").text
+        assert ('name="name"' in form, 'name="student_id"' in form) == (False, True)
+        refused = Visitor(served.port).post(f"/join/{code}").text
         assert "Only those on this cohort&#39;s roster can join." in refused
     finally:
         with served.room.cohort.database.writing() as connection:

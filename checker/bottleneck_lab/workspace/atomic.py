@@ -61,9 +61,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: Path, data: bytes, mode: int) -> None:
     """Write a new file, and wait until it has reached the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
@@ -71,19 +71,20 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def write_bytes(
-    path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True
+    path: Path, data: bytes, *, scratch: Path | None = None, replace: bool = True, mode: int = 0o666
 ) -> None:
     """Put `data` at `path`, whole and durable, or leave the file that was there.
 
     The temporary file stands in `scratch` (default: beside `path`; it must be on the same file
-    system). With `replace` False an existing `path` is never touched. Raises MachineError when it
+    system). With `replace` False an existing `path` is never touched. `mode` is narrowed by the
+    umask, as for any new file. Raises MachineError when it
     cannot be written.
     """
     temporary = (scratch or path.parent) / f"{TEMPORARY}{path.name}-{os.getpid()}"
     with explained(path):
         try:
             temporary.unlink(missing_ok=True)
-            _write_new(temporary, data)
+            _write_new(temporary, data, mode)
             if replace:
                 temporary.replace(path)
             else:

@@ -99,6 +99,8 @@ PLAIN = [
     "verdict_sha256",
     "checker",
     "altered",
+    "sis_id",
+    "sis_login",
 ]
 
 
@@ -129,6 +131,8 @@ def plain_csv(book: Gradebook) -> bytes:
             grade.verdict_sha256,
             grade.checker,
             " ".join(grade.altered),
+            grade.student.sis_id,
+            grade.student.sis_login,
         ]
         for grade in book.grades
     ]
@@ -274,7 +278,7 @@ def files_zip(book: Gradebook) -> bytes:
             if not grade.submission:
                 continue
             # A student id may hold anything; the handle keeps two that look alike apart.
-            safe = re.sub(r"[^A-Za-z0-9._-]+", "_", grade.student.student_id).strip("._")
+            safe = re.sub(r"[^A-Za-z0-9._-]+", "_", grade.student.known_as).strip("._")
             folder = f"{safe or 'learner'}-{grade.student.handle}"
             for name, data in book.files(grade.submission).items():
                 archive.writestr(f"submissions/{grade.lab}/{folder}/{name}", data)

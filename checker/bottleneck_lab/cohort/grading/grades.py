@@ -67,6 +67,13 @@ class Student(msgspec.Struct, frozen=True):
     sis_login: str
     canvas_id: str = ""
 
+    @property
+    def known_as(self) -> str:
+        """Return the id that people know: Canvas's own number only where there is nothing else."""
+        if self.student_id != self.canvas_id:
+            return self.student_id
+        return self.sis_login or self.sis_id or self.student_id
+
 
 class Override(msgspec.Struct, frozen=True):
     """Points that an instructor gave in place of those computed, at a time since the epoch."""

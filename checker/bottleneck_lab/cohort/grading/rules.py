@@ -123,10 +123,14 @@ def set_rules(connection: Connection, lab: str, at: float, **changes: float | in
 def extend(
     connection: Connection, person: int, lab: str, due: float | None, extra_budget: int, at: float
 ) -> None:
-    """Give one learner more time or more submissions, in place of an earlier extension."""
+    """Give one learner more time or more submissions, in place of an earlier extension.
+
+    Neither of them withdraws the earlier one.
+    """
     table = tables.extensions
     connection.execute(table.delete().where(table.c.person == person, table.c.lab == lab))
-    connection.execute(
-        table.insert().values(person=person, lab=lab, due=due, extra_budget=extra_budget)
-    )
+    if due is not None or extra_budget:
+        connection.execute(
+            table.insert().values(person=person, lab=lab, due=due, extra_budget=extra_budget)
+        )
     note(connection, at, "settings", lab, person=person)

@@ -167,13 +167,13 @@ def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]
         return owner, token
     code = plain_code(request.code)
     require_join_code(connection, code)
-    name = checked_name(request.name)
     uses = tables.join_codes
     connection.execute(update(uses).where(uses.c.code == code).values(uses=uses.c.uses + 1))
     # Whoever names a student id means the roster, also where joining without one is allowed.
     if load_settings(connection).roster_only or request.student_id is not None:
         person = _from_roster(connection, request.student_id or "", access)
     else:
+        name = checked_name(request.name)
         person = _new_learner(connection, name, request.same, at, access)
     note(connection, at, "joined", person=person.id)
     return person, token

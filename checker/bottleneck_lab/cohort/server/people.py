@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection
 
-from bottleneck_lab.cohort.grading.grades import load_students
+from bottleneck_lab.cohort.grading.grades import load_grades, load_students
 from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import all_extensions, extend
 from bottleneck_lab.cohort.members import changes, people
@@ -53,10 +53,13 @@ def _person(
     who = people.by_handle(connection, handle)
     own = tables.submissions.c.person.in_(people.same_learner(connection, who))
     cases = [each.past for each in load_answered(connection, who)]
+    learns = who.role == "learner"
     return shared.page(
         "person.html",
         session,
         person=who,
+        student=load_students(connection, who.id)[0] if learns else None,
+        grades=load_grades(connection, shared.judge, person=who.id) if learns else [],
         attempts=load_attempts(connection, shared.judge, own),
         extensions={
             lab: value
@@ -75,7 +78,7 @@ def _person(
 
 @router.post("/people/{handle}/extend")
 def extend_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
-    """Grant somebody more time or more submissions."""
+    """Grant somebody more time or more submissions, or withdraw that: neither is given."""
     shared, lab = state(request), lab_field(fields.get("lab", ""))
     extra = number_field(fields.get("extra_budget", "")) or 0
 

@@ -157,7 +157,7 @@ def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
         _rows(connection, judged, labs, now),
         queue,
         queue_length(connection),
-        runners,
+        [_for_workshop(runner, labs) for runner in runners],
         announcements(connection),
         _stranded([one for one in queue if one.state == "queued"], alive),
         latest_event(connection),
@@ -166,6 +166,12 @@ def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
         _claims(connection),
         announcements(connection, withdrawn=True)[:5],
     )
+
+
+def _for_workshop(runner: RunnerStatus, labs: list[str]) -> RunnerStatus:
+    """Return a runner without the missing data sets that no lab of the workshop needs."""
+    needed = {name for lab in labs for name in runner.lacks_for(lab)}
+    return msgspec.structs.replace(runner, missing=sorted(needed))
 
 
 def _stranded(waiting: list[Queued], alive: list[RunnerStatus]) -> list[str]:

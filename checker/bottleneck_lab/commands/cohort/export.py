@@ -47,7 +47,7 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Export the grades, or the graded files, for another program.
+    """Export the grades, or the graded files, for another program. Only you can read the file.
 
     Exit code 4 if a record in the database is not what the cohort's key signed.
     """
@@ -60,5 +60,5 @@ def command(
             )
         with cohort.database.reading() as connection:
             data = export_grades(connection, cohort, export, allow_altered=allow_altered)
-    write_bytes(target, data, replace=replace)
+    write_bytes(target, data, replace=replace, mode=0o600)  # names and grades
     say(f"Wrote {target}.", style="green")

@@ -36,7 +36,7 @@ def command(folder: Folder = Path(), json: Json = False) -> None:
 def _print_room(name: str, room: Room) -> None:
     states = room.states
     learners = counted(len(room.rows), "learner")
-    joined = "" if room.joined == len(room.rows) else f" on the roster, {room.joined} joined"
+    joined = "" if room.joined == len(room.rows) else f", {room.joined} joined"
     say(
         f"{name}: {learners}{joined}, {counted(room.passed, 'lab passed', 'labs passed')}",
         style="bold",
