@@ -53,6 +53,25 @@ def test_names_ids_and_sections_come_back_as_canvas_gave_them(sqlite_room):
     assert lines[6].startswith('"van der Berg, Jan",103,,jan@example.org,Section 1,')
 
 
+@pytest.mark.parametrize("header", ["SIS UserID", "sis user id"])
+def test_a_gradebook_is_read_with_columns_written_together(header):
+    data = canvas.exported().decode("utf-8-sig").replace("SIS User ID", header)
+    king, lovelace = read_roster(data.encode()).learners[:2]
+    assert {"20261", "20262"} == {king["sis_id"], lovelace["sis_id"]}
+
+
+def test_a_gradebook_without_any_sis_column_has_its_learners_and_nobody_else():
+    text = (
+        "Student,ID,Section,Lab (1)\n    Points Possible,,,10\n"
+        '"Lovelace, Ada",7,A,\n"King, Jr., Martin",8,A,\n"Student, Test",99,A,\n'
+    )
+    roster = read_roster(text.encode())
+    assert [(one["canvas_id"], one["name"]) for one in roster.learners] == [
+        ("7", "Ada Lovelace"),
+        ("8", "Martin King, Jr."),
+    ]
+
+
 def test_a_gradebook_says_nothing_of_its_assignments_and_totals():
     roster = read_roster(canvas.exported())
     assert describe_roster(roster, 5, 0) == "Read 5 learners from the roster: 5 added, 0 corrected."

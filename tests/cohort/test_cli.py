@@ -85,6 +85,7 @@ def test_a_workshop_on_the_command_line(served, here):
     home, output = outside / "ada", (outside / "serve.out").read_text()
     url, code = re.search(r"lab join (\S+) (\S+)", output).groups()
     assert url == f"http://127.0.0.1:{port}"
+    assert f"`lab cohort runner --folder {folder}` measures" in " ".join(output.split())
     visitor = Visitor(port)
     assert visitor.get(re.search(r"/login/\S+", output)[0]).status == 303
     assert code in visitor.get("/room").text

@@ -165,6 +165,7 @@ def test_an_override_needs_a_comment_and_can_be_withdrawn(room):
         assert instructor.post(path, points="", comment="no").status == 400
         assert instructor.post(path, points="87,5", comment="Shown at the board").status == 303
         assert "87.5†" in instructor.get("/grades").text
+        assert "feedback is released" not in instructor.get(path).text
         mine = visit(person).get("/me").text
         assert "87.5 of 100" in mine
         assert "Shown at the board" in mine

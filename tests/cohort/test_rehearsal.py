@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 from typer.testing import CliRunner
 
-from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.rehearsal.learners import (
     Block,
@@ -23,6 +23,8 @@ from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
 from bottleneck_lab.cohort.rehearsal.summary import by_hour, quantile, rehearse, what_breaks
 from bottleneck_lab.cohort.running.durations import keep_duration, load_durations
+from bottleneck_lab.cohort.workshop import choose_labs
+from bottleneck_lab.commands.cohort import rehearse as command
 
 from .fake_job import COMMAND
 
@@ -130,6 +132,18 @@ def test_the_command_plays_with_recorded_durations(monkeypatch):
     assert "if something changes" in done.output
     machine = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [block["lab"] for block in machine["blocks"]] == ["slow", "wrong"]
+
+
+def test_a_rehearsal_before_labs_are_chosen_says_so(sqlite_room, monkeypatch):
+    monkeypatch.setattr(command, "rehearse", lambda *_, **__: {})
+    words = ["cohort", "rehearse", "--json", "--folder", str(sqlite_room.cohort.folder)]
+    notes = []
+    for labs in (["slow"], list(load_labs())):
+        with sqlite_room.cohort.database.writing() as connection:
+            choose_labs(connection, labs, 0.0)
+        notes.append(CliRunner().invoke(app, words).stderr)
+    assert notes[0] == ""
+    assert "all 5 are played" in " ".join(notes[1].split())
 
 
 def test_real_checks_are_measured_and_kept():

@@ -4,6 +4,7 @@ page.
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -301,7 +302,10 @@ def test_the_workshop_is_chosen_on_a_page_in_the_instructors_time_zone(served):
     assert page.index("in-wrong") < page.index("in-slow") < page.index("in-broken")
     assert instructor.post("/workshop").status == 400, "no lab is left"
     sheet = "/workshop/runsheet?plan=half-day&start=2026-11-30T09:00"
-    assert "Read the symptom aloud" in served.visitor("assistant").get(sheet).text
+    page = served.visitor("assistant").get(sheet).text
+    assert "Read the symptom aloud" in page
+    times = re.findall(r"<th scope=\"row\">(wrong)</th>" + r"<td>([^<]+)</td>" * 5, page)
+    assert times == [("wrong", "09:20", "09:20", "09:21", "09:21", "never")]
     everything = {f"in-{slug}": "yes" for slug in load_labs()}
     assert instructor.post("/workshop", **everything).status == 303
     assert instructor.post("/workshop/zone", timezone="UTC").status == 303

@@ -187,8 +187,9 @@ def test_users_are_tried_before_anything_is_measured(users, monkeypatch, tmp_pat
     private = tmp_path / "python"
     private.symlink_to(sys.executable)
     tmp_path.chmod(0o700)
-    with pytest.raises(MachineError, match="Permission denied"):
+    with pytest.raises(MachineError, match="Permission denied") as refused:
         require_slot_users(users.uids, python=str(private))
+    assert f"Python is {private.resolve()}" in refused.value.remedy
 
 
 def test_uids_are_ranges_or_single_ones():

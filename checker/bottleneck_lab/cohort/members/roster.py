@@ -48,17 +48,19 @@ _COLUMNS = {
 github_username, github_id, name. Moodle: First name, Last name, ID number, Email address.
 Gradescope: First Name, Last Name, SID, Email, Sections.
 """
-_CANVAS = {"id", "sis login id", "section"}
-"""Columns by which a gradebook that Canvas exported is known: whoever may not see SIS ids gets them
-without `SIS User ID`, and names are in `Student`, or in `LastName` and `FirstName`.
+_CANVAS = {"id", "section"}
+"""Columns by which a gradebook that Canvas exported is known, with `SIS Login ID` or its line of
+points possible: whoever may not see SIS ids gets it without some or all of them, and names are in
+`Student`, or in `LastName` and `FirstName`.
 """
 _EXPORTS = (
-    _CANVAS,
     {"first name", "last name", "id number", "email address"},
     {"first name", "last name", "sid", "email"},
     {"identifier", "github_username", "github_id", "name"},
 )
-"""Columns by which an export of Canvas, Moodle, Gradescope or GitHub Classroom is known."""
+"""Columns by which an export of Moodle, Gradescope or GitHub Classroom is known."""
+_SUFFIX = re.compile(r"(?i:jr|sr)\.?|[IVX]+")
+"""What stands behind a last name, and a comma before it: Canvas writes `King, Jr., Martin`."""
 _CANVAS_TEST_LOGIN = re.compile(r"[0-9a-f]{40}")
 """Canvas names its test student in the course's language, and gives it a SHA-1 as its login."""
 
@@ -119,20 +121,25 @@ def read_roster(data: bytes) -> Roster:
     while header and not header[-1].strip():
         header.pop()
     names = [cell.strip().lower() for cell in header]
+    # `SIS UserID` is `SIS User ID`.
+    keys = [name.replace(" ", "") for name in names]
     columns = {}
     for field, known in _COLUMNS.items():
-        column = next((names.index(name) for name in known if name in names), None)
+        wanted = [name.replace(" ", "") for name in known]
+        column = next((keys.index(name) for name in wanted if name in keys), None)
         if column is not None:
             columns[field] = column
+    canvas = set(names) >= _CANVAS and (
+        "sisloginid" in keys or any(_is_points_possible(row) for row in rows)
+    )
     # An export has a column for each assignment, and their names may be like anything.
-    if not any(set(names) >= export for export in _EXPORTS):
+    if not canvas and not any(set(names) >= export for export in _EXPORTS):
         _require_well_spelt(header, columns)
     if "student_id" not in columns:
         raise UsageError(
             f"The roster has no column student_id; its columns are {', '.join(header)}.",
             "Call the column of student ids so.",
         )
-    canvas = set(names) >= _CANVAS
     if canvas:
         columns["canvas_id"] = names.index("id")
         rows = [row for row in rows if _is_canvas_learner(row, columns)]
@@ -151,6 +158,10 @@ def read_roster(data: bytes) -> Roster:
     return Roster(learners, [header[at] for at in sorted(ignored) if header[at]])
 
 
+def _is_points_possible(row: _Row) -> bool:
+    return row.cells[0].strip().lower() == "points possible"
+
+
 def _is_canvas_learner(row: _Row, columns: dict[str, int]) -> bool:
     """Return False for lines of a Canvas gradebook that are no learner's.
 
@@ -158,9 +169,9 @@ def _is_canvas_learner(row: _Row, columns: dict[str, int]) -> bool:
     the test student.
     """
     name = row.cells[0].strip().lower()
-    login = dict(enumerate(row.cells)).get(columns["sis_login"], "")
+    login = dict(enumerate(row.cells)).get(columns.get("sis_login", -1), "")
     test = name in ("student, test", "test student") or _CANVAS_TEST_LOGIN.fullmatch(login)
-    return name not in ("", "points possible") and not test
+    return bool(name) and not _is_points_possible(row) and not test
 
 
 def _require_well_spelt(header: list[str], columns: dict[str, int]) -> None:
@@ -233,9 +244,11 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
     # A full name is taken apart only where a comma says how: of "Maria Garcia Lopez" nobody knows.
     name = values.pop("name", "")
     if name and not (values.get("first_name") or values.get("last_name")):
-        last, comma, first = name.partition(", ")
-        if comma:
-            values |= {"last_name": last, "first_name": first}
+        last, *others = name.split(", ")
+        suffixes = [part for part in others if _SUFFIX.fullmatch(part)]
+        given = [part for part in others if part not in suffixes]
+        if given:
+            values |= {"last_name": ", ".join([last, *suffixes]), "first_name": ", ".join(given)}
             name = ""
     parts = (values.get("first_name"), values.get("last_name"))
     shown = " ".join(part for part in parts if part) or name

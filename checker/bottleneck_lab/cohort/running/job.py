@@ -47,7 +47,8 @@ UNLIMITED = (
 )
 HOW_TO_LIMIT = (
     "Start it with `systemd-run --user --scope -p Delegate=yes` before the command, or as the"
-    " systemd unit in deploy/; --allow-no-cgroup measures without one, and every verdict says so."
+    " systemd unit in the folder deploy/ of the source; --allow-no-cgroup measures without one, and"
+    " every verdict says so."
 )
 MAX_RESULT_BYTES = 32 << 20
 

@@ -108,7 +108,8 @@ def require_slot_users(
             output = done.stdout.strip() or done.stderr.strip() or "no reason given"
             raise MachineError(
                 f"Checks cannot run as uid {uid}: {output.splitlines()[-1]}.",
-                f"{HOW_TO_OPEN} {HOW_TO_SHARE}",
+                f"{HOW_TO_OPEN} The installation's Python is {Path(python).resolve()}."
+                f" {HOW_TO_SHARE}",
             )
 
 

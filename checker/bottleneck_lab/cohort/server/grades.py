@@ -145,7 +145,10 @@ def one_grade(request: Request, session: AsAssistant, handle: str, slug: str) ->
         who = people.by_handle(connection, handle)
         why = explain_grade(connection, shared.judge, who.id, lab)
         log = override_log(connection, who)
-    return shared.page("grade.html", session, person=who, why=why, log=log, max_comment=MAX_COMMENT)
+        held = load_rules(connection, lab, who.id).hidden(shared.cohort.database.clock())
+    return shared.page(
+        "grade.html", session, person=who, why=why, log=log, held=held, max_comment=MAX_COMMENT
+    )
 
 
 @router.get("/me/labs/{slug}/grade")

@@ -16,11 +16,12 @@ from bottleneck_lab.cohort.rehearsal.play import Machines
 from bottleneck_lab.cohort.rehearsal.summary import Rehearsal, clock, rehearse
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import needs_quiet
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import default_slots
 from bottleneck_lab.commands.screen import console, progress
-from bottleneck_lab.commands.ui import Json, print_json, say
+from bottleneck_lab.commands.ui import Json, note, print_json, say
 
 EXAMPLE = "lab cohort rehearse --learners 60 --labs stuttering-tagger,idle-gpu"
 
@@ -79,6 +80,14 @@ def command(
     if labs is None:
         with open_cohort(folder) as cohort, cohort.database.reading() as connection:
             names = workshop_labs(connection)
+            chosen = load_settings(connection).labs is not None
+        if not chosen:
+            minutes = sum(find_lab(name).spec.minutes for name in names)
+            note(
+                f"No labs were chosen for this workshop yet, so all {len(names)} are played,"
+                f" {minutes / 60:.0f} hours of work. Choose them on its page, or name some with"
+                " --labs."
+            )
     else:
         names = [name.strip() for name in labs.split(",") if name.strip()]
     blocks = lay_out([find_lab(name) for name in names], gpus)

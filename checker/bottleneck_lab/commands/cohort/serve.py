@@ -109,6 +109,14 @@ def command(
             command += ["--allow-unsandboxed"] if allow_unsandboxed else []
             command += ["--allow-no-cgroup"] if allow_no_cgroup else []
             keeper = stack.enter_context(Keeper(command))
+        else:
+            say(
+                f"Nothing is measured here: `lab cohort runner --folder {folder}` measures on this"
+                f" machine, and `lab cohort token --folder {folder}` prints the command for"
+                " another.",
+                style="yellow",
+                err=True,
+            )
         own = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
         reached = (url or cohort.config.url or own).rstrip("/")
         cohort.keep_address(reached)
