@@ -139,6 +139,8 @@ def test_the_starter_is_wrong(judge, either):
 
 @pytest.mark.parametrize("mutant", load_mutants(LAB, "cpu"), ids=lambda mutant: mutant.id)
 def test_a_wrong_answer_fails_its_own_criterion(mutant, judge, either, tmp_path):
+    if mutant.id not in {declared.id for declared in load_mutants(LAB, either.device)}:
+        pytest.skip("a check on this device does not show it every time")
     write_mutant(LAB, mutant, tmp_path)
     assert mutant.criterion in failed(check(judge, tmp_path, either))
 

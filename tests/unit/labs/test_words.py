@@ -113,8 +113,10 @@ def sized(slug: str) -> dict[str, str]:
         return {
             "virtual": f"On `virtual` these are {judges['virtual']['quiet']} whose calls vary by"
             f" less than 10%, and {judges['virtual']['noisy']} whose",
-            "cpu": f"On `cpu` and `cuda` they are {judges['cpu']['quiet']} of each",
-            "cuda": f"On `cpu` and `cuda` they are {judges['cuda']['noisy']} of each",
+            **{
+                device: "On `cpu` and `cuda` they are {quiet} and {noisy}".format(**judges[device])
+                for device in ("cpu", "cuda")
+            },
         }
     if slug == "perf-gate":
         looks = {name: judge["looks"] for name, judge in judges.items()}
