@@ -219,6 +219,21 @@ def test_traces_of_all_ranks_are_read_as_communication_left_exposed(reference, t
     )
 
 
+def test_a_recording_of_hosts_that_run_ahead_holds_the_steps_that_a_check_times(
+    two_ranks, solution, tmp_path
+):
+    from bottleneck_lab.analysis.summary import summarise
+    from bottleneck_lab.trace import load, merge_ranks
+
+    run = two_ranks(SOLUTION, Secret(4, 11, recorded=True))
+    summary = summarise(
+        merge_ranks([load(file) for file in write_traces(run, tmp_path / "t.json.gz")])
+    )
+    assert not summary.quality.missing
+    assert sorted(step.rank for step in summary.steps) == [0, 0, 1, 1]
+    assert summary.step_mean_ns / 1e6 == pytest.approx(solution.step_ms, rel=0.05)
+
+
 def test_stalls_of_the_host_are_charged(tmp_path, two_ranks, solution):
     script = tmp_path / "stalls.py"
     text = SOLUTION.read_text()

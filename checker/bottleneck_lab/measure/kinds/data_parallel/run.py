@@ -32,7 +32,7 @@ def profile(context: Context[Settings], trace: Path, on_line: OnLine) -> int:
         if context.device == "cuda":
             files = _profile_gpus(context, trace)
         else:
-            secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62))
+            secret = Secret(WARMUP_STEPS + 2, context.rng.getrandbits(62), recorded=True)
             (run,) = run_alone(context, [(MANY, secret)])
             files = write_traces(run, trace)
     except LearnerFault as fault:

@@ -55,6 +55,10 @@ class Secret:
 
     steps: int
     seed: int
+    recorded: bool = False
+    """A profiler starts after the warm-up, when the GPUs have nothing to do: else work of the
+    warm-up, which is not in the recording, would fill the steps that are.
+    """
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Secret:
@@ -184,6 +188,7 @@ class Crew:
             load_fabric(),
             partial(secret.batch, costs),
             secret.factor,
+            dry_after=WARMUP_STEPS if secret.recorded else 0,
         )
         # Ranks that wait for a core look like ranks that hang.
         starvation = Starvation(self._worker)

@@ -118,12 +118,15 @@ class FabricServer:
         fabric: Fabric,
         batches: Batches,
         factors: Factors,
+        dry_after: int = 0,
     ) -> None:
+        """`dry_after`: the steps after which the GPUs run dry before the next one; 0: never."""
         self.costs = costs
         self.fabric = fabric
         self.batches = batches
         self.factors = factors
         self.result = result
+        self.dry_after = dry_after
         self.links = [
             Link(sock, arena, RankClock(fabric), Ledger(rank, costs))
             for rank, (sock, arena) in enumerate(links)
@@ -284,6 +287,8 @@ class FabricServer:
                 f"Rank {link.ledger.rank} reported waiting for a collective it has not entered.",
             )
         play(link.clock, event, self.costs)
+        if event.kind is EventKind.OPTIMIZER and link.clock.step == self.dry_after:
+            link.clock.run_dry()
 
     def _compare(self, rank: int, link: Link) -> None:
         """Remember the parameters that a rank's step was trained with. Raises Violation if another
