@@ -27,8 +27,8 @@ class GradedCase:
 
     @property
     def named(self) -> bool:
-        """Return True if every answer was right."""
-        return all(result.holds for result in self.results)
+        """Return True if the cause was right, whatever gain was predicted."""
+        return all(result.holds for result in self.results if result.id == "cause")
 
 
 def draw_case(workspace: Workspace) -> tuple[siblings.DrawnSibling, str]:

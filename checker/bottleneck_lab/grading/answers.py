@@ -82,7 +82,8 @@ def read_answer(question: QuestionSpec, text: str) -> str | float:
         unit = {"share": "%", "ratio": "x"}.get(question.type, "")
         try:
             number = float(text.removesuffix(unit))
-            return number / 100 if text.endswith("%") else number
+            # 23.2% is 0.232, as it is written to a file and read again, not 0.23199999999999998.
+            return round(number / 100, 15) if text.endswith("%") else number
         except ValueError:
             return text
     return text

@@ -291,8 +291,9 @@ def describe_prediction(verdict: Verdict) -> str:
         return f"{prediction}." if passed else f"{prediction}; the gain was not measured."
     off = predicted / measured - 1 if measured > 0 else math.inf
     near = "right on the mark"
-    if abs(off) >= 0.1:
+    if abs(off) >= 0.02:
         near = f"{abs(off):.0%} too {'high' if off > 0 else 'low'}"
+        near = f"close, {near}" if abs(off) < 0.1 else near
     if quantity == "reference":
         return f"{prediction}; a check of it measured {measured:.2f}x: {near}."
     if passed:

@@ -1,5 +1,7 @@
+import pytest
+
 from bottleneck_lab.catalog import QuestionSpec
-from bottleneck_lab.grading.answers import describe_choices
+from bottleneck_lab.grading.answers import describe_choices, read_answer
 from bottleneck_lab.grading.siblings import QUESTIONS
 
 
@@ -19,3 +21,9 @@ def test_a_choice_that_the_question_explains_itself_stands_alone():
         choices=["memory-bound", "far below"],
     )
     assert describe_choices(question) == ["1  memory-bound", "2  far below"]
+
+
+@pytest.mark.parametrize("text", ["23.2%", "0.232"])
+def test_a_share_is_the_same_number_however_it_is_typed(text):
+    question = QuestionSpec("evidence", "share", "For what share of the time?")
+    assert read_answer(question, text) == 0.232

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import Lab, SiblingSpec, load_labs
 from bottleneck_lab.course.proving import sibling_problems
+from bottleneck_lab.course.siblings import GradedCase
 from bottleneck_lab.grading.cases import CAUSES
 from bottleneck_lab.grading.siblings import grade_sibling, misdescribed, true_gain
 from bottleneck_lab.trace import load, merge_ranks
@@ -106,3 +108,14 @@ def test_one_answer_and_then_another_case(tmp_path):
     second = siblings.draw(workspace, rng)
     assert second.program != first.program
     assert [case.named for case in siblings.load_siblings(workspace)] == [False, None]
+
+
+def test_a_cause_is_named_whatever_gain_goes_with_it():
+    spec = SiblingSpec(cause="copy-bound", gain=2.0)
+    for answers, named in (
+        ({"cause": "copy-bound", "gain": 9.0}, True),
+        ({"cause": "input-bound", "gain": 2.0}, False),
+    ):
+        results = grade_sibling(spec, answers, Mock())
+        assert [each.holds for each in results].count(False) == 1
+        assert GradedCase(results, spec.cause, 2.0, measured=True).named is named

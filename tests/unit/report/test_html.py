@@ -70,7 +70,7 @@ def test_the_page_says_what_matters():
         "Emulated device: its times are modelled",
         "between 90% and 92%, 12 samples",
         "idle: input",
-        "You predicted 2.20x and measured 2.28x: right on the mark.",
+        "You predicted 2.20x and measured 2.28x: close, 4% too low.",
         "the device waits for 50% of the time",
         "Copies",
         "Example CPU 9000, 2 cores",

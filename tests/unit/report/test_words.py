@@ -67,7 +67,8 @@ def test_a_bar_shows_the_target_wherever_the_value_is():
 @pytest.mark.parametrize(
     ("predicted", "measured", "end"),
     [
-        (2.0, 2.1, "right on the mark."),
+        (2.0, 2.01, "right on the mark."),
+        (1.8, 1.65, "close, 9% too high."),
         (3.0, 1.5, "100% too high."),
         (1.0, 2.0, "50% too low."),
         (2.0, None, "You predicted 2.00x."),
