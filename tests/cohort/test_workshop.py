@@ -172,7 +172,14 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     picture(page, "capture")
     page.goto(f"http://127.0.0.1:{port}/labs/slow")
     look_at_lab(page)
-    paths = ["settings", "workshop", f"workshop/runsheet?{SHEET}", "grades", "grades/rules"]
+    paths = [
+        "room/joining",
+        "settings",
+        "workshop",
+        f"workshop/runsheet?{SHEET}",
+        "grades",
+        "grades/rules",
+    ]
     for path in (*paths, f"people/{person}/grades/slow", "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
         look(page, path.partition("?")[0].replace("/", "-"))

@@ -187,12 +187,12 @@ def full_disk(monkeypatch):
     def fill(after: int) -> None:
         left = [after]
 
-        def write_new(path, data):
+        def write_new(path, data, mode):
             if left[0] == 0:
                 path.write_bytes(data[: len(data) // 2])
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             left[0] -= 1
-            real(path, data)
+            real(path, data, mode)
 
         real = atomic._write_new
         monkeypatch.setattr(atomic, "_write_new", write_new)
