@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 
 def qr_page(link: str) -> Markup:
-    """Return the link as a picture, for a page."""
+    """Return the link as a picture, for a page, whose style sheet sets its size."""
     svg = segno.make(link).svg_inline(
-        scale=4, border=2, dark="#000", light="#fff", title="Join link"
+        border=2, dark="#000", light="#fff", title="Join link", omitsize=True
     )
     return Markup(svg)
 
