@@ -281,16 +281,23 @@ class WhatIf:
     def __init__(self, timeline: Timeline, programs: Sequence[Program]) -> None:
         self._timeline = timeline
         self._programs = programs
-        self._whole = self._replay(NOTHING) if programs else 0
+        # Several findings may ask for the same.
+        self._lengths: dict[Removal, int] = {}
 
     def gain(self, removal: Removal) -> float | None:
         """Return how many times as fast the program would be at most; None if it has no devices."""
-        if not self._whole:
-            return None
         # Against a replay of everything, not the recording: what the replay simplifies is then in
         # both.
-        rest = self._replay(removal)
-        return min(max(self._whole / max(rest, 1), 1.0), HIGHEST_RATIO)
+        whole = self.length_ns(NOTHING)
+        if not whole:
+            return None
+        return min(max(whole / max(self.length_ns(removal), 1), 1.0), HIGHEST_RATIO)
+
+    def length_ns(self, removal: Removal) -> int:
+        """Return the summed length of all programs, replayed without what is removed."""
+        if removal not in self._lengths:
+            self._lengths[removal] = self._replay(removal)
+        return self._lengths[removal]
 
     def _replay(self, removal: Removal) -> int:
         """Return the summed lengths of all programs without what is removed, ns."""

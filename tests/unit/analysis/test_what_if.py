@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.use import find_device_uses
-from bottleneck_lab.analysis.what_if import Removal, WhatIf
+from bottleneck_lab.analysis.what_if import NOTHING, Removal, WhatIf
 
 from ...modules import load_file
 
@@ -217,5 +217,5 @@ def test_a_thread_launches_while_another_waits(make, tmp_path):
     (tmp_path / "x.json").write_text(json.dumps(run.trace()))
     timeline = load(tmp_path / "x.json")
     programs = [time.program for _, time in find_device_uses(timeline)]
-    whole = WhatIf(timeline, programs)._whole
+    whole = WhatIf(timeline, programs).length_ns(NOTHING)
     assert whole == pytest.approx(programs[0].window.length, rel=0.01)
