@@ -236,8 +236,8 @@ every query is hidden from, as padding is.
 
 
 def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Untimed calls: every kind of input at awkward lengths; one call asked twice, whose answers
-    must be equal to the bit; and that call with a row changed.
+    """Untimed calls: every kind of input at awkward lengths; a short call asked twice and a long
+    one several times, whose answers must be equal to the bit; and the short one with a row changed.
     """
     hard = []
     dtypes = sorted({band.get("dtype", "fp32") for band in settings["bands"]})
@@ -256,10 +256,14 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
             hard.append((f"{shape}, {kind}", _call(rng, shape, *_extreme(rng, kind, shape))))
     shape = Shape(1, 4, 129, 64, True, 2, dtypes[0], 1)
     inputs = _call(rng, shape, *_extreme(rng, "normal", shape))
+    # Long enough to be shared out among threads, which seldom change places.
+    long = Shape(1, 4, 521, 64, False, 2, dtypes[0], 1)
+    shared = _call(rng, long, *_extreme(rng, "normal", long))
     return [
         *hard,
         (f"{shape}, asked twice", inputs),
         (f"{shape}, asked twice", _copied(inputs)),
+        *((f"{long}, asked twice", _copied(shared)) for _ in range(2 * _PAIRS)),
         *(
             (f"{shape}, {one} changed", _with_a_row_changed(rng, shape, inputs, i))
             for i, one in enumerate(_ROWS)
@@ -268,6 +272,8 @@ def adversarial(rng: np.random.Generator, settings: dict[str, Any]) -> list[tupl
 
 
 _ROWS = ("a query", "a key", "a value")
+_PAIRS = 20
+"""How often the long call is asked twice."""
 
 
 def _copied(inputs: list[Any]) -> list[Any]:
