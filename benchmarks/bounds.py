@@ -1,4 +1,4 @@
-"""Whether a gain that the report states is a bound: drawn programs, each run again without a cause.
+"""Check that the gains of reports are bounds: drawn programs, each run again without a cause.
 
     python benchmarks/bounds.py [--programs 400] [--seed 1] [--worst 10]
 
@@ -362,8 +362,8 @@ def slowest(ranks: list[Run]) -> float:
 
 def interval(count: int, of: int) -> str:
     """Return a share with its 95% interval (Wilson), in words."""
-    found = binomtest(count, of).proportion_ci(method="wilson")
-    return f"{count} of {of} ({count / of:.1%}; {found.low:.1%}-{found.high:.1%})"
+    bounds = binomtest(count, of).proportion_ci(method="wilson")
+    return f"{count} of {of} ({count / of:.1%}; {bounds.low:.1%}-{bounds.high:.1%})"
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ UNKNOWN_S = {False: 0.2, True: 5.0}
 is.
 """
 OF_PYTEST_S = 0.01
-"""What pytest itself takes for a test, beside the test: thousands that take no time add up."""
+"""Seconds of pytest's own for a test: thousands that take no time add up."""
 SECONDS = "quick/seconds"
 LOADED_BY_NAME = {
     "bottleneck_lab.cli": "bottleneck_lab.commands.",

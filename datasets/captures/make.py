@@ -124,7 +124,13 @@ class Program:
         """The host waits for an event in the work that is queued."""
         if until > self.host:
             self._correlation += 1
-            self.add("cuda_runtime", "cudaEventSynchronize", self.host, until - self.host, correlation=self._correlation)
+            self.add(
+                "cuda_runtime",
+                "cudaEventSynchronize",
+                self.host,
+                until - self.host,
+                correlation=self._correlation,
+            )
             self.host = round(until, 3)
 
     def item(self) -> None:
@@ -268,7 +274,12 @@ def job(
         done = max(gradients)
         for run, begin, ready in zip(runs, begins, gradients, strict=True):
             early = ready - 1_500.0
-            end = run.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", done - early, stream=COMMUNICATION_STREAM, after=early)
+            end = run.launch(
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                done - early,
+                stream=COMMUNICATION_STREAM,
+                after=early,
+            )
             run.tail = dict.fromkeys(run.tail, end)
             run.catch_up(done - 3_000.0)
             run.range(f"ProfilerStep#{number}", begin)

@@ -16,7 +16,7 @@ from typing import Any
 from scripts.gpu_run.records import RECORDED_BY
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1 << 20, 8 << 20
-"""What may be committed of captures: a file, and all files of one GPU."""
+"""The most that is committed of captures: of a file, and of all files of one GPU."""
 KEPT_STEPS = 3
 _PRIVATE = ("host_name", "hostname", "trace_name", "username")
 _PRIVATE_COLUMNS = ("Host Name", "Process Name")

@@ -34,12 +34,12 @@ NOT_REHEARSED = {
     "torch.compile(": "needs a GPU to compile for",
     "ENABLED = True": "needs a GPU to launch Triton's kernels on",
 }
-"""What a submission says that cannot run on a device that is not there, and why not."""
+"""Words of submissions that cannot run on a device that is not there, and why not."""
 BELOW_HOPPER = "GPUs below compute capability 9.0"
-"""What the entry file of a submission says that is right on a Hopper, but too slow there."""
+"""Words in the entry file of a submission that is right on a Hopper, but too slow there."""
 HOPPER_ALONE = "for Hopper alone (compute capability"
 ON_TRITON = 'SERVER = "triton"'
-"""What the entry file of a submission says whose models are served by a Triton Inference Server."""
+"""Words in the entry file of a submission that a Triton Inference Server serves."""
 DALI = "nvidia-dali-cuda130"
 TOO_MUCH_FOR_A_HOST = ("ddp-scaling", "fused-attention")
 """Labs whose scripts, run alone as NVIDIA's tools see them, have no smaller size for a rehearsal.

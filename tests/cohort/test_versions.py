@@ -28,7 +28,7 @@ from .test_leases import claim, finish, signed
 
 NEWER = "99.1"
 MAPS = {"files", "capture", "health", "receipt"}
-"""What has keys of its own, and what is signed: nothing is added there."""
+"""Objects with keys of their own, and the signed one: nothing is added there."""
 
 
 def with_more(value):

@@ -33,7 +33,7 @@ _LEFT_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?a
 _ON_HOST = re.compile(r"^(?:gloo|mpi|ucc):|barrier", re.I)
 _ROOTED = re.compile(r":(?:broadcast|send|recv\w*|reduce|gather|scatter)$", re.I)
 _HOST = -2
-"""What stands in a key for the process group of a collective on the host."""
+"""The process group, in a key, of a collective on the host."""
 
 
 def set_clocks(timeline: Timeline) -> Timeline:

@@ -18,7 +18,7 @@ from bottleneck_lab.measure.virtual_gpu.backend import install
 driver = install(socket.socket(fileno=int(sys.argv[1])), Path(__file__).parent)
 device = torch.device("virtual")
 """
-"""What every program begins with."""
+"""The beginning of every program."""
 
 
 def run(program: str, folder: Path, *arguments: str) -> tuple[Any, list[int]]:

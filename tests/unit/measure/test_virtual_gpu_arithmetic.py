@@ -207,7 +207,7 @@ print(json.dumps(facts))
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What a program says that ran on the virtual GPU."""
+    """The output of a program that ran on the virtual GPU."""
     return run(PROGRAM, tmp_path_factory.mktemp("program"))[0]
 
 

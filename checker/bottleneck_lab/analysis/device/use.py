@@ -161,8 +161,7 @@ class DeviceTime(NamedTuple):
     idle: iv.Intervals
     causes: dict[Cause, iv.Intervals]
     program: Program | None = None
-    """What a replay of the rank needs, at its first device; None for a CPU that stands in for one.
-    """
+    """The rank's work for a replay, at its first device; None for a CPU that stands in for one."""
 
 
 _COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")

@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """What credit needs to know of a lab.
+    """The facts about a lab that credit rests on.
 
     `fails_by` is the kind of criterion by which its shipped code fails. `scales` are the shipped
     code's figure and the target, by device and criterion, where the lab knows both.
@@ -41,7 +41,7 @@ class Basis(msgspec.Struct, frozen=True):
 
 
 def basis_of(lab: Lab) -> Basis:
-    """Return what credit needs to know of a lab."""
+    """Return the facts about a lab that credit rests on."""
     fails_by = next(
         (k for k in REASONS if REASONS[k] == lab.spec.starter_fails), next(iter(REASONS))
     )

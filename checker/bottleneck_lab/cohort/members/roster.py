@@ -60,7 +60,7 @@ _EXPORTS = (
 )
 """Columns by which an export of Moodle, Gradescope or GitHub Classroom is known."""
 _SUFFIX = re.compile(r"(?i:jr|sr)\.?|[IVX]+")
-"""What stands behind a last name, and a comma before it: Canvas writes `King, Jr., Martin`."""
+"""The part of a name that Canvas puts between commas behind the last name: `King, Jr., Martin`."""
 _CANVAS_TEST_LOGIN = re.compile(r"[0-9a-f]{40}")
 """Canvas names its test student in the course's language, and gives it a SHA-1 as its login."""
 

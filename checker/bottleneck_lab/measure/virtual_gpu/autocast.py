@@ -173,7 +173,8 @@ def replace_autocast(device_type: str) -> None:
     Scalers of gradients likewise.
     """
     for kind in (torch.autocast, torch.amp.GradScaler):
-        kind.__init__ = _for_device(kind.__init__, device_type)  # type: ignore[method-assign]  # for this device
+        # Named devices are this one.
+        kind.__init__ = _for_device(kind.__init__, device_type)  # type: ignore[method-assign]
     enter, rules = torch.autocast.__enter__, functools.cache(Autocast)
 
     def enter_autocast(context: torch.autocast) -> Any:

@@ -37,7 +37,7 @@ class Source:
 
 
 class PinnedMemory:
-    """What the program has pinned, and which of it the device may not have read yet."""
+    """The program's pinned memory, and the parts that the device may still have to read."""
 
     def __init__(self) -> None:
         self._storages: dict[int, Any] = {}
@@ -52,7 +52,8 @@ class PinnedMemory:
                 self._storages.pop(address, None)
         # A weak reference keeps the storage's address taken, though not its memory.
         storage = tensor.untyped_storage()
-        self._storages[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch publishes no types for it
+        # torch publishes no types for it.
+        self._storages[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return tensor
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -93,8 +94,9 @@ def replace_pinning(driver: Driver) -> None:
     def is_pinned(self: torch.Tensor, _device: Any = None) -> bool:
         return driver.pinned.holds(self)
 
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]  # for every tensor
-    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]  # as above
+    # For every tensor of the program.
+    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
 
     def pinning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:

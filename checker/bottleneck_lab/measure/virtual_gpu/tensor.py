@@ -77,16 +77,20 @@ class VirtualTensor(torch.Tensor):
         one that grows as `out=` gets its shape there.
         """
         if form != self.form:
-            torch.Tensor.data.__set__(self, self._wrapper(form))  # type: ignore[attr-defined]  # a C++ property
+            # A property of C++, whose parts have no types.
+            torch.Tensor.data.__set__(self, self._wrapper(form))  # type: ignore[attr-defined]
             self.form = form
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch's own default is another function
+    # torch's own default is declared as another function.
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return cls.driver.run(func, args, kwargs or {})
 
     @property
     def data(self) -> torch.Tensor:
-        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined, no-any-return]  # a C++ property
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined, no-any-return]
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
