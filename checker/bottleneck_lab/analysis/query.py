@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
+from bottleneck_lab.analysis.device.kernels import find_interrupted
 from bottleneck_lab.analysis.device.use import DeviceTime, find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import build_calls
@@ -40,6 +41,8 @@ IDLE, RECORDED = "idle", "recorded"
 """When each device did nothing, and the time of each that shares are of. Both are computed, as a
 report does, and say nothing of why.
 """
+INTERRUPTIONS = "interruptions"
+"""The rows of `device` that took longer than the same kernels in other steps."""
 WAITS = "waits"
 """The rows of `runtime` that a report counts as waits of the program."""
 ROW_LIMIT = 100_000
@@ -67,7 +70,7 @@ def query(
     timeline: Timeline, sql: str, limit: int = ROW_LIMIT, *, limit_s: float = TIME_LIMIT_S
 ) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
-    memory, graph_nodes, waits, idle and recorded.
+    memory, graph_nodes, waits, interruptions, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
@@ -84,6 +87,9 @@ def query(
         wanted = _names(sql, WAITS)
         waits = _waits(timeline) if wanted else take(timeline.runtime, slice(0))
         _fill(connection, _columns(timeline, waits, calls=True), WAITS, wanted=wanted)
+        wanted = _names(sql, INTERRUPTIONS)
+        interrupted = _interruption_columns(timeline, empty=not wanted)
+        _fill(connection, interrupted, INTERRUPTIONS, wanted=wanted)
         wanted = _names(sql, IDLE, RECORDED)
         times = [each for _, each in find_device_uses(timeline)] if wanted else []
         for name, table in _time_columns(timeline, times).items():
@@ -172,6 +178,13 @@ def _waits(timeline: Timeline) -> HostTable:
     return take(inside.runtime, rows)
 
 
+def _interruption_columns(timeline: Timeline, *, empty: bool) -> dict[str, NDArray[Any]]:
+    """Return the columns of the table `interruptions`: those of `device`, and the `excess`, ns."""
+    nothing = np.zeros(0, np.int64)
+    rows, excess_ns = (nothing, nothing) if empty else find_interrupted(timeline)
+    return {**_columns(timeline, take(timeline.device, rows), calls=False), "excess": excess_ns}
+
+
 def _graph_columns(nodes: list[GraphNode]) -> dict[str, NDArray[Any]]:
     kinds = {int: np.int64, float: np.float64, str: object}
     return {
@@ -253,7 +266,8 @@ def _schema_remedy() -> str:
     device = ", ".join(column.name for column in fields(DeviceTable))
     return (
         f"Write one SELECT over device({device}, duration), or operators, ranges, python({host},"
-        f" duration), or runtime or {WAITS} (the same and line), or memory, or {GRAPH_NODES}"
+        f" duration), or runtime or {WAITS} (the same and line), or {INTERRUPTIONS} (as device, and"
+        f" excess), or memory, or {GRAPH_NODES}"
         f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or {IDLE} or"
         f" {RECORDED}(rank, device, start, end, duration)."
     )

@@ -136,6 +136,17 @@ QUESTIONS = (
         """,
     ),
     Question(
+        "interruptions",
+        "Which kernels took longer than the same ones in other steps, and what part is that?",
+        """
+        SELECT name, count(*) AS times, sum(excess) / 1e6 AS longer_ms,
+               100.0 * sum(sum(excess)) OVER () / (SELECT sum(duration) FROM recorded)
+                 AS percent_of_all,
+               100.0 * sum(excess) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM interruptions GROUP BY name ORDER BY longer_ms DESC LIMIT 20
+        """,
+    ),
+    Question(
         "communication",
         "For what part of the recording did devices communicate, and compute nothing meanwhile?",
         """

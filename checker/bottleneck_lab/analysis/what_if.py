@@ -89,12 +89,12 @@ class Program(NamedTuple):
     """One rank: its devices' streams and the host beside them, as they are replayed.
 
     `rows` are its rows of the device table, each on the stream that `streams` numbers, and
-    `devices` the streams' devices. The arrays
-    are the streams' stretches of work in the order in which they were launched: their stream,
-    start, end and launch, ns, and the position of the stretch on another stream that each had to
-    wait for (-1: none). `waits` are the host's, `sending` its copies to the device, `doing` its
-    time by cause over the whole window. `marks` are the positions at which a collective is joined,
-    `after` those that begin when all have joined it, both with its number.
+    `devices` the streams' devices. The arrays are the streams' stretches of work in the order in
+    which they were launched: their stream, start, end and launch, ns, and the position of the
+    stretch on another stream that each had to wait for (-1: none). `waits` are the host's,
+    `sending` its copies to the device, `doing` its time by cause over the whole window. `marks` are
+    the positions at which a collective is joined, `after` those that begin when all have joined it,
+    both with its number.
     """
 
     rank: int

@@ -146,6 +146,13 @@ def test_a_learner_reads_the_tools_own_figure_off_the_tables(capture, figure, re
     assert read(timeline) == pytest.approx(wanted, rel=0.02)
 
 
+def test_what_a_neighbour_on_the_device_costs_is_read_off_the_tables():
+    timeline = load(ROOT / "datasets" / "cases" / "river-levels" / "trace.json.gz")
+    wanted = figures_of(summarise(timeline))["interrupted_share"]
+    assert wanted > 0.3
+    assert percent(timeline, "interruptions") == pytest.approx(wanted, rel=0.02)
+
+
 @pytest.fixture
 def two_sizes(loaded):
     """Ten long messages, half hidden behind a kernel, and a short one that overlaps the last."""

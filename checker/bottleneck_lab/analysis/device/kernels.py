@@ -111,14 +111,21 @@ def find_kernels(timeline: Timeline, top: int = 50) -> list[KernelRow]:
 
 
 def find_interruptions(timeline: Timeline) -> Interruptions:
-    """Return what kernels took beyond the time that the same kernels take in other steps.
+    """Return how many kernels were interrupted, and the time that this cost."""
+    rows, excess_ns = find_interrupted(timeline)
+    return Interruptions(len(rows), int(excess_ns.sum()))
+
+
+def find_interrupted(timeline: Timeline) -> tuple[NDArray[np.intp], Ints]:
+    """Return the rows of kernels that took more than 1.5 times as long as the same ones usually do
+    in other steps, and how much longer, ns.
 
     Only steps with the same sequence of kernels are compared, four of a rank or more.
     """
     steps, device = step_rows(timeline), timeline.device
     rows = kernel_rows(device)
     rows = rows[(device.kind[rows] == ActivityKind.KERNEL) & (timeline.launched_by[rows] >= 0)]
-    count, excess_ns = 0, 0
+    hit, excess_ns = [rows[:0]], [np.zeros(0, dtype=np.int64)]
     for rank, number in devices_of(device, rows):
         own = rows[(device.rank[rows] == rank) & (device.device[rows] == number)]
         launched = timeline.runtime.start[timeline.launched_by[own]]
@@ -129,13 +136,14 @@ def find_interruptions(timeline: Timeline) -> Interruptions:
         names = [device.name[part].tolist() for part in parts]
         if len(parts) < LEAST_STEPS or any(each != names[0] for each in names):
             continue
-        lengths = np.array([device.end[part] - device.start[part] for part in parts])
+        kernels = np.array(parts)
+        lengths = device.end[kernels] - device.start[kernels]
         usual = np.quantile(lengths, 0.25, axis=0)
         longer = lengths - usual
         interrupted = longer > np.maximum(usual / 2, INTERRUPTION_NS)
-        count += int(interrupted.sum())
-        excess_ns += int(longer[interrupted].sum())
-    return Interruptions(count, excess_ns)
+        hit.append(kernels[interrupted])
+        excess_ns.append(longer[interrupted].astype(np.int64))
+    return np.concatenate(hit), np.concatenate(excess_ns)
 
 
 def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:

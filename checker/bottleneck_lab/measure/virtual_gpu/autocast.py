@@ -173,7 +173,7 @@ def replace_autocast(device_type: str) -> None:
     Scalers of gradients likewise.
     """
     for kind in (torch.autocast, torch.amp.GradScaler):
-        # Named devices are this one.
+        # A script that names `cuda` means this device.
         kind.__init__ = _for_device(kind.__init__, device_type)  # type: ignore[method-assign]
     enter, rules = torch.autocast.__enter__, functools.cache(Autocast)
 

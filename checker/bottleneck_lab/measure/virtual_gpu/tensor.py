@@ -81,8 +81,8 @@ class VirtualTensor(torch.Tensor):
             torch.Tensor.data.__set__(self, self._wrapper(form))  # type: ignore[attr-defined]
             self.form = form
 
-    @classmethod
     # torch's own default is declared as another function.
+    @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
