@@ -5,8 +5,9 @@
 # else, and puts this checkout's committed files into it. There it runs the README's first commands
 # with a wheel of its own, and `make demo` (with TESTS=1 also `make test`) as an ordinary user and as
 # root, with bubblewrap and after removing it. With CONTAINER=1 it also carries out the Dockerfile and
-# devcontainer.json in a root like that of their image. Needs root, mmdebstrap, and 10 GB of disk a
-# release, 20 for the container; RELEASES="bookworm" or RELEASES= narrows it down.
+# devcontainer.json in a root like that of their image. Needs root, mmdebstrap, and 10 GB of disk, 20
+# for the container; RELEASES="bookworm" or RELEASES= narrows it down. Where everything passed, only
+# the logs stay.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,6 +59,10 @@ make_root() { # make_root ROOT RELEASE VARIANT PACKAGES: a bare Debian with this
     git archive HEAD | tar -x -C "$root/home/learner/bottleneck-lab"
 }
 
+remove_root() { # remove_root ROOT: unless something failed, which its files may explain
+    ((failed)) || rm -rf --one-file-system "$1"
+}
+
 steps() { # steps STAGE: that stage of the Dockerfile as a shell script
     sed -e "/^FROM .* AS $1\$/,/^FROM /!d" -e '/^\(FROM\|USER\|CMD\) /d' \
         -e 's/^ENV /export /; s/^RUN </sh </; s/^COPY \. /cp -rT . /; s/^WORKDIR /cd /' Dockerfile
@@ -83,6 +88,7 @@ for release in $releases; do
     chroot "$root" dpkg --purge --force-depends bubblewrap >/dev/null
     attempt "$release, learner, no sandbox, make demo" "$root" learner "make demo"
     attempt "$release, root, no sandbox, make demo" "$root" root "make demo"
+    remove_root "$root"
 done
 
 if ((container)); then
@@ -95,5 +101,6 @@ if ((container)); then
     attempt "container, root, stage lab" "$root" root "set -e; $(steps lab)"
     attempt "container, learner, a lab in its folder" "$root" learner \
         "$(sed -n 's/^ENV /export /p' Dockerfile); scripts/demo.sh /work"
+    remove_root "$root"
 fi
 exit $failed
