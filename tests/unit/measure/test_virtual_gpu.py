@@ -247,6 +247,27 @@ class TestEngine:
         engine.call("mm", "default", [Handle(a.number), Handle(b.number)], {}, "")
         assert engine.clock.flops == 2 * 4 * 8 * 2
 
+    @pytest.mark.parametrize(
+        ("name", "shapes", "multiplications"),
+        [
+            ("dot", [(8,), (8,)], 8),
+            ("mv", [(4, 8), (8,)], 4 * 8),
+            ("addmv", [(4,), (4, 8), (8,)], 4 * 8),
+            ("addbmm", [(4, 2), (3, 4, 8), (3, 8, 2)], 3 * 4 * 8 * 2),
+            ("addbmm_", [(4, 2), (3, 4, 8), (3, 8, 2)], 3 * 4 * 8 * 2),
+        ],
+    )
+    def test_counts_products_for_which_pytorch_has_no_formula(
+        self, name: str, shapes: list[tuple[int, ...]], multiplications: int
+    ) -> None:
+        engine = Engine(PLAIN)
+        factors = [
+            Handle(engine.upload(torch.ones(shape), None, True, False, "")[0].number)
+            for shape in shapes
+        ]
+        engine.call(name, "default", factors, {}, "")
+        assert engine.clock.flops == 2 * multiplications
+
     def test_arithmetic_counts_from_which_the_parameters_follow(self) -> None:
         engine = Engine(PLAIN)
         square, trained, sent = (

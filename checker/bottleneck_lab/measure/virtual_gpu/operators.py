@@ -8,6 +8,16 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+_UNLISTED_PRODUCTS = {
+    "dot": (0, 1),
+    "vdot": (0, 1),
+    "mv": (0, 1),
+    "addmv": (1, 2),
+    "addbmm": (1, 2),
+    "_addmm_activation": (1, 2),
+}
+"""Products for which PyTorch has no formula, with the positions of their factors."""
+
 
 @cache
 def is_composite(function: Any) -> bool:
@@ -36,11 +46,15 @@ def is_free(function: Any) -> bool:
 
 
 def flops_of(function: Any, args: Any, kwargs: Any, result: Any) -> float:
-    """Return an operator's floating-point operations by PyTorch's own formulas for products and
-    convolutions; elementwise ones count none.
+    """Return an operator's floating-point operations, of products and convolutions: elementwise
+    ones count none.
     """
     # There are formulas only for operators that make a new tensor: `addmm` stands for `addmm_`.
     packet = function.overloadpacket
-    packet = getattr(torch.ops.aten, packet.__name__.removesuffix("_"), packet)
-    formula = flop_registry.get(packet)
+    name = packet.__name__.removesuffix("_")
+    if name in _UNLISTED_PRODUCTS:
+        first, second = (args[position] for position in _UNLISTED_PRODUCTS[name])
+        columns = second.shape[-1] if second.dim() > 1 else 1
+        return float(2 * first.numel() * columns)
+    formula = flop_registry.get(getattr(torch.ops.aten, name, packet))
     return float(formula(*args, **kwargs, out_val=result)) if formula else 0.0
