@@ -35,6 +35,7 @@ from bottleneck_lab.measure.kinds.operator_profile.figures import (
     reached_shares,
     uncertainty,
     undisturbed_shares,
+    with_fresh,
 )
 from bottleneck_lab.measure.kinds.operator_profile.genuine import (
     MARK,
@@ -127,6 +128,26 @@ def problems(answers, truth):
 
 def test_right_answers_pass(truth):
     assert problems(RIGHT, truth) == {}
+
+
+def test_what_a_fresh_process_shows_is_right_too(truth):
+    fresh = {CONV: 0.55, NORM: 0.19, ADD: 0.14, POOL: 0.11}
+    answers = RIGHT | {"first_share": 0.54, "third": ADD, "third_share": 0.15, "ceiling": 2.2}
+    wrong = {"wrong_operators", "wrong_shares", "wrong_ceiling"}
+    assert problems(answers, truth).keys() == wrong
+    truth = replace(truth, shares=with_fresh(truth.shares, made_up(fresh), PASSES))
+    assert problems(answers, truth) == problems(RIGHT, truth) == {}
+    assert problems(answers | {"third_share": 0.2}, truth).keys() == {"wrong_shares"}
+    swapped = {"first": NORM, "first_share": 0.20, "second": CONV, "second_share": 0.60}
+    assert "wrong_operators" in problems(answers | swapped, truth)
+
+
+def test_the_cold_pass_of_a_fresh_process_does_not_count():
+    shares = {name: Share(name, share, 0.005) for name, share in SHARES.items()}
+    cold = made_up(SHARES, slowed=[0])
+    fresh = {name: share.fresh for name, share in with_fresh(shares, cold, PASSES).items()}
+    whole = sum(SHARES.values())
+    assert fresh == pytest.approx({name: s / whole for name, s in SHARES.items()}, abs=0.002)
 
 
 def test_what_a_check_measured_answers_its_questions(truth):
@@ -566,11 +587,12 @@ CLASSES = [3, 950, 7, 7]
 
 def recorded(passes, rng, begin_s, device="cpu", cold=(), marks=CLASSES):
     """The bytes of a trace of so many passes: no two take the same time. Operators in `cold` take
-    twelve times as long.
+    45 times as long in the first.
     """
     events, now = [], 0.0
     for number, (outer, inner, micros, dims) in enumerate(PASS * passes):
-        taken = micros * (1 + 0.002 * rng.random()) * (12 if inner in cold else 1)
+        first = number < len(PASS)
+        taken = micros * (1 + 0.002 * rng.random()) * (45 if first and inner in cold else 1)
         host = taken if device == "cpu" else CPU_ONLY.get(inner, 50)
         events += [event("aten::empty", now + each, 1) for each in (0, 2)]
         events += [event(outer, now + 4, host + 10, dims), event(inner, now + 9, host, dims)]

@@ -28,6 +28,7 @@ from bottleneck_lab.measure.kinds.operator_profile.figures import (
     intensities,
     reached_shares,
     uncertainty,
+    with_fresh,
 )
 from bottleneck_lab.measure.kinds.operator_profile.genuine import (
     TimingComplaint,
@@ -141,9 +142,8 @@ def _find_truth(
         reached = reached_shares(quietest, judge.work, float(bandwidth), float(rate))
     intensity = intensities(quietest, judge.work)
     allowed = frozenset(capture("marked").operators)
-    truth = Truth(
-        estimate_shares(captures, passes), quietest, cold, balance, intensity, allowed, reached
-    )
+    shares = with_fresh(estimate_shares(captures, passes), cold, passes)
+    truth = Truth(shares, quietest, cold, balance, intensity, allowed, reached)
     return truth, len(captures)
 
 
@@ -213,6 +213,7 @@ def _details(truth: Truth, captures: int) -> dict[str, Any]:
                 "name": share.name,
                 "share": share.share,
                 "half_width": share.half_width,
+                "fresh_share": share.fresh,
                 "flop_per_byte": truth.intensity.get(share.name),
                 "roof_share": truth.reached.get(share.name),
             }

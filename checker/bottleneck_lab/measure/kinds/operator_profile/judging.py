@@ -67,8 +67,8 @@ def measured_answers(measurement: Mapping[str, Any]) -> dict[str, str | float]:
 
 
 def wrong_operators(answers: Answers, truth: Truth) -> str | None:
-    """Say why the three named operators are not those with the largest self time. Near-ties within
-    the noise are accepted in any order.
+    """Say why the three named operators are not those with the largest self time. Those that an
+    honest capture may show in another order are accepted in any.
     """
     names = [full_name(answers.get(rank)) for rank in PLACES]
     if not all(names) or len(set(names)) < len(names):
@@ -76,7 +76,7 @@ def wrong_operators(answers: Answers, truth: Truth) -> str | None:
     ranked = truth.ranked()
     for rank, name, right in zip(PLACES, names, ranked, strict=False):
         own = truth.shares.get(name, Share(name, 0.0, 0.0))
-        if own.share + own.half_width + right.half_width + TIE_SHARE < right.share:
+        if own.high + TIE_SHARE < right.low:
             absent = "" if name in truth.shares else " It is not in the captures."
             problem = (
                 f"{name} is not {rank} by self time on the device.{absent}"
@@ -144,8 +144,7 @@ def wrong_shares(answers: Answers, truth: Truth) -> str | None:
                 f"{name or 'An operator left unnamed'} is not in the captures, so it has no share."
             )
         right = truth.shares[name]
-        allowed = min(SHARE_TOLERANCE, SHARE_PART * right.share)
-        if abs(answer - right.share) > allowed + right.half_width:
+        if right.off_by(answer) > min(SHARE_TOLERANCE, SHARE_PART * right.share):
             why = _other_share(name, answer, truth)
             return TimingComplaint(
                 f"`{rank}_share` is off by more than five points or three tenths of itself."
@@ -249,8 +248,7 @@ def wrong_ceiling(answers: Answers, truth: Truth) -> str | None:
         return f"{name or 'An operator left unnamed'} is not in the captures, so it has no ceiling."
     right, own = truth.shares[name], _number(answers.get("first_share"))
     ceilings = [ceiling(min(max(right.share, 0.0), 1.0))]
-    allowed = SHARE_TOLERANCE + right.half_width
-    if own is not None and 0 <= own <= 1 and abs(own - right.share) <= allowed:
+    if own is not None and 0 <= own <= 1 and right.off_by(own) <= SHARE_TOLERANCE:
         ceilings.append(ceiling(own))
     if any(abs(answer - one) <= CEILING_TOLERANCE * one for one in ceilings):
         return None
