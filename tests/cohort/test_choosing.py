@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cli import app
+from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.exports import export_grades, find_export
 from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
 from bottleneck_lab.cohort.members import people
@@ -27,6 +28,7 @@ from bottleneck_lab.cohort.workshop import choose_labs, workshop_labs
 from bottleneck_lab.errors import UsageError
 
 from .serving import serving
+from .test_grades import pages
 
 NINE = datetime(2026, 10, 19, 9, 0, tzinfo=ZoneInfo("Europe/Zurich"))
 """A Monday in summer time, which ends in the week after."""
@@ -100,6 +102,7 @@ def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
             if path.startswith("/me"):
                 page.goto(f"{address}/login/{_new_link(room, ada)}")
             page.goto(f"{address}{path}")
+            page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
             if "extra_budget" in fields:
                 page.select_option("[name=lab]", "slow")
             for name, value in fields.items():
@@ -133,6 +136,29 @@ def test_a_lab_that_would_be_due_before_it_opens_is_refused(sqlite_room):
         with pytest.raises(RefusedError, match="due before it opens"):
             set_rules(connection, "slow", 0.0, opens=200.0)
         assert load_rules(connection, "slow").opens is None
+
+
+def test_an_extension_gives_more_time_or_is_refused_with_the_time_that_everybody_has(sqlite_room):
+    room = sqlite_room
+    person, _ = room.join()
+
+    def grant(due: float) -> None:
+        extend(connection, person.id, "slow", due, 0, 0.0)
+
+    with room.cohort.database.writing() as connection:
+        with pytest.raises(RefusedError, match="never due and never closes"):
+            grant(500.0)
+        set_rules(connection, "slow", 0.0, closes=200.0)
+        with pytest.raises(RefusedError, match="closes at 1970-01-01 00:03"):
+            grant(200.0)
+        set_rules(connection, "slow", 0.0, due=100.0)
+        with pytest.raises(RefusedError, match=re.escape("is due at 1970-01-01 00:01 (UTC)")):
+            grant(90.0)
+        assert load_rules(connection, "slow", person.id).due == 100.0
+        grant(500.0)
+        assert load_rules(connection, "slow", person.id).closes == 600.0
+        set_rules(connection, "slow", 0.0, due=900.0)
+        assert load_rules(connection, "slow", person.id).due == 900.0, "later than the extension"
 
 
 def test_an_extension_moves_the_solution_too(sqlite_room):
@@ -169,6 +195,44 @@ def course(monkeypatch):
     monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
     load_labs.cache_clear()
     return list(load_labs().values())
+
+
+def test_a_new_cohort_starts_with_what_half_a_day_holds(course, tmp_path):
+    def create(name: str, *words: str) -> tuple[str, list[str]]:
+        folder = tmp_path / name
+        done = CliRunner().invoke(app, ["cohort", "create", "New", "-f", str(folder), *words])
+        assert done.exit_code == 0, done.output
+        with open_cohort(folder) as cohort, cohort.database.reading() as connection:
+            return " ".join(done.output.split()), workshop_labs(connection)
+
+    output, labs = create("default")
+    assert labs == list(make_run_sheet("half-day", course, NINE).labs)
+    assert f"Its labs are {', '.join(labs)}, as many as half a day holds." in output
+    assert create("all", "--labs", "all")[1] == [lab.slug for lab in course]
+    assert create("two", "--labs", f"{labs[1]}, {labs[0]}")[1] == [labs[1], labs[0]]
+    twice = ["--folder", str(tmp_path / "twice"), "--labs", f"{labs[0]},{labs[0]}"]
+    refused = CliRunner().invoke(app, ["cohort", "create", "New", *twice])
+    assert "each lab once" in refused.exception.message
+    assert not (tmp_path / "twice").exists()
+
+
+def test_the_page_says_what_is_chosen_and_why(sqlite_room):
+    with pages(sqlite_room) as (instructor, _, _):
+        page = instructor.get("/workshop").text
+        assert "This workshop has 5 of the course's 5 labs" in page
+        assert "A new workshop starts with these" in page
+        due = {"due-slow": "2090-01-01T09:00"}
+        chosen = {"in-slow": "yes", "in-wrong": "yes", "order-slow": "2", "order-wrong": "1"}
+        assert instructor.post("/workshop", action="save", **chosen, **due).status == 303
+        page = instructor.get("/workshop").text
+        assert "This workshop has 2 of the course's 5 labs" in page
+        assert "Half a day holds them" in page
+        assert "Left out: 3 labs" in page
+        assert "due Sun 01 Jan 09:00" in page
+        assert page.index("in-wrong") < page.index("in-slow")
+        assert instructor.post("/workshop", action="whole", **chosen).status == 303
+    with sqlite_room.cohort.database.reading() as connection:
+        assert len(workshop_labs(connection)) == 5
 
 
 def test_half_a_day_has_the_labs_that_fit_without_gaps(course):

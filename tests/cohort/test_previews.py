@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.grades import DAY_S
+from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.grading.verdict import Outcome
 
 from .test_exports import grades, measured
 from .test_grades import changed, pages, saved
@@ -22,7 +24,7 @@ def scores(room) -> dict[str, float]:
     return {one.student.name: one.score for (_, lab), one in grades(room).items() if lab == "slow"}
 
 
-def forms(room, ada, bob) -> dict[str, tuple[str, dict[str, str]]]:
+def forms(room) -> dict[str, tuple[str, dict[str, str]]]:
     """Return a form of every page that can cost Ada 30 of her 100 points in `slow`, by its name.
 
     Bob, who submitted two days earlier, keeps his.
@@ -31,7 +33,6 @@ def forms(room, ada, bob) -> dict[str, tuple[str, dict[str, str]]]:
     return {
         "lab": ("/labs/slow", {"due": due}),
         "workshop": ("/workshop", {**CHOSEN, "due-slow": due}),
-        "extension": (f"/people/{ada.handle}/extend", {"lab": "slow", "due": due}),
         "lateness": ("/grades/rules", {"per_day": "30", "most": "50", "grace_min": "10"}),
     }
 
@@ -47,9 +48,10 @@ def two(room):
     return ada, bob
 
 
-@pytest.mark.parametrize("kind", ["lab", "workshop", "extension", "lateness"])
-def test_what_costs_points_is_shown_by_learner_and_lab_before_it_is_saved(room, two, kind):
-    path, fields = forms(room, *two)[kind]
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("kind", ["lab", "workshop", "lateness"])
+def test_what_costs_points_is_shown_by_learner_and_lab_before_it_is_saved(room, kind):
+    path, fields = forms(room)[kind]
     with pages(room) as (instructor, _, _):
         if kind == "lateness":
             assert saved(instructor, "/labs/slow", due=iso(room.clock() - 60 * 60))
@@ -67,6 +69,61 @@ def test_what_costs_points_is_shown_by_learner_and_lab_before_it_is_saved(room, 
         assert instructor.post(path, action="save", seen="0" * 16, **fields).status == 200
         assert saved(instructor, path, **fields)
     assert scores(room) == after
+
+
+def test_a_shorter_extension_shows_what_it_costs(sqlite_room):
+    room = sqlite_room
+    ada, token = room.join("Ada")
+    measured(room, token)
+    path, now = f"/people/{ada.handle}/extend", room.clock()
+    with room.cohort.database.writing() as connection:
+        set_rules(connection, "slow", now, due=now - 3.5 * DAY_S)
+        extend(connection, ada.id, "slow", now + DAY_S, 0, now)
+    assert scores(room) == {"Ada": 100.0}
+    with pages(room) as (instructor, _, _):
+        shorter = {"lab": "slow", "due": iso(now - 2.5 * DAY_S)}
+        assert "100.0 → 70.0" in instructor.post(path, action="save", **shorter).text
+        assert scores(room) == {"Ada": 100.0}
+        assert saved(instructor, path, **shorter)
+        early = instructor.post(path, action="save", lab="slow", due=iso(now - 4 * DAY_S))
+        assert (early.status, "gives no more time" in early.text) == (400, True)
+    assert scores(room) == {"Ada": 70.0}
+
+
+def test_merging_and_removing_show_whose_points_change_before_they_are_done(sqlite_room):
+    room = sqlite_room
+    (ada, first), (twin, second) = room.join("Ada"), room.join("Ada L.")
+    again, third = room.join("Ada", same=True)
+    measured(room, first)
+    measured(room, second, Outcome.FAIL)
+    measured(room, third, Outcome.FAIL)
+    both = {"Ada": 100.0, again.name: 50.0}
+    everybody = {**both, "Ada L.": 50.0}
+    with pages(room) as (instructor, _, _):
+
+        def changes(path: str, after: dict[str, float], **fields: str) -> dict:
+            """Return what is shown of a change, which is then made; after a look, nothing is."""
+            before = scores(room)
+            shown = instructor.post(path, **fields).text
+            assert scores(room) == before
+            assert saved(instructor, path, **fields)
+            assert scores(room) == after
+            return changed(shown)
+
+        merge, remove = f"/people/{twin.handle}/merge", f"/people/{ada.handle}/remove"
+        assert changes(merge, both, into=ada.handle) == {"Ada L.": (50.0, 0.0)}
+        assert changes(merge, everybody, how="separate") == {"Ada L.": (0.0, 50.0)}
+        left = {name: score for name, score in everybody.items() if name != "Ada"}
+        assert changes(remove, left) == {"Ada": (100.0, 0.0)}
+        assert changes(remove, everybody, how="restore") == {"Ada": (0.0, 100.0)}
+        claim = f"/people/{again.handle}/claim"
+        assert changes(claim, {"Ada": 100.0, "Ada L.": 50.0}, same="yes") == {
+            again.name: (50.0, 0.0)
+        }
+        page = instructor.post(remove)
+        assert "<h1>Remove Ada</h1>" in page.text
+        assert "not counted" in page.text
+        assert "change the points of 1 learner" in page.text
 
 
 def test_what_costs_nobody_points_is_saved_at_once(sqlite_room):
@@ -87,7 +144,7 @@ def test_a_lab_that_leaves_the_workshop_takes_its_points_along(sqlite_room):
     measured(room, token)
     with pages(room) as (instructor, _, _):
         page = instructor.post("/workshop", action="save", **{"in-wrong": "yes"})
-        assert "100.0 → not in it" in page.text
+        assert "100.0 → not counted" in page.text
         assert (person.handle, "slow") in grades(room)
 
 
@@ -99,12 +156,12 @@ def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal
     folder = ["--folder", str(room.cohort.folder)]
     words = ["cohort", "runsheet", "half-day", "--start", start, *folder]
     dry = CliRunner().invoke(app, words)
-    assert "Ada would have with --use 50 points, not 100." in dry.stderr
+    assert "With --use, Ada would have 50 points instead of 100." in dry.stderr
     assert scores(room) == {"Ada": 100.0}
     with pages(room) as (instructor, _, _):
         assert saved(instructor, "/workshop/runsheet", plan="half-day", start=start)
     assert scores(room) == {"Ada": 50.0}
-    assert "points, not" not in CliRunner().invoke(app, [*words, "--use"]).stderr
+    assert "points instead" not in CliRunner().invoke(app, [*words, "--use"]).stderr
 
 
 @pytest.mark.parametrize(

@@ -134,16 +134,18 @@ def test_the_command_plays_with_recorded_durations(monkeypatch):
     assert [block["lab"] for block in machine["blocks"]] == ["slow", "wrong"]
 
 
-def test_a_rehearsal_before_labs_are_chosen_says_so(sqlite_room, monkeypatch):
-    monkeypatch.setattr(command, "rehearse", lambda *_, **__: {})
+def test_a_rehearsal_plays_the_cohorts_labs_or_those_that_are_named(sqlite_room, monkeypatch):
+    monkeypatch.setattr(command, "rehearse", lambda blocks, *_, **__: [one.lab for one in blocks])
+    with sqlite_room.cohort.database.writing() as connection:
+        choose_labs(connection, ["wrong", "slow"], 0.0)
     words = ["cohort", "rehearse", "--json", "--folder", str(sqlite_room.cohort.folder)]
-    notes = []
-    for labs in (["slow"], list(load_labs())):
-        with sqlite_room.cohort.database.writing() as connection:
-            choose_labs(connection, labs, 0.0)
-        notes.append(CliRunner().invoke(app, words).stderr)
-    assert notes[0] == ""
-    assert "all 5 are played" in " ".join(notes[1].split())
+
+    def played(*more: str) -> list[str]:
+        return json.loads(CliRunner().invoke(app, [*words, *more]).stdout)
+
+    assert played() == ["wrong", "slow"]
+    assert played("--labs", "slow, broken") == ["slow", "broken"]
+    assert played("--labs", "all") == list(load_labs())
 
 
 def test_real_checks_are_measured_and_kept():

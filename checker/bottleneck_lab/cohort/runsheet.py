@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import Connection
 
-from bottleneck_lab.catalog import Lab
+from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.errors import UsageError
@@ -56,6 +56,24 @@ class RunSheet(msgspec.Struct, frozen=True):
     left_out: list[str] = []
 
 
+def labs_of_half_day(labs: list[Lab]) -> list[Lab]:
+    """Return the first of these labs, as many as half a day holds."""
+    chosen, used = [], WELCOME_MIN + BREAK_MIN + END_MIN
+    for lab in labs:
+        used += lab.spec.minutes + TALK_MIN
+        if used > HALF_DAY_MIN:
+            break
+        chosen.append(lab)
+    return chosen
+
+
+def starting_labs() -> list[str]:
+    """Return the labs that a new workshop starts with: the first that half a day holds."""
+    course = load_labs()
+    # A course may begin with a lab that is longer.
+    return [lab.slug for lab in labs_of_half_day(list(course.values()))] or list(course)
+
+
 def make_run_sheet(plan: Plan, labs: list[Lab], start: datetime) -> RunSheet:
     """Lay out labs, in their order, from `start` on.
 
@@ -68,12 +86,7 @@ def make_run_sheet(plan: Plan, labs: list[Lab], start: datetime) -> RunSheet:
 
 
 def _half_day(labs: list[Lab], start: datetime) -> RunSheet:
-    chosen, used = [], WELCOME_MIN + BREAK_MIN + END_MIN
-    for lab in labs:
-        if used + lab.spec.minutes + TALK_MIN > HALF_DAY_MIN:
-            break
-        chosen.append(lab)
-        used += lab.spec.minutes + TALK_MIN
+    chosen = labs_of_half_day(labs)
     if not chosen:
         raise UsageError(
             f"'{labs[0].slug}' takes {labs[0].spec.minutes} minutes, too long for half a day.",
@@ -92,6 +105,7 @@ def _half_day(labs: list[Lab], start: datetime) -> RunSheet:
         "Everybody runs `lab doctor` and joins: the room shows who has. Say what a verdict is, and"
         " that checks wait in one queue.",
     )
+    used = WELCOME_MIN + BREAK_MIN + END_MIN + sum(TALK_MIN + lab.spec.minutes for lab in chosen)
     times, had_break = {}, len(chosen) == 1
     for lab in chosen:
         work = add(

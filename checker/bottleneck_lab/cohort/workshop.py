@@ -21,14 +21,22 @@ def workshop_labs(connection: Connection) -> list[str]:
     return [slug for slug in map(current_name, chosen) if slug in known]
 
 
-def choose_labs(connection: Connection, labs: list[str], at: float) -> None:
-    """Make these the workshop's labs, in this order. Raises UsageError for none, or one twice.
+def as_setting(labs: list[str]) -> list[str] | None:
+    """Return a choice of labs as the settings keep it: None for the whole course.
 
-    Submissions to other labs are kept, and are seen again once those are chosen again.
+    Raises UsageError for no lab, or one twice.
     """
     if not labs or len(set(labs)) < len(labs):
         raise UsageError(
             "A workshop needs at least one lab, and each lab once.", "Choose its labs again."
         )
-    change_settings(connection, labs=None if labs == list(load_labs()) else labs)
+    return None if labs == list(load_labs()) else labs
+
+
+def choose_labs(connection: Connection, labs: list[str], at: float) -> None:
+    """Make these the workshop's labs, in this order. Raises UsageError for none, or one twice.
+
+    Submissions to other labs are kept, and are seen again once those are chosen again.
+    """
+    change_settings(connection, labs=as_setting(labs))
     note(connection, at, "settings", "The labs of the workshop were chosen.")

@@ -18,7 +18,8 @@ from bottleneck_lab.cohort.view.verdicts import VerdictReader
 class Change(msgspec.Struct, frozen=True):
     """One learner's total before and after, and both by lab where they differ.
 
-    None stands for a lab that is not part of the workshop.
+    None stands for points that don't count: the lab is not part of the workshop, or the learner is
+    removed or merged into another.
     """
 
     handle: str
@@ -42,7 +43,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def compare(before: list[Grade], after: list[Grade]) -> Preview:
-    """Return how grades of the same learners differ."""
+    """Return how grades differ. A learner who is missing on one side has no points there."""
     pairs: dict[str, dict[str, list[float | None]]] = {}
     names, order = {}, list(dict.fromkeys(grade.lab for grade in [*before, *after]))
     for at, grades in enumerate((before, after)):

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import Connection, func, select
 
+from bottleneck_lab.cohort.moments import spoken
 from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 
@@ -44,6 +46,11 @@ class Rules(msgspec.Struct, frozen=True):
         )
         return self.budget - connection.execute(query).scalar_one()
 
+    @property
+    def ends(self) -> float | None:
+        """Return when it is due, or else closes: what an extension moves. None without either."""
+        return self.closes if self.due is None else self.due
+
     def hidden(self, now: float) -> bool:
         """Return True while feedback is held back."""
         return self.feedback_at is not None and now < self.feedback_at
@@ -71,12 +78,13 @@ def rules_for(connection: Connection, people: list[int]) -> Callable[[str, int |
             return general
         due, extra_budget = extra[person or 0, lab]
         budget = None if general.budget is None else general.budget + extra_budget
-        if due is None:
+        # Everybody may have got more time since: an extension never gives less.
+        if due is None or general.ends is None or due <= general.ends:
             return msgspec.structs.replace(general, budget=budget)
         # A later due date moves the closing as far, so that the extension can be used.
         closes = general.closes
         if closes is not None:
-            closes = max(closes, due + closes - (general.due or closes))
+            closes = max(closes, due + closes - general.ends)
         # And whoever may still submit does not get the solution yet.
         solution_at = general.solution_at
         if solution_at is not None:
@@ -125,8 +133,25 @@ def extend(
 ) -> None:
     """Give one learner more time or more submissions, in place of an earlier extension.
 
-    Neither of them withdraws the earlier one.
+    Neither of them withdraws the earlier one. Raises RefusedError for a `due` that gives no more
+    time than everybody has.
     """
+    rules = load_rules(connection, lab)
+    if due is not None and rules.ends is None:
+        raise RefusedError(
+            "bad-request",
+            f"{lab} is never due and never closes, so there is nothing to extend.",
+            "Leave the new due date empty, or first set one for everybody on the lab's page.",
+        )
+    if due is not None and rules.ends is not None and due <= rules.ends:
+        zone = load_settings(connection).timezone
+        verb = "closes" if rules.due is None else "is due"
+        raise RefusedError(
+            "bad-request",
+            f"{lab} {verb} at {spoken(rules.ends, zone)} for everybody, so an extension until"
+            f" {spoken(due, zone)} gives no more time.",
+            "Choose a later date, or leave it empty.",
+        )
     table = tables.extensions
     connection.execute(table.delete().where(table.c.person == person, table.c.lab == lab))
     if due is not None or extra_budget:

@@ -353,6 +353,13 @@ def by_handle(connection: Connection, handle: str) -> Person:
     return as_person(row)
 
 
+def name_of(connection: Connection, handle: str) -> str:
+    """Return the name of somebody who exists, removed or not."""
+    people = tables.people
+    query = select(people.c.name).where(people.c.handle == handle)
+    return str(connection.execute(query).scalar_one())
+
+
 def the_instructor(connection: Connection, at: float) -> Person:
     """Return the first instructor, who is added if there is none yet.
 

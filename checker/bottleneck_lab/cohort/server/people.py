@@ -22,7 +22,7 @@ from bottleneck_lab.cohort.server.guard import (
     Form,
     form,
 )
-from bottleneck_lab.cohort.server.previews import save_or_preview
+from bottleneck_lab.cohort.server.previews import do_or_preview, save_or_preview
 from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
@@ -103,29 +103,44 @@ def rename_person(request: Request, handle: str, fields: Form) -> Response:
     return RedirectResponse(f"/people/{handle}", status_code=303)
 
 
-@router.post("/people/{handle}/merge", dependencies=[Depends(INSTRUCTOR)])
-def merge_person(request: Request, handle: str, fields: Form) -> Response:
+@router.post("/people/{handle}/merge")
+def merge_person(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
     """Let somebody's submissions count for another learner, or separate them again."""
-    database = state(request).cohort.database
-    with database.writing() as connection:
-        if fields.get("action") == "separate":
-            changes.separate(connection, handle, database.clock())
-            return RedirectResponse("/settings", status_code=303)
-        who = people.by_handle(connection, handle)
-        into = people.by_handle(connection, fields.get("into", ""))
-        changes.merge(connection, who, into, database.clock())
-    return RedirectResponse(f"/people/{into.handle}", status_code=303)
+    if fields.get("how") == "separate":
+        return do_or_preview(
+            request,
+            session,
+            fields,
+            lambda connection, now: changes.separate(connection, handle, now),
+            lambda connection: f"Separate {people.name_of(connection, handle)}",
+            "/settings",
+        )
+    into = fields.get("into", "")
+
+    def change(connection: Connection, now: float) -> None:
+        who, other = people.by_handle(connection, handle), people.by_handle(connection, into)
+        changes.merge(connection, who, other, now)
+
+    def label(connection: Connection) -> str:
+        one, other = people.name_of(connection, handle), people.name_of(connection, into)
+        return f"Merge {one} into {other}"
+
+    return do_or_preview(request, session, fields, change, label, f"/people/{into}")
 
 
-@router.post("/people/{handle}/claim", dependencies=[Depends(INSTRUCTOR)])
-def decide_claim(request: Request, handle: str, fields: Form) -> Response:
+@router.post("/people/{handle}/claim")
+def decide_claim(request: Request, session: AsInstructor, handle: str, fields: Form) -> Response:
     """Accept or decline that somebody is the learner whom they claim to be."""
-    database = state(request).cohort.database
-    with database.writing() as connection:
+    same = fields.get("same") == "yes"
+
+    def change(connection: Connection, now: float) -> None:
         who = people.by_handle(connection, handle)
-        same = fields.get("same") == "yes"
-        changes.decide_claim(connection, who, same=same, at=database.clock())
-    return RedirectResponse("/room", status_code=303)
+        changes.decide_claim(connection, who, same=same, at=now)
+
+    def label(connection: Connection) -> str:
+        return f"Count {people.name_of(connection, handle)} as the same person"
+
+    return do_or_preview(request, session, fields, change, label, "/room")
 
 
 @router.post("/people/{handle}/helped", dependencies=[Depends(ASSISTANT), Depends(form)])
@@ -143,18 +158,25 @@ def remove_person(request: Request, session: AsInstructor, handle: str, fields: 
 
     Raises RefusedError for oneself.
     """
-    database = state(request).cohort.database
-    with database.writing() as connection:
-        if fields.get("how") == "restore":
-            changes.restore(connection, handle, database.clock())
-            return RedirectResponse(f"/people/{handle}", status_code=303)
+    how = fields.get("how", "remove")
+
+    def change(connection: Connection, now: float) -> None:
+        if how == "restore":
+            changes.restore(connection, handle, now)
+            return
         who = people.by_handle(connection, handle)
         if who.id == session.person.id:
             raise RefusedError(
                 "forbidden", "You cannot remove yourself.", "Another instructor can."
             )
-        if fields.get("how") == "again":
+        if how == "again":
             people.let_join_again(connection, who)
         else:
-            changes.remove(connection, who, database.clock())
-    return RedirectResponse("/settings#people", status_code=303)
+            changes.remove(connection, who, now)
+
+    def label(connection: Connection) -> str:
+        verb = "Bring back" if how == "restore" else "Remove"
+        return f"{verb} {people.name_of(connection, handle)}"
+
+    done = f"/people/{handle}" if how == "restore" else "/settings#people"
+    return do_or_preview(request, session, fields, change, label, done)

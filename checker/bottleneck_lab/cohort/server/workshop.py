@@ -16,7 +16,14 @@ from bottleneck_lab.cohort.grading.rules import all_rules, rules_for, set_rules
 from bottleneck_lab.cohort.members.people import Session
 from bottleneck_lab.cohort.moments import find_zone, parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.runsheet import Plan, RunSheet, make_run_sheet, use_run_sheet
+from bottleneck_lab.cohort.runsheet import (
+    Plan,
+    RunSheet,
+    labs_of_half_day,
+    make_run_sheet,
+    starting_labs,
+    use_run_sheet,
+)
 from bottleneck_lab.cohort.server.forms import moment_field, number_field
 from bottleneck_lab.cohort.server.guard import INSTRUCTOR, AsAssistant, AsInstructor, Form
 from bottleneck_lab.cohort.server.previews import save_or_preview
@@ -56,12 +63,14 @@ def _workshop(
 ) -> Response:
     labs, chosen = load_labs(), workshop_labs(connection)
     rules, zone = rules_for(connection, []), load_settings(connection).timezone
-    others = [slug for slug in labs if slug not in chosen]
     return shared.page(
         "workshop.html",
         session,
-        rows=[(labs[slug], rules(slug, None), slug in chosen) for slug in [*chosen, *others]],
-        minutes=sum(labs[slug].spec.minutes for slug in chosen),
+        chosen=[labs[slug] for slug in chosen],
+        others=[lab for slug, lab in labs.items() if slug not in chosen],
+        rules={slug: rules(slug, None) for slug in labs},
+        starting=chosen == starting_labs(),
+        half_day=labs_of_half_day([labs[slug] for slug in chosen]),
         moments=MOMENTS,
         zone=zone,
         zones=sorted(available_timezones()),
@@ -75,10 +84,12 @@ def _workshop(
 def change_workshop(request: Request, session: AsInstructor, fields: Form) -> Response:
     """Choose labs, their order and moments. Raises RefusedError for a value that is none.
 
-    Moments are read in the time zone in which the page showed them.
+    Moments are read in the time zone in which the page showed them. The button for the whole course
+    chooses all labs, whichever were ticked.
     """
     shared, labs = state(request), load_labs()
-    chosen = [slug for slug in labs if fields.get(f"in-{slug}") == "yes"]
+    whole = fields.get("action") == "whole"
+    chosen = [slug for slug in labs if whole or fields.get(f"in-{slug}") == "yes"]
     # A number that is missing comes last; of equals the course's order stays.
     chosen.sort(key=lambda slug: number_field(fields.get(f"order-{slug}", "")) or len(labs))
 

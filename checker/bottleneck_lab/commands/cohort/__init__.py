@@ -1,4 +1,4 @@
-"""Run a cohort: a room of learners, and the runner that measures their submissions."""
+"""Run a cohort: learners who hand in work, and machines that measure it."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def command(
         bool,
         typer.Option(
             "--allow-altered",
-            help="Export even if records are not what was signed; those score nothing.",
+            help="Export even if records differ from what was signed; those score nothing.",
         ),
     ] = False,
 ) -> None:
     """Export the grades, or the graded files, for another program. Only you can read the file.
 
-    Exit code 4 if a record in the database is not what the cohort's key signed.
+    Exit code 4 if a record in the database differs from what the cohort's key signed.
     """
     export = find_export(kind)
     with open_cohort(folder) as cohort:

@@ -9,6 +9,8 @@ from typing import Annotated
 import psutil
 import typer
 
+from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.cohort.workshop import as_setting
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.gpu import cuda_devices
 
@@ -29,7 +31,10 @@ NoCgroup = Annotated[
     bool,
     typer.Option(
         "--allow-no-cgroup",
-        help="Measure without a control group's limits. Every verdict will say so.",
+        help=(
+            "Measure without a control group, which limits memory and processes. Every verdict will"
+            " say so."
+        ),
     ),
 ]
 Uids = Annotated[
@@ -37,8 +42,9 @@ Uids = Annotated[
     typer.Option(
         "--uids",
         help=(
-            "Unprivileged users to run checks as, one per slot, such as 61000-61003. Needs root."
-            " The default as root is to pick free ones; '' shares root."
+            "Unprivileged users that run the checks, one per slot, such as 61000-61003. Needs"
+            " root, for which the default is to pick free ones. With '', all checks run as this"
+            " user."
         ),
         show_default=False,
     ),
@@ -55,8 +61,8 @@ Slots = Annotated[
         "--slots",
         min=1,
         help=(
-            "Checks of modelled labs to run side by side (default: one per core and 4 GiB of"
-            " memory). Labs that measure always have the machine to themselves."
+            "How many checks of modelled labs run side by side (default: one per core and 4 GiB of"
+            " memory). A lab that measures always has the machine to itself."
         ),
         show_default=False,
     ),
@@ -66,6 +72,18 @@ SHARED_USER = (
     "All slots run checks as this runner's own user; every verdict says so. A runner started as"
     " root gives each slot its own user."
 )
+
+
+def parse_labs(text: str) -> list[str]:
+    """Return the labs of a list separated by commas, or of the whole course for `all`.
+
+    Raises UsageError for an unknown lab, no lab, or one twice.
+    """
+    if text.strip() == "all":
+        return list(load_labs())
+    labs = [find_lab(name.strip()).slug for name in text.split(",") if name.strip()]
+    as_setting(labs)  # refuses none and twice
+    return labs
 
 
 def default_slots() -> int:

@@ -26,7 +26,7 @@ def command(
         str | None,
         typer.Option(
             "--checker",
-            help="Only submissions measured by this version of the checker.",
+            help="Only submissions that this version of the checker measured.",
             show_default=False,
         ),
     ] = None,
@@ -38,7 +38,7 @@ def command(
         if wanted not in load_labs() and wanted not in {one.submission for one in judged}:
             raise UsageError(
                 f"'{lab}' is neither a lab nor a measured submission of this cohort.",
-                "`lab list` shows the labs; a submission's handle stands in its page's address.",
+                "`lab list` shows the labs; a submission's handle ends its page's address.",
             )
         chosen = [
             one.submission

@@ -16,23 +16,27 @@ from bottleneck_lab.cohort.rehearsal.play import Machines
 from bottleneck_lab.cohort.rehearsal.summary import Rehearsal, clock, rehearse
 from bottleneck_lab.cohort.running.durations import load_durations, typical_s
 from bottleneck_lab.cohort.running.forecast import needs_quiet
-from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.cohort.workshop import workshop_labs
-from bottleneck_lab.commands.cohort.options import default_slots
+from bottleneck_lab.commands.cohort.options import default_slots, parse_labs
 from bottleneck_lab.commands.screen import console, progress
-from bottleneck_lab.commands.ui import Json, note, print_json, say
+from bottleneck_lab.commands.ui import Json, print_json, say
 
 EXAMPLE = "lab cohort rehearse --learners 60 --labs stuttering-tagger,idle-gpu"
 
 
 def command(
-    learners: Annotated[int, typer.Option("--learners", min=1, max=1000)] = 30,
+    learners: Annotated[
+        int, typer.Option("--learners", min=1, max=1000, help="How many take part.")
+    ] = 30,
     labs: Annotated[
         str | None,
         typer.Option(
             "--labs",
-            help="Labs in their order, separated by commas (default: the workshop of --folder).",
+            help=(
+                "Labs in their order, separated by commas, or `all` (default: those of the cohort"
+                " in --folder)."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -44,7 +48,7 @@ def command(
         typer.Option(
             "--slots",
             min=1,
-            help="Modelled checks side by side on each machine (default: as many as here).",
+            help="Checks of modelled labs side by side on each machine (default: as many as here).",
             show_default=False,
         ),
     ] = None,
@@ -65,31 +69,23 @@ def command(
         bool,
         typer.Option(
             "--measure",
-            help="First check each lab really on this machine, to know how long it takes.",
+            help="First run real checks of each lab on this machine, to know how long they take.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Another seed draws other learners.")] = 1,
     json: Json = False,
 ) -> None:
-    """Play a workshop with made-up learners, in simulated time.
+    """Simulate a workshop with made-up learners.
 
-    The room works on the labs one after another, each for the minutes that it takes. Queue, limits,
-    leases and records are the server's own; checks take as long as those that runners of this
-    machine have recorded. Prints waits by hour, what breaks first, and what would help.
+    They work through the labs one after another, each for the minutes that the course gives it. The
+    queue, its limits and the records are the server's own code; a check takes as long as runners
+    on this machine have recorded. Prints waits by hour, what breaks first, and what would help.
     """
     if labs is None:
         with open_cohort(folder) as cohort, cohort.database.reading() as connection:
             names = workshop_labs(connection)
-            chosen = load_settings(connection).labs is not None
-        if not chosen:
-            minutes = sum(find_lab(name).spec.minutes for name in names)
-            note(
-                f"No labs were chosen for this workshop yet, so all {len(names)} are played,"
-                f" {minutes / 60:.0f} hours of work. Choose them on its page, or name some with"
-                " --labs."
-            )
     else:
-        names = [name.strip() for name in labs.split(",") if name.strip()]
+        names = parse_labs(labs)
     blocks = lay_out([find_lab(name) for name in names], gpus)
     with progress() as show:
         if measure:

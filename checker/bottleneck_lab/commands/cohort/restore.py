@@ -18,7 +18,11 @@ def command(
     file: Annotated[Path, typer.Argument(help="A file written by `lab cohort backup`.")],
     folder: Annotated[Path, typer.Option("--folder", "-f", help="Folder to create.")],
     database: Annotated[
-        str, typer.Option("--database", help="postgresql://user@host/name, instead of SQLite.")
+        str,
+        typer.Option(
+            "--database",
+            help="A PostgreSQL database, instead of the built-in SQLite: postgresql://user@host/name.",
+        ),
     ] = "",
 ) -> None:
     """Recreate a cohort from a backup, on either kind of database."""

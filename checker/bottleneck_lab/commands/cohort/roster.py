@@ -46,4 +46,4 @@ def command(
             change_settings(connection, roster_only=True)
     say(describe_roster(roster, added, corrected), style="green")
     if only:
-        say("From now on only they can join: `lab join URL CODE --id STUDENT_ID`.")
+        say("From now on, only they can join: `lab join URL CODE --id STUDENT_ID`.")

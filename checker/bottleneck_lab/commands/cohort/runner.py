@@ -50,7 +50,7 @@ def command(
         str | None,
         typer.Option(
             "--server",
-            help="On another machine than the server's: its URL. Needs --token.",
+            help="URL of a server on another machine. Needs --token.",
             show_default=False,
         ),
     ] = None,
@@ -89,12 +89,11 @@ def command(
 ) -> None:
     """Measure submissions until stopped. `lab cohort serve` starts a runner of its own.
 
-    Exit code 4 if this machine cannot measure, or if another runner does so already in all of its
-    slots.
+    Exit code 4 if this machine cannot measure, or if other runners hold all of its slots.
     """
     if server is not None and (executor != "local" or not token):
         raise UsageError(
-            "--server needs --token, and measures on this machine alone.",
+            "--server needs --token, and works only with --executor local.",
             "`lab cohort token` on the server's machine prints the whole command.",
         )
     log_json()

@@ -31,7 +31,8 @@ def command(
     use: Annotated[
         bool,
         typer.Option(
-            "--use", help="Make its labs the workshop, with its moments as due dates and locks."
+            "--use",
+            help="Put it in force: its labs are the workshop, its times their due dates and locks.",
         ),
     ] = False,
 ) -> None:
@@ -52,7 +53,7 @@ def command(
             attempt.keep = use
     typer.echo(render_markdown(sheet, title, lambda at: at.strftime(form)), nl=False)
     if use:
-        say(f"The workshop is now {', '.join(sheet.labs)}, with these moments.", err=True)
+        say(f"The workshop is now {', '.join(sheet.labs)}, with these times.", err=True)
     for change in attempt.preview.changes:
-        verb = "now has" if use else "would have with --use"
-        say(f"{change.name} {verb} {change.after:g} points, not {change.before:g}.", err=True)
+        verb = f"{change.name} now has" if use else f"With --use, {change.name} would have"
+        say(f"{verb} {change.after:g} points instead of {change.before:g}.", err=True)

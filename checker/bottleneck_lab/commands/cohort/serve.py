@@ -46,12 +46,12 @@ def command(
         str,
         typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port")] = 8321,
+    port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 8321,
     url: Annotated[
         str | None,
         typer.Option(
             "--url",
-            help="URL at which learners reach the server, if it is behind a proxy.",
+            help="URL at which learners reach the server, if that is a proxy's.",
             show_default=False,
         ),
     ] = None,
@@ -71,8 +71,8 @@ def command(
 ) -> None:
     """Serve the cohort, and print how to join it.
 
-    Exit code: 2 for wrong arguments, 4 if this machine cannot serve or measure; all reasons are
-    printed at once.
+    Exit codes: 2 for a wrong option; 4 if this machine cannot serve or measure, with all reasons at
+    once.
     """
     log_json()
     with open_cohort(folder) as cohort, ExitStack() as stack:
@@ -126,7 +126,7 @@ def command(
         if keeper and keeper.refused is not None:
             raise MachineError(
                 f"The runner refuses to start here (exit code {keeper.refused}), so the server has"
-                " stopped. The runner's own message stands above.",
+                " stopped. The runner's own message is above.",
                 "Do what it says, or serve without one: --no-runner.",
             )
 

@@ -19,11 +19,16 @@ EXAMPLE = "lab cohort staff Grace --folder autumn-workshop"
 def command(
     name: Annotated[str, typer.Argument(help="The name to log in with.")],
     folder: Folder = Path(),
-    role: Annotated[Literal["assistant", "instructor"], typer.Option("--role")] = "assistant",
+    role: Annotated[
+        Literal["assistant", "instructor"],
+        typer.Option("--role", help="Assistants see and help; instructors can change everything."),
+    ] = "assistant",
 ) -> None:
     """Add an assistant or an instructor. Prints the password once."""
     # Drawn here: a password on the command line would stay in the shell's history.
     password = secrets.token_urlsafe(15)
     with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         people.add_staff(connection, role, name, password, cohort.database.clock())
-    say(f"{name} logs in at /login with the password  {password}")
+        address = cohort.address()
+    say(f"{name} can log in at {address}/login with this password, which is shown only once:")
+    say(password, style="bold")

@@ -21,7 +21,7 @@ EXAMPLE = "lab cohort status --folder autumn-workshop"
 def command(folder: Folder = Path(), json: Json = False) -> None:
     """Show how many have joined, the queue, runners, who asks for help and who is stuck.
 
-    Exit code 4 if a record in the database is not what the cohort's key signed.
+    Exit code 4 if a record in the database differs from what the cohort's key signed.
     """
     with open_cohort(folder) as cohort, cohort.database.reading() as connection:
         room = load_room(connection, verdict_reader_of(cohort.public_key), cohort.database.clock())

@@ -17,10 +17,10 @@ EXAMPLE = "lab cohort token --folder autumn-workshop"
 def command(
     folder: Folder = Path(),
     new: Annotated[
-        bool, typer.Option("--new", help="Draw another token; runners with the old one end.")
+        bool, typer.Option("--new", help="Make a new token. Runners that have the old one stop.")
     ] = False,
 ) -> None:
-    """Print the command by which another machine joins as a runner, with the token in it."""
+    """Print the command that makes another machine a runner, with the token in it."""
     with open_cohort(folder) as cohort:
         token, url = cohort.runner_token(renew=new), cohort.address()
     typer.echo(f"lab cohort runner --server {url} --token {token}")
