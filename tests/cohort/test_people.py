@@ -13,6 +13,7 @@ from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.members import changes, people
 from bottleneck_lab.cohort.members.membership import load_membership
+from bottleneck_lab.cohort.members.secrets import is_code, new_code, new_token
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
@@ -166,6 +167,12 @@ def test_a_removal_can_be_undone_with_the_token_that_was(room):
         assert saved(instructor, f"/people/{ada.handle}/remove", how="restore")
         assert learner.get("/api/me").status == 200
     assert [row.passed for row in view(room).rows] == [1]
+
+
+def test_a_code_that_is_typed_is_told_from_a_links_token():
+    assert is_code(new_code().lower())
+    assert is_code(new_code().replace("-", " "))
+    assert not any(is_code(new_token()) for _ in range(20))
 
 
 def test_a_name_that_is_too_long_is_refused_with_the_limit(room):

@@ -183,6 +183,7 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     for path in (*paths, f"people/{person}/grades/slow", "me", "leaderboard", f"join/{code}"):
         page.goto(f"http://127.0.0.1:{port}/{path}")
         look(page, path.partition("?")[0].replace("/", "-"))
+    look_at_folds(page, f"http://127.0.0.1:{port}", person)
     page.goto(f"http://127.0.0.1:{port}/grades")
     learners_stay_in_view(page)
     page.context.clear_cookies()
@@ -200,6 +201,21 @@ def look_at_lab(page) -> None:
     page.click("text=Preview grades")
     page.wait_for_selector("text=Nothing is saved yet")
     look(page, "preview")
+
+
+def look_at_folds(page, address: str, person: str) -> None:
+    """The workshop's page with everything unfolded, and what a merge would do to points."""
+    page.goto(f"{address}/workshop")
+    page.uncheck("[name=in-slow]")
+    page.click("text=Preview grades")
+    page.wait_for_selector("text=Left out: 1 lab")
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    look(page, "workshop-unfolded")
+    page.goto(f"{address}/people/{person}")
+    page.click("summary:text-is('Merge')")
+    page.click("button:has-text('Merge ')")
+    page.wait_for_selector("text=Nothing is saved yet")
+    look(page, "confirm")
 
 
 def learners_stay_in_view(page) -> None:

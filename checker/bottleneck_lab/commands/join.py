@@ -10,6 +10,7 @@ import typer
 
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
 from bottleneck_lab.cohort.members.membership import Membership, load_membership, remember
+from bottleneck_lab.cohort.members.secrets import is_code
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.commands.ui import note, say
 from bottleneck_lab.errors import LabError
@@ -49,7 +50,8 @@ def command(
         return
     if not name:
         name = getpass.getuser()
-        if sys.stdin.isatty():
+        # A link and a student id say who it is.
+        if sys.stdin.isatty() and is_code(code) and student_id is None:
             name = str(typer.prompt("Your name or pseudonym", default=name))
     identity: bool | None = None
     if same or other:

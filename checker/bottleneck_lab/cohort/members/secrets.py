@@ -11,6 +11,7 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 _LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """Without characters that are easily confused when a code is read off a wall."""
+_CODE_LETTERS = 12
 
 
 def new_token() -> str:
@@ -25,8 +26,13 @@ def new_code() -> str:
 
 def plain_code(typed: str) -> str:
     """Return a code as it was drawn, however it was typed."""
-    letters = "".join(char for char in typed.upper() if char.isalnum())[:12]
+    letters = "".join(char for char in typed.upper() if char.isalnum())[:_CODE_LETTERS]
     return "-".join(letters[start : start + 4] for start in range(0, len(letters), 4))
+
+
+def is_code(typed: str) -> bool:
+    """Return True for a join code, however it was typed; False for a link's token."""
+    return sum(map(str.isalnum, typed)) <= _CODE_LETTERS
 
 
 def digest(token: str) -> str:

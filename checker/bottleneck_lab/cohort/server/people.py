@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from bottleneck_lab.cohort.grading.grades import load_grades, load_students
 from bottleneck_lab.cohort.grading.preview import Preview
-from bottleneck_lab.cohort.grading.rules import all_extensions, extend
+from bottleneck_lab.cohort.grading.rules import all_extensions, extend, rules_for
 from bottleneck_lab.cohort.members import changes, people
 from bottleneck_lab.cohort.members.calls import end_call
 from bottleneck_lab.cohort.members.people import Session
@@ -54,6 +54,7 @@ def _person(
     own = tables.submissions.c.person.in_(people.same_learner(connection, who))
     cases = [each.past for each in load_answered(connection, who)]
     learns = who.role == "learner"
+    everybody = rules_for(connection, [])
     return shared.page(
         "person.html",
         session,
@@ -66,7 +67,7 @@ def _person(
             for (owner, lab), value in all_extensions(connection).items()
             if owner == who.id
         },
-        labs=workshop_labs(connection),
+        ends={lab: everybody(lab, None).ends for lab in workshop_labs(connection)},
         zone=load_settings(connection).timezone,
         others=[each for each in load_students(connection) if each.handle != handle],
         cases=len(cases),
