@@ -3,7 +3,7 @@
 Attribution, the words and colours of reports, the figures `idle_<cause>_share` and the table in
 docs/analysis.md all follow from `IDLE_CAUSES`. A cause that the names of ranges, frames, operators
 or calls give away is one row; one that has to be worked out is one row and a few lines in
-`device.gaps.attribute`.
+`device.attribution.attribute`.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class IdleCause:
     `label` is its name in reports, `colour` a class of page.css, and `sentence` completes "…ms idle
     (…), in which …". `recognised_by` is its line in docs/analysis.md. `patterns` are names of the
     launching threads' `ranges`, `frames`, `operators` or `calls` that give it away; a cause
-    without any is worked out by `device.gaps.attribute`. On a CPU nothing is launched, and a CPU
-    that prepares input is not idle: `cpu_label` (whole, without "idle:") and `cpu_sentence` say it
-    for captures without an accelerator.
+    without any is worked out by `device.attribution.attribute`. On a CPU nothing is launched, and a
+    CPU that prepares input is not idle: `cpu_label` (whole, without "idle:") and `cpu_sentence` say
+    it for captures without an accelerator.
     """
 
     id: Cause
@@ -286,4 +286,6 @@ it.
 
 CAUSE_OF: dict[Cause, IdleCause] = {cause.id: cause for cause in IDLE_CAUSES}
 CAUSES: tuple[Cause, ...] = tuple(CAUSE_OF)
+PATTERNS = {cause.id: cause.patterns for cause in IDLE_CAUSES if cause.patterns}
+"""By cause, the names of host rows that give it away: what `view_host` looks for."""
 OUTSIDE: tuple[Cause, ...] = tuple(cause.id for cause in IDLE_CAUSES if cause.outside)

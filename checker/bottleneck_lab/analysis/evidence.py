@@ -19,7 +19,8 @@ from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits, LateRank
 from bottleneck_lab.analysis.ranks.stragglers import Straggler
 from bottleneck_lab.analysis.steps.serving import ServingUse
-from bottleneck_lab.analysis.what_if import Removal, WhatIf
+from bottleneck_lab.analysis.what_if.gain import WhatIf
+from bottleneck_lab.analysis.what_if.removal import Removal
 
 Bound = Literal[
     "input-bound",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.trace.timeline import Ints
 
@@ -18,15 +19,29 @@ class Intervals(NamedTuple):
     end: Ints
 
     @property
+    def lengths(self) -> Ints:
+        """The length of each, ns."""
+        return self.end - self.start
+
+    @property
     def total(self) -> int:
         """Their summed length, ns."""
-        return int((self.end - self.start).sum())
+        return int(self.lengths.sum())
+
+    def where(self, mask: NDArray[np.bool_]) -> Intervals:
+        """Return the masked ones."""
+        return Intervals(self.start[mask], self.end[mask])
 
 
 # Rows that are worked on at once.
 BLOCK = 1 << 15
 
 NONE = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def stretch(start: int, end: int) -> Intervals:
+    """Return one interval, or none if it would be empty."""
+    return union(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
 
 
 def union(start: Ints, end: Ints) -> Intervals:
@@ -60,15 +75,13 @@ def separate(start: Ints, end: Ints) -> Intervals:
     start, end = start[order], end[order]
     covered = np.maximum.accumulate(end)
     start[1:] = np.maximum(start[1:], covered[:-1])
-    keep = end > start
-    return Intervals(start[keep], end[keep])
+    return Intervals(start, end).where(end > start)
 
 
 def clip(intervals: Intervals, low: int, high: int) -> Intervals:
     """Return the part inside [low, high)."""
     start, end = np.maximum(intervals.start, low), np.minimum(intervals.end, high)
-    keep = end > start
-    return Intervals(start[keep], end[keep])
+    return Intervals(start, end).where(end > start)
 
 
 def complement(intervals: Intervals, low: int, high: int) -> Intervals:
@@ -76,8 +89,7 @@ def complement(intervals: Intervals, low: int, high: int) -> Intervals:
     inside = clip(intervals, low, high)
     start = np.concatenate(([low], inside.end)).astype(np.int64)
     end = np.concatenate((inside.start, [high])).astype(np.int64)
-    keep = end > start
-    return Intervals(start[keep], end[keep])
+    return Intervals(start, end).where(end > start)
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
@@ -130,9 +142,7 @@ def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
 
 
 def covered_before(intervals: Intervals, times: Ints) -> Ints:
-    """Return how much of `intervals` lies before each of `times`, ns. The covered part of [a, b) is
-    the difference of two of these.
-    """
+    """Return how much of `intervals` lies before each of `times`, ns."""
     if not len(intervals.start):
         return np.zeros(len(times), dtype=np.int64)
     lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
@@ -146,3 +156,8 @@ def covered_before(intervals: Intervals, times: Ints) -> Ints:
         inside = np.minimum(block, intervals.end[last]) - intervals.start[last]
         result[at : at + BLOCK] = np.where(index > 0, lengths[last] + inside, 0)
     return result
+
+
+def covered_within(intervals: Intervals, start: Ints, end: Ints) -> Ints:
+    """Return how much of `intervals` lies within each [start, end), ns."""
+    return covered_before(intervals, end) - covered_before(intervals, start)

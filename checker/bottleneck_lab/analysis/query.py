@@ -18,7 +18,8 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.analysis.device.kernels import find_interrupted
-from bottleneck_lab.analysis.device.use import DeviceTime, find_device_uses
+from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import build_calls
 from bottleneck_lab.analysis.host.syncs import find_waits

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.transfers import largest_messages
-from bottleneck_lab.analysis.device.use import DeviceTime
 from bottleneck_lab.analysis.host.lines import longest_line
 from bottleneck_lab.analysis.host.view import SYNC_CALL, named
 from bottleneck_lab.analysis.steps.window import Window, step_rows
@@ -138,15 +138,14 @@ def longest_gap_ns(times: Iterable[DeviceTime]) -> int:
 
 def _parts(time: DeviceTime, inside: Window) -> dict[str, int]:
     """Return a device's time inside the stretch by what it did, ns."""
-    busy = iv.join(time.compute, time.communication)
     parts = {
         "busy_share": time.busy,
         "idle_share": time.idle,
         "compute_share": time.compute,
         "communication_share": time.communication,
         "copy_share": time.copy,
-        "exposed_communication_share": iv.subtract(time.communication, time.compute),
-        "exposed_copy_share": iv.subtract(time.copy, busy),
+        "exposed_communication_share": time.exposed_communication,
+        "exposed_copy_share": time.exposed_copy,
     }
     causes = {f"idle_{cause}_share": part for cause, part in time.causes.items()}
     return {name: iv.clip(part, *inside).total for name, part in (parts | causes).items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,11 +44,9 @@ from bottleneck_lab.analysis.steps.generation import GenerationUse, find_generat
 from bottleneck_lab.analysis.steps.ranges import RangeRow, find_ranges
 from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
 from bottleneck_lab.analysis.steps.window import Step, begun_inside, find_steps, find_window
-from bottleneck_lab.analysis.what_if import Removal, WhatIf
+from bottleneck_lab.analysis.what_if.gain import WhatIf
+from bottleneck_lab.analysis.what_if.removal import Removal
 from bottleneck_lab.trace.timeline import Timeline
-
-First = TypeVar("First")
-Other = TypeVar("Other")
 
 SCHEMA = 1
 LARGE_EVENTS = 5_000_000
@@ -143,62 +141,145 @@ def analyse(timeline: Timeline, ceilings: Machine | None = None) -> Analysis:
     """Summarise a capture, and keep the devices' times."""
     times: list[DeviceTime] = []
 
-    def keep() -> Iterator[tuple[DeviceUse, DeviceTime]]:
+    def kept_uses() -> Iterator[tuple[DeviceUse, DeviceTime]]:
         for use, time in find_device_uses(timeline):
             times.append(time)
             yield use, time
 
-    return Analysis(timeline, _summary(timeline, keep, ceilings), times)
+    return Analysis(timeline, _summary(timeline, kept_uses(), ceilings), times)
 
 
 def summarise(timeline: Timeline, ceilings: Machine | None = None) -> Summary:
     """Sum up everything at once. A pure function of the capture and of the `ceilings` measured on
     the machine that it is from, where they were.
     """
-    return _summary(timeline, lambda: find_device_uses(timeline), ceilings)
+    return _summary(timeline, find_device_uses(timeline), ceilings)
+
+
+def _summary(
+    timeline: Timeline,
+    uses: Iterable[tuple[DeviceUse, DeviceTime]],
+    ceilings: Machine | None,
+) -> Summary:
+    window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
+    if timeline.events < LARGE_EVENTS:
+        host, devices = _host_side(inside), _device_side(timeline, uses)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Both at once: NumPy works without Python's lock on large arrays.
+        with ThreadPoolExecutor(1) as thread:
+            result = thread.submit(_device_side, timeline, uses)
+            host, devices = _host_side(inside), result.result()
+    seen = _evidence(timeline, inside, steps, host, devices)
+    findings, withheld = doubt(find_findings(seen), devices.quality)
+    step_ns = np.array(seen.step_ns or [0], dtype=np.int64)
+    return Summary(
+        schema=SCHEMA,
+        source=timeline.source,
+        format=timeline.format,
+        emulated=timeline.emulated,
+        cpu_only=all(use.is_cpu for use in seen.devices),
+        origin_ns=timeline.extent[0],
+        start_ns=window.start,
+        wall_ns=window.length,
+        ranks=list(timeline.ranks),
+        events=timeline.events,
+        quality=devices.quality,
+        devices=seen.devices,
+        steps=steps,
+        step_mean_ns=int(step_ns.mean()),
+        step_spread=float(step_ns.std() / step_ns.mean()) if step_ns.mean() else 0.0,
+        range_shares=_range_shares(steps),
+        operators=seen.operators,
+        lines=seen.lines,
+        kernels=seen.kernels,
+        ranges=find_ranges(timeline, window),
+        copies=seen.copies,
+        syncs=seen.syncs,
+        launches=seen.launches,
+        memory=seen.memory,
+        stragglers=seen.stragglers,
+        findings=findings,
+        withheld=withheld,
+        collectives=find_collectives(inside, devices.exposed),
+        roofline=find_roofline(timeline, ceilings),
+        workers=find_workers(timeline, window),
+        serving=seen.serving,
+        generation=find_generation(timeline),
+        startup=find_startup(timeline),
+        collective_waits=seen.collective_waits,
+        gains=_part_gains(seen, devices.quality),
+        longest_line_share=_longest_line_share(timeline),
+    )
+
+
+class _HostSide(NamedTuple):
+    """What the host did, which takes its call tree to find out."""
+
+    operators: list[OperatorRow]
+    syncs: list[SyncRow]
+    lines: list[LineRow]
+
+
+def _host_side(timeline: Timeline) -> _HostSide:
+    calls = build_calls(timeline, python=bool(len(timeline.python)))
+    return _HostSide(
+        find_operators(timeline, calls), find_syncs(timeline, calls), find_lines(timeline, calls)
+    )
 
 
 class _DeviceSide(NamedTuple):
     """The uses of the devices' time, and whether they can be relied on."""
 
-    devices: list[DeviceUse]
+    uses: list[DeviceUse]
     quality: Quality
     what_if: WhatIf
     waits: CollectiveWaits | None
     exposed: Sizes
 
 
-def _summary(
-    timeline: Timeline,
-    find_uses: Callable[[], Iterator[tuple[DeviceUse, DeviceTime]]],
-    ceilings: Machine | None,
-) -> Summary:
-    window, inside, steps = find_window(timeline), begun_inside(timeline), find_steps(timeline)
-    (operators, syncs, lines), device_side = _beside(
-        timeline.events,
-        lambda: _host_side(inside),
-        lambda: _device_side(timeline, find_uses),
-    )
-    devices, quality, what_if, waits, exposed = device_side
-    step_ns = [step.cost_ns for step in steps]
-    serving = find_serving(timeline, window)
-    evidence = Evidence(
-        devices=devices,
-        operators=operators,
+def _device_side(
+    timeline: Timeline, uses_and_times: Iterable[tuple[DeviceUse, DeviceTime]]
+) -> _DeviceSide:
+    uses, programs, times = [], [], []
+    exposed: Sizes = Counter()
+    arrivals = match_collectives(timeline)
+    for use, time in uses_and_times:
+        uses.append(use)
+        exposed.update(exposed_by_size(timeline, time))
+        if time.program is not None:
+            programs.append(time.program)
+        # Kept only for ranks that met in collectives: else each goes before the next is made.
+        if arrivals:
+            times.append(time)
+    quality = judge_quality(timeline, uses)
+    waits = find_collective_waits(arrivals, times)
+    return _DeviceSide(uses, quality, WhatIf(timeline, programs), waits, exposed)
+
+
+def _evidence(
+    timeline: Timeline, inside: Timeline, steps: list[Step], host: _HostSide, devices: _DeviceSide
+) -> Evidence:
+    """Return what the detectors look at. `inside` is what the steps of the timeline began."""
+    window = find_window(timeline)
+    return Evidence(
+        devices=devices.uses,
+        operators=host.operators,
         kernels=find_kernels(inside),
         interruptions=find_interruptions(timeline),
         copies=find_copies(inside),
-        syncs=syncs,
-        lines=lines,
+        syncs=host.syncs,
+        lines=host.lines,
         launches=find_launches(inside),
         memory=find_memory(inside),
         stragglers=find_stragglers(timeline),
-        step_ns=step_ns,
-        steps=len(step_ns),
+        step_ns=[step.cost_ns for step in steps],
+        steps=len(steps),
         wall_ns=window.length,
-        serving=serving,
-        collective_waits=waits,
-        what_if=what_if,
+        serving=find_serving(timeline, window),
+        collective_waits=devices.waits,
+        what_if=devices.what_if,
         loader=find_loader(timeline, window),
         world_size=timeline.world_size,
         compute_capabilities=[
@@ -206,46 +287,6 @@ def _summary(
             for info in timeline.devices
             if re.fullmatch(r"[1-9]\d*\.\d", info.compute_capability)
         ],
-    )
-    findings, withheld = doubt(find_findings(evidence), quality)
-    lengths = np.array(step_ns or [0], dtype=np.int64)
-    return Summary(
-        schema=SCHEMA,
-        source=timeline.source,
-        format=timeline.format,
-        emulated=timeline.emulated,
-        cpu_only=all(use.is_cpu for use in devices),
-        origin_ns=timeline.extent[0],
-        start_ns=window.start,
-        wall_ns=window.length,
-        ranks=list(timeline.ranks),
-        events=timeline.events,
-        quality=quality,
-        devices=devices,
-        steps=steps,
-        step_mean_ns=int(lengths.mean()),
-        step_spread=float(lengths.std() / lengths.mean()) if lengths.mean() else 0.0,
-        range_shares=_range_shares(steps),
-        operators=operators,
-        lines=lines,
-        kernels=evidence.kernels,
-        ranges=find_ranges(timeline, window),
-        copies=evidence.copies,
-        syncs=syncs,
-        launches=evidence.launches,
-        memory=evidence.memory,
-        stragglers=evidence.stragglers,
-        findings=findings,
-        withheld=withheld,
-        collectives=find_collectives(inside, exposed),
-        roofline=find_roofline(timeline, ceilings),
-        workers=find_workers(timeline, window),
-        serving=serving,
-        generation=find_generation(timeline),
-        startup=find_startup(timeline),
-        collective_waits=waits,
-        gains=_part_gains(evidence, quality),
-        longest_line_share=_longest_line_share(timeline),
     )
 
 
@@ -273,43 +314,6 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
         if LEAST_PART <= share < 1 and share > unknown:
             gains[part] = evidence.gain(removal, share)
     return gains
-
-
-def _beside(
-    events: int, first: Callable[[], First], other: Callable[[], Other]
-) -> tuple[First, Other]:
-    """Do both at once for a large capture: NumPy works without Python's lock on large arrays."""
-    if events < LARGE_EVENTS:
-        return first(), other()
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as thread:
-        result = thread.submit(other)
-        return first(), result.result()
-
-
-def _device_side(
-    timeline: Timeline, find_uses: Callable[[], Iterator[tuple[DeviceUse, DeviceTime]]]
-) -> _DeviceSide:
-    devices, programs, times = [], [], []
-    exposed: Sizes = Counter()
-    arrivals = match_collectives(timeline)
-    for use, time in find_uses():
-        devices.append(use)
-        exposed.update(exposed_by_size(timeline, time))
-        if time.program is not None:
-            programs.append(time.program)
-        # Kept only for ranks that met in collectives: else each goes before the next is made.
-        if arrivals:
-            times.append(time)
-    quality = judge_quality(timeline, devices)
-    waits = find_collective_waits(arrivals, times)
-    return _DeviceSide(devices, quality, WhatIf(timeline, programs), waits, exposed)
-
-
-def _host_side(timeline: Timeline) -> tuple[list[OperatorRow], list[SyncRow], list[LineRow]]:
-    calls = build_calls(timeline, python=bool(len(timeline.python)))
-    return find_operators(timeline, calls), find_syncs(timeline, calls), find_lines(timeline, calls)
 
 
 def _longest_line_share(timeline: Timeline) -> float:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSE_OF
-from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse
+from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.findings import LEAST_GAIN
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.operators import OperatorRow

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES
-from bottleneck_lab.analysis.device.gaps import PATTERNS
+from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, PATTERNS
 from bottleneck_lab.analysis.findings import FINDING_IDS, FINDINGS
 from bottleneck_lab.grading.diagnosis import FIGURES
 from bottleneck_lab.report.page.lanes import CATEGORIES

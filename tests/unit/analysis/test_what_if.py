@@ -10,7 +10,8 @@ import pytest
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.use import find_device_uses
-from bottleneck_lab.analysis.what_if import NOTHING, Removal, WhatIf
+from bottleneck_lab.analysis.what_if.gain import WhatIf
+from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal
 
 from ...modules import load_file
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bottleneck_lab.analysis.causes import CAUSE_OF, Cause
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.host.lines import LineRow
-from bottleneck_lab.analysis.what_if import Removal
+from bottleneck_lab.analysis.what_if.removal import Removal
 
 WAITED_SHARE = 0.02
 """Waiting of other ranks below this share of the time is not worth a sentence."""

@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.memory.growth import MemoryUse
 from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMMUNICATING, COMPUTING
-from bottleneck_lab.analysis.what_if import Removal
+from bottleneck_lab.analysis.what_if.removal import Removal
 
 OUTGROWN_SHARE = 0.25
 """Growth within the capture beyond this share of a device's peak: such a run ends before it is

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import DTYPES, collective_of
 from bottleneck_lab.trace.timeline import ActivityKind, Direction, HostMemory, Timeline
@@ -62,7 +62,7 @@ def exposed_by_size(timeline: Timeline, time: DeviceTime) -> Sizes:
     end = np.clip(device.end[rows], *time.window)
     before = np.maximum.accumulate(np.concatenate([[time.window.start], end]))[:-1]
     start = np.minimum(np.maximum(device.start[rows], before), end)
-    beside = iv.covered_before(time.compute, end) - iv.covered_before(time.compute, start)
+    beside = iv.covered_within(time.compute, start, end)
     sizes: Sizes = Counter()
     if not len(rows):
         return sizes
@@ -87,11 +87,8 @@ def largest_messages(timeline: Timeline, time: DeviceTime) -> iv.Intervals:
 
 def _collectives_of(timeline: Timeline, time: DeviceTime) -> NDArray[np.bool_]:
     device = timeline.device
-    communicates = device.kind == ActivityKind.COMMUNICATION
-    mine: NDArray[np.bool_] = (
-        communicates & (device.rank == time.rank) & (device.device == time.device)
-    )
-    return mine
+    mine: NDArray[np.bool_] = (device.rank == time.rank) & (device.device == time.device)
+    return mine & (device.kind == ActivityKind.COMMUNICATION)
 
 
 def find_collectives(

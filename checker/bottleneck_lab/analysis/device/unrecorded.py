@@ -79,8 +79,7 @@ def find_unrecorded(
 
     # A wait is for the rank's work on every device: only where none ran any more did it outlast
     # what was recorded.
-    everything = np.flatnonzero((device.rank == rank) & (device.kind != ActivityKind.SYNC))
-    busy = iv.union(device.start[everything], device.end[everything])
+    busy = union_of(device, (device.rank == rank) & (device.kind != ActivityKind.SYNC))
     before = np.searchsorted(busy.start, end, side="left") - 1
     reached = np.where(before >= 0, busy.end[np.maximum(before, 0)], end)
     since = np.maximum(begin, reached)
@@ -151,17 +150,17 @@ def _beside_lost_launches(
     low = np.where(previous >= 0, launch[np.maximum(previous, 0)], 0)
     high = np.where(after < len(begun), launch[np.minimum(after, len(begun) - 1)], idle.end)
     between = np.searchsorted(lost, high) > np.searchsorted(lost, low, side="right")
-    return iv.Intervals(idle.start[between], idle.end[between])
+    return idle.where(between)
 
 
 def waiting_in_queue(
-    timeline: Timeline, rank: int, device: int, rows: NDArray[np.intp], idle: iv.Intervals
+    timeline: Timeline, rows: NDArray[np.intp], idle: iv.Intervals, others: iv.Intervals
 ) -> tuple[iv.Intervals, iv.Intervals]:
     """Return (gaps before work that had been launched when they began; the stretches in which work
-    waited for longer than a device pauses).
+    waited for longer than a device pauses) of the device that has these rows.
 
-    In neither is the host why the device did nothing. Of the second, what another device of the
-    rank was busy in is a wait for that one.
+    In neither is the host why the device did nothing. What waited that long while `others` worked,
+    the rank's other devices, waited for these, and is among the first.
     """
     # A gap ends with the row that starts where it ends; the last gap may end with none.
     begun = timeline.device.start[rows]
@@ -175,11 +174,7 @@ def waiting_in_queue(
     since = np.maximum(launched, idle.start[ended])
     long = idle.end[ended] - since > LONGEST_PAUSE_NS
     waited = iv.Intervals(since[long], idle.end[ended[long]])
-    missing = iv.NONE
-    if long.any():
-        table = timeline.device
-        others = (table.rank == rank) & (table.device != device) & (table.kind != ActivityKind.SYNC)
-        missing = iv.subtract(waited, union_of(table, others))
+    missing = iv.subtract(waited, others)
     early = ended[(timeline.runtime.end[call] <= idle.start[ended]) & ~long]
-    queued = iv.join(iv.Intervals(idle.start[early], idle.end[early]), iv.subtract(waited, missing))
-    return queued, missing
+    queued = iv.Intervals(idle.start[early], idle.end[early])
+    return iv.join(queued, iv.subtract(waited, missing)), missing

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.causes import OUTSIDE, Cause
-from bottleneck_lab.analysis.device.gaps import (
-    PATTERNS,
-    TOGETHER_NS,
-    Gap,
-    GapCause,
-    attribute,
-    explain_gaps,
-)
+from bottleneck_lab.analysis.causes import OUTSIDE, PATTERNS
+from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
+from bottleneck_lab.analysis.device.gaps import Gap, GapCause, explain_gaps
+from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime, device_time
 from bottleneck_lab.analysis.device.unrecorded import (
     Unrecorded,
     find_unrecorded,
@@ -26,18 +20,15 @@ from bottleneck_lab.analysis.device.unrecorded import (
     waiting_in_queue,
 )
 from bottleneck_lab.analysis.host.view import HostView, named, union_of, view_host
-from bottleneck_lab.analysis.ranks.matching import match_collectives
+from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
-from bottleneck_lab.analysis.what_if import Arrival, Program, make_program
+from bottleneck_lab.analysis.what_if.host import find_host
+from bottleneck_lab.analysis.what_if.program import Program, make_program
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
-    Direction,
     HostTable,
-    Ints,
-    SmallInts,
     Timeline,
-    TinyInts,
     different,
     make_table,
     take,
@@ -47,16 +38,6 @@ STRIP = 240
 """Parts of the window in a device's strip: more than a terminal has columns, and a multiple of most
 numbers of steps.
 """
-
-BLOCKING_COPY_NS = 20_000
-"""A copy call that takes longer than this waits for the copy."""
-
-BLOCKED_LAUNCH_NS, BUSY_SHARE, QUEUE_ROWS = 20_000, 0.9, 250
-"""A launch call that takes longer, while the device works for this share (0-1) of it, waits for
-room in the queue, which holds about a thousand launches; that of a graph, where so many rows wait.
-"""
-CPU = -1
-"""The device number of the host's processor in a capture that has no accelerator."""
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
@@ -133,35 +114,93 @@ def numbered_gaps(devices: Sequence[DeviceUse]) -> list[tuple[DeviceUse, Gap]]:
     return sorted(gaps, key=lambda pair: (pair[1].start_ns - pair[1].end_ns, pair[1].start_ns))
 
 
-class DeviceRows(NamedTuple):
-    """The columns of one device's rows that its time follows from: as in `DeviceTable`."""
-
-    start: Ints
-    end: Ints
-    name: SmallInts
-    kind: TinyInts
-    stream: Ints
-
-
-class DeviceTime(NamedTuple):
-    """When one device of one rank did what inside that rank's window, and the stretches in which it
-    did nothing.
-
-    `busy` is everything that it did; `idle` is the rest of the window, and `causes` the same by
-    cause.
+def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime]]:
+    """Yield the use of each device's time, and the time itself: one entry per device and rank, in
+    order. The CPU stands in where no accelerator was recorded.
     """
+    arrivals = match_collectives(timeline)
+    for rank in timeline.ranks:
+        host = view_host(timeline, rank, PATTERNS)
+        if (timeline.device.rank == rank).any():
+            yield from _accelerators(timeline, rank, host, arrivals.get(rank, ()))
+        elif lost_launches(timeline, rank)[0]:
+            yield _nothing_recorded(timeline, rank, host)
+        else:
+            yield from _processor(timeline, rank, host)
+        del host  # before the next rank's is made: of a large capture it is large too
 
-    rank: int
-    device: int
-    window: Window
-    compute: iv.Intervals
-    communication: iv.Intervals
-    copy: iv.Intervals
-    busy: iv.Intervals
-    idle: iv.Intervals
-    causes: dict[Cause, iv.Intervals]
-    program: Program | None = None
-    """The rank's work for a replay, at its first device; None for a CPU that stands in for one."""
+
+def _accelerators(
+    timeline: Timeline, rank: int, host: HostView, arrivals: Sequence[Arrival]
+) -> Iterator[tuple[DeviceUse, DeviceTime]]:
+    """Yield the use and the time of each of a rank's devices; the first one's has its program."""
+    table, window = timeline.device, find_window(timeline, rank)
+    mine = table.rank == rank
+    # A process often touches the first device without using it: one that only copies counts where
+    # no device computes.
+    computing = mine & np.isin(table.kind, (ActivityKind.KERNEL, ActivityKind.COMMUNICATION))
+    uses: list[DeviceUse] = []
+    times: list[DeviceTime] = []
+    for device in different(table.device[computing if computing.any() else mine]).tolist():
+        chosen = np.flatnonzero(mine & (table.device == device))
+        rows = DeviceRows.of(table, chosen)
+        time = device_time(rank, device, rows, window)
+        # When the rank's other devices worked.
+        others = union_of(
+            table, mine & (table.device != device) & (table.kind != ActivityKind.SYNC)
+        )
+        queued, waited = waiting_in_queue(timeline, chosen, time.idle, others)
+        unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
+        # A gap before queued work in which rows are missing was no gap.
+        missing = iv.join(unrecorded.stretches, waited)
+        queued = iv.subtract(queued, missing)
+        elsewhere = iv.intersect(queued.where(queued.lengths > TOGETHER_NS), others)
+        causes = attribute(
+            time.idle, host, window, queued=queued, elsewhere=elsewhere, missing=missing
+        )
+        times.append(time._replace(causes=causes))
+        unrecorded = unrecorded._replace(stretches=missing)
+        uses.append(_use(timeline, times[-1], rows, host, unrecorded))
+    times[0] = times[0]._replace(program=_program(timeline, times, host, arrivals))
+    yield from zip(uses, times, strict=True)
+
+
+def _program(
+    timeline: Timeline, times: Sequence[DeviceTime], view: HostView, arrivals: Sequence[Arrival]
+) -> Program:
+    """Return a rank's devices and its host as a replay needs them."""
+    rank, window = times[0].rank, times[0].window
+    outside = iv.stretch(*window)
+    for time in times:
+        outside = iv.intersect(outside, iv.join(*(time.causes[cause] for cause in OUTSIDE)))
+    # Start-up and end happen once: a replay of the loop would blame every step for them.
+    if outside.total:
+        loop = iv.subtract(iv.stretch(*window), outside)
+        window = Window(int(loop.start[0]), int(loop.end[-1]))
+    host = find_host(timeline, rank, window, view, iv.join(*(time.busy for time in times)))
+    return make_program(timeline, rank, window, host, arrivals)
+
+
+def _nothing_recorded(
+    timeline: Timeline, rank: int, host: HostView
+) -> tuple[DeviceUse, DeviceTime]:
+    """Return the device of a rank that launched kernels of which none was recorded."""
+    window, rows = find_window(timeline, rank), DeviceRows.of(timeline.device, slice(0))
+    time = device_time(rank, 0, rows, window)
+    time = time._replace(causes=attribute(time.idle, host, window, missing=time.idle))
+    return _use(timeline, time, rows, host, Unrecorded(time.idle)), time
+
+
+def _processor(
+    timeline: Timeline, rank: int, host: HostView
+) -> Iterator[tuple[DeviceUse, DeviceTime]]:
+    """Yield the CPU of a rank without an accelerator; nothing if it did nothing."""
+    window, table = find_window(timeline, rank), cpu_rows(timeline, host, rank)
+    if len(table):
+        rows = DeviceRows.of(table, slice(None))
+        time = device_time(rank, CPU, rows, window)
+        time = time._replace(causes=attribute(time.idle, host, window))
+        yield _use(timeline, time, rows, host, Unrecorded(iv.NONE)), time
 
 
 _COLLECTIVE = re.compile(r"^c10d::|^(?:gloo|mpi|ucc):")
@@ -188,183 +227,32 @@ def cpu_rows(timeline: Timeline, host: HostView, rank: int) -> DeviceTable:
     )
 
 
-def find_device_uses(timeline: Timeline) -> Iterator[tuple[DeviceUse, DeviceTime]]:
-    """Yield the use of each device's time, and the time itself: one entry per device and rank, in
-    order. The CPU stands in where no accelerator was recorded.
-    """
-    arrivals = match_collectives(timeline)
-    for rank in timeline.ranks:
-        window = find_window(timeline, rank)
-        table, mine = timeline.device, timeline.device.rank == rank
-        host = view_host(timeline, rank, PATTERNS)
-        if not mine.any() and lost_launches(timeline, rank)[0]:
-            yield _nothing_recorded(timeline, rank, host, window)
-            continue
-        if not mine.any():
-            table = cpu_rows(timeline, host, rank)
-            mine = np.ones(len(table), dtype=bool)
-        # A process often touches the first device without using it: one that only copies counts
-        # where no device computes.
-        computing = mine & np.isin(table.kind, (ActivityKind.KERNEL, ActivityKind.COMMUNICATION))
-        own: list[tuple[DeviceUse, DeviceTime]] = []
-        for device in different(table.device[computing if computing.any() else mine]).tolist():
-            chosen = np.flatnonzero(mine & (table.device == device))
-            rows = DeviceRows(*(getattr(table, column)[chosen] for column in DeviceRows._fields))
-            time = _device_time(rank, device, rows, window)
-            queued, unrecorded, elsewhere = iv.NONE, Unrecorded(iv.NONE), iv.NONE
-            if device != CPU:
-                queued, waited = waiting_in_queue(timeline, rank, device, chosen, time.idle)
-                unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
-                # A gap before queued work in which rows are missing was no gap.
-                stretches = iv.join(unrecorded.stretches, waited)
-                queued = iv.subtract(queued, stretches)
-                unrecorded = unrecorded._replace(stretches=stretches)
-                elsewhere = _elsewhere(timeline, rank, device, queued)
-            causes = attribute(time.idle, queued, unrecorded.stretches, host, window, elsewhere)
-            time = time._replace(causes=causes)
-            own.append((_use(timeline, time, rows, host, unrecorded), time))
-        if own and not own[0][0].is_cpu:
-            use, time = own[0]
-            program = _program(timeline, [each for _, each in own], host, arrivals.get(rank, ()))
-            own[0] = use, time._replace(program=program)
-        yield from own
-        del host  # before the next rank's is made: of a large capture it is large too
-
-
-def _elsewhere(timeline: Timeline, rank: int, device: int, queued: iv.Intervals) -> iv.Intervals:
-    """Return when a rank's other devices worked in the gaps that are longer than a pause."""
-    table = timeline.device
-    others = (table.rank == rank) & (table.device != device) & (table.kind != ActivityKind.SYNC)
-    long = queued.end - queued.start > TOGETHER_NS
-    gaps = iv.Intervals(queued.start[long], queued.end[long])
-    return iv.intersect(gaps, union_of(table, others))
-
-
-def _nothing_recorded(
-    timeline: Timeline, rank: int, host: HostView, window: Window
-) -> tuple[DeviceUse, DeviceTime]:
-    """Return the device of a rank that launched kernels of which none was recorded."""
-    rows = DeviceRows(*(getattr(timeline.device, column)[:0] for column in DeviceRows._fields))
-    time = _device_time(rank, 0, rows, window)
-    unrecorded = Unrecorded(time.idle)
-    time = time._replace(causes=attribute(time.idle, iv.NONE, time.idle, host, window))
-    return _use(timeline, time, rows, host, unrecorded), time
-
-
-def _program(
-    timeline: Timeline, devices: Sequence[DeviceTime], host: HostView, arrivals: Sequence[Arrival]
-) -> Program:
-    """Return a rank's devices and its host as a replay needs them."""
-    rank, window = devices[0].rank, devices[0].window
-    everything = iv.union(np.array([window.start]), np.array([window.end]))
-    outside, busy = everything, iv.NONE
-    for time in devices:
-        outside = iv.intersect(outside, iv.join(*(time.causes[cause] for cause in OUTSIDE)))
-        busy = iv.join(busy, time.busy)
-    # Start-up and end happen once: a replay of the loop would blame every step for them.
-    if outside.total:
-        work = iv.subtract(everything, outside)
-        window = Window(int(work.start[0]), int(work.end[-1]))
-        everything = iv.union(np.array([window.start]), np.array([window.end]))
-    long = host.copy_calls.end - host.copy_calls.start > BLOCKING_COPY_NS
-    table, calls = timeline.device, timeline.launched_by
-    sent = calls[(table.rank == rank) & (table.direction == Direction.H2D) & (calls >= 0)]
-    sending = iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent])
-    # A launch for which the queue has no room takes long, while the device works.
-    start, end = host.launches.start, host.launches.end
-    working = iv.covered_before(busy, end) - iv.covered_before(busy, start)
-    full = (end - start > BLOCKED_LAUNCH_NS) & (working > BUSY_SHARE * (end - start))
-    # A graph's launch takes long by itself.
-    rows = np.bincount(calls[calls >= 0], minlength=len(timeline.runtime))
-    graphs = union_of(timeline.runtime, (rows > 1) & (timeline.runtime.rank == rank))
-    graph = iv.covered_before(graphs, end) > iv.covered_before(graphs, start)
-    full &= ~graph | (_queued(timeline, rank, start) >= QUEUE_ROWS)
-    # It blocks the host like a wait; and so does a pageable copy, until the device has made it, and
-    # the driver, which lets the device run dry before it gives memory or takes it back.
-    calling = (
-        iv.Intervals(host.copy_calls.start[long], host.copy_calls.end[long]),
-        host.allocation,
-        iv.Intervals(start[full], end[full]),
-    )
-    blocking = iv.separate(*(np.concatenate([each[i] for each in calling]) for i in (0, 1)))
-    # Each begins after its own launch, for which it may be, and is no part of a wait beside it.
-    blocking = iv.subtract(blocking, host.sync)
-    waits = iv.separate(
-        np.concatenate([host.sync.start, blocking.start + 1]),
-        np.concatenate([host.sync.end, blocking.end]),
-    )
-    doing = attribute(everything, iv.NONE, iv.NONE, host, window)
-    # `.item()` is a copy call and then a wait: without the wait there is no call either.
-    short = iv.Intervals(host.copy_calls.start[~long], host.copy_calls.end[~long])
-    if len(host.sync.start):
-        follows = np.searchsorted(host.sync.start, short.end)
-        wait = host.sync.start[np.minimum(follows, len(host.sync.start) - 1)]
-        asks = (wait >= short.end) & (wait - short.end < TOGETHER_NS)
-        asking = iv.Intervals(short.start[asks], short.end[asks])
-        doing["synchronisation"] = iv.join(doing["synchronisation"], asking)
-    return make_program(timeline, rank, window, waits, sending, doing, host.known, arrivals)
-
-
-def _queued(timeline: Timeline, rank: int, moments: Ints) -> Ints:
-    """Return how many rows of a rank had been launched at each moment, but had not started."""
-    table, calls = timeline.device, timeline.launched_by
-    rows = np.flatnonzero((table.rank == rank) & (calls >= 0))
-    launched = np.sort(timeline.runtime.start[calls[rows]])
-    waiting: Ints = np.searchsorted(launched, moments) - np.searchsorted(table.start[rows], moments)
-    return waiting
-
-
-def _device_time(rank: int, device: int, rows: DeviceRows, window: Window) -> DeviceTime:
-    def covered(*kinds: ActivityKind) -> iv.Intervals:
-        """Return the time in which a row of these kinds ran."""
-        # Streams overlap, so durations are never summed.
-        mask = np.isin(rows.kind, kinds)
-        return iv.clip(iv.union(rows.start[mask], rows.end[mask]), window.start, window.end)
-
-    compute = covered(ActivityKind.KERNEL)
-    communication = covered(ActivityKind.COMMUNICATION)
-    copy = covered(ActivityKind.COPY, ActivityKind.MEMSET)
-    busy = iv.join(iv.join(compute, communication), copy)
-    idle = iv.complement(busy, window.start, window.end)
-    return DeviceTime(rank, device, window, compute, communication, copy, busy, idle, causes={})
-
-
 def _use(
     timeline: Timeline, time: DeviceTime, rows: DeviceRows, host: HostView, unrecorded: Unrecorded
 ) -> DeviceUse:
-    is_cpu = time.device == CPU
     name = "CPU"
-    if not is_cpu:
+    if time.device != CPU:
         infos = [d for d in timeline.devices if d.rank == time.rank and d.index == time.device]
         name = infos[0].name if infos else ""
-    causes, largest = explain_gaps(
-        timeline,
-        time.rank,
-        rows.start,
-        None if is_cpu else rows.name,
-        time.idle,
-        time.causes,
-        host,
-        time.window,
-    )
+    causes, largest = explain_gaps(timeline, time, rows, host)
     launching = iv.subtract(host.launching, iv.join(host.sync, host.doing["copy"], host.allocation))
     # In a window of fewer ns than parts, some parts have no length.
-    edges = np.linspace(time.window.start, time.window.end, STRIP + 1).astype(np.int64)
+    edges = np.linspace(*time.window, STRIP + 1).astype(np.int64)
     covered, lengths = np.diff(iv.covered_before(time.busy, edges)), np.maximum(np.diff(edges), 1)
     return DeviceUse(
         rank=time.rank,
         device=time.device,
         name=name,
         emulated=timeline.emulated,
-        is_cpu=is_cpu,
+        is_cpu=time.device == CPU,
         wall_ns=time.window.length,
         busy_ns=time.busy.total,
         idle_ns=time.idle.total,
         compute_ns=time.compute.total,
         communication_ns=time.communication.total,
         copy_ns=time.copy.total,
-        exposed_communication_ns=iv.subtract(time.communication, time.compute).total,
-        exposed_copy_ns=iv.subtract(time.copy, iv.join(time.compute, time.communication)).total,
+        exposed_communication_ns=time.exposed_communication.total,
+        exposed_copy_ns=time.exposed_copy.total,
         streams=len(different(rows.stream)),
         gap_causes=causes,
         largest_gaps=largest,

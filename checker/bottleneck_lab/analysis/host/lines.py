@@ -155,7 +155,7 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     for track, _ in _tracks(timeline):
         if timeline.threads[track].rank == rank:
             lines = take(timeline.python, timeline.python.thread == track)
-            ran = _time_in(lines, stretches)
+            ran = iv.covered_within(stretches, lines.start, lines.end)
             sums += np.bincount(lines.name, weights=ran, minlength=len(sums))
     functions: dict[tuple[str, str], dict[int, float]] = {}
     for name in np.flatnonzero(sums).tolist():
@@ -174,19 +174,12 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     return f"{file}({text}): {function}"
 
 
-def _time_in(table: HostTable, stretches: iv.Intervals) -> Ints:
-    """Return how long each row ran within the stretches, ns."""
-    ran = iv.covered_before(stretches, table.end)
-    ran -= iv.covered_before(stretches, table.start)
-    return ran
-
-
 def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     """Return the operator that ran for most of these stretches, of those that no other encloses;
     empty where none ran for long.
     """
     operators = take(timeline.operators, timeline.operators.rank == rank)
-    ran = _time_in(operators, stretches)
+    ran = iv.covered_within(stretches, operators.start, operators.end)
     # What encloses an operator that ran meanwhile ran meanwhile too.
     operators, ran = take(operators, ran > 0), ran[ran > 0]
     enclosing = outermost(operators)

@@ -15,9 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from bottleneck_lab.analysis import intervals as iv
-from bottleneck_lab.analysis.device.use import DeviceTime
-from bottleneck_lab.analysis.what_if import Arrival
+from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.ranks.matching import Arrival
 
+Culprit = tuple[int, str]
+"""(a late rank, what it did)."""
 COMPUTING, BEFORE_ITS_STEP = "computing", "before its step"
 COMMUNICATING = "communicating"
 """What a late rank did, where it is no cause of idle time."""
@@ -33,14 +35,6 @@ class LateRank(msgspec.Struct, frozen=True):
     doing: str
     waiting_ns: int
     times: int
-
-
-class _Wait(NamedTuple):
-    """One rank's waiting in a collective, ns, and by (rank, what it did) the share (0–1) in it."""
-
-    start: int
-    end: int
-    charges: Mapping[tuple[int, str], float]
 
 
 class CollectiveWaits(msgspec.Struct, frozen=True):
@@ -63,109 +57,123 @@ def find_collective_waits(
     """
     if not arrivals:
         return None
-    by_rank = {time.rank: time for time in times}
-    exposed = {
-        rank: iv.subtract(time.communication, iv.join(time.compute, time.copy))
-        for rank, time in by_rank.items()
-    }
-    # By collective: when the last rank joined it, which that was, and its own part in it.
-    last: dict[int, tuple[int, int, Arrival]] = {}
-    for rank, own in arrivals.items():
-        for each in own:
-            before = last.get(each.number)
-            if before is None or (each.start, rank) > before[:2]:
-                last[each.number] = (each.start, rank, each)
-
-    waiting: Counter[tuple[int, str]] = Counter()
-    numbers: dict[tuple[int, str], set[int]] = defaultdict(set)
-    begin = min(time.window.start for time in times)
-    joined = {rank: {each.number for each in own} for rank, own in arrivals.items()}
-    left: dict[int, list[Arrival]] = defaultdict(list)
-    until: dict[int, int] = defaultdict(int)
-    waits: dict[int, list[_Wait]] = defaultdict(list)
-    in_order = [(each, rank) for rank, own in arrivals.items() for each in own if rank in by_rank]
-    for each, rank in sorted(in_order):
-        window = by_rank[rank].window
-        _, late, latest = last[each.number]
-        start, end = max(each.start, window.start), min(each.last, each.end, window.end)
-        if end > start and late != rank and late in by_rank:
-            # Of two collectives in flight at once, the second is waited for after the first.
-            begun = min(max(start, until[rank]), end)
-            until[rank] = max(until[rank], end)
-            # What the late rank hides behind its work, the others could have hidden behind
-            # theirs, had it not been late: that is waiting too.
-            hidden = iv.clip(exposed[rank], max(each.start, begun), each.end).total
-            hidden -= iv.clip(exposed[late], latest.start, latest.end).total
-            alone = max(iv.clip(exposed[rank], begun, end).total, hidden)
-            # The last collective that both were in.
-            past = reversed(left[rank])
-            since = next((other.end for other in past if other.number in joined[late]), begin)
-            blame = _blame(by_rank[late], by_rank[rank], exposed, since, start, each.last)
-            charges: dict[tuple[int, str], float] = defaultdict(float)
-            for doing, share in blame.items():
-                culprits = {(late, doing): 1.0}
-                if doing == COMMUNICATING:
-                    culprits = _passed_on(waits[late], since, each.last) or culprits
-                for culprit, part in culprits.items():
-                    charges[culprit] += share * part
-            waits[rank].append(_Wait(start, end, charges))
-            for culprit, share in charges.items():
-                waiting[culprit] += round(share * alone)
-                numbers[culprit].add(each.number)
-        left[rank].append(each)
-    total = sum(waiting.values())
+    ledger = _Ledger(arrivals, times)
+    for arrival, rank in sorted((each, rank) for rank, own in arrivals.items() for each in own):
+        if rank in ledger.times:
+            ledger.enter(rank, arrival)
+    total = ledger.waiting.total()
     return CollectiveWaits(
-        collectives=len(last),
+        collectives=len(ledger.last),
         waiting_ns=total,
-        transfer_ns=max(sum(part.total for part in exposed.values()) - total, 0),
+        transfer_ns=max(sum(part.total for part in ledger.exposed.values()) - total, 0),
         late=[
-            LateRank(rank, doing, ns, len(numbers[rank, doing]))
-            for (rank, doing), ns in waiting.most_common()
+            LateRank(rank, doing, ns, len(ledger.collectives[rank, doing]))
+            for (rank, doing), ns in ledger.waiting.most_common()
             if ns
         ],
     )
 
 
-def _blame(
-    late: DeviceTime,
-    waiting: DeviceTime,
-    exposed: Mapping[int, iv.Intervals],
-    since: int,
-    joined: int,
-    last: int,
-) -> dict[str, float]:
-    """Return, by what the late rank did, its share (0–1) in being late.
+class _Wait(NamedTuple):
+    """One rank's waiting in a collective, ns, and by (rank, what it did) the share (0–1) in it."""
 
-    Both ranks have left the collective before at `since`; one joined the next at `joined`, the
-    other at `last`. What the late rank did for longer than the other until then made it late: work
-    that both have is no reason.
+    start: int
+    end: int
+    charges: Mapping[Culprit, float]
+
+
+class _Ledger:
+    """The waiting of ranks in collectives, each charged to whom it waited for, as their arrivals
+    are entered in order.
     """
-    own = _doing(late, exposed[late.rank], since, last)
-    other = _doing(waiting, exposed[waiting.rank], since, joined)
-    excess = {doing: max(ns - other.get(doing, 0), 0) for doing, ns in own.items()}
-    total = sum(excess.values())
-    if not total:
-        return {COMPUTING: 1.0}
-    return {doing: ns / total for doing, ns in excess.items() if ns}
+
+    def __init__(
+        self, arrivals: Mapping[int, Sequence[Arrival]], times: Sequence[DeviceTime]
+    ) -> None:
+        self.times = {time.rank: time for time in times}
+        self.exposed = {
+            rank: iv.subtract(time.communication, iv.join(time.compute, time.copy))
+            for rank, time in self.times.items()
+        }
+        in_order = sorted((each.start, rank, each) for rank in arrivals for each in arrivals[rank])
+        # By collective: the rank that joined it last, and its part in it.
+        self.last = {each.number: (rank, each) for _, rank, each in in_order}
+        self.waiting: Counter[Culprit] = Counter()
+        self.collectives: dict[Culprit, set[int]] = defaultdict(set)
+        self._begin = min(time.window.start for time in times)
+        self._joined = {rank: {each.number for each in own} for rank, own in arrivals.items()}
+        # By rank: the collectives that it has left, its waits, and the end of the latest of them.
+        self._left: dict[int, list[Arrival]] = defaultdict(list)
+        self._waits: dict[int, list[_Wait]] = defaultdict(list)
+        self._until: dict[int, int] = defaultdict(int)
+
+    def enter(self, rank: int, arrival: Arrival) -> None:
+        """Charge a rank's waiting in one collective."""
+        window, (late, _) = self.times[rank].window, self.last[arrival.number]
+        start = max(arrival.start, window.start)
+        end = min(arrival.last, arrival.end, window.end)
+        if end > start and late != rank and late in self.times:
+            wait = _Wait(start, end, self._charges(rank, arrival, start))
+            self._waits[rank].append(wait)
+            exposed_ns = self._exposed_ns(rank, arrival, wait)
+            for culprit, share in wait.charges.items():
+                self.waiting[culprit] += round(share * exposed_ns)
+                self.collectives[culprit].add(arrival.number)
+        self._left[rank].append(arrival)
+
+    def _exposed_ns(self, rank: int, arrival: Arrival, wait: _Wait) -> int:
+        """Return how long a rank waited with nothing else to do, ns."""
+        late, latest = self.last[arrival.number]
+        # Of two collectives in flight at once, the second is waited for after the first.
+        begun = min(max(wait.start, self._until[rank]), wait.end)
+        self._until[rank] = max(self._until[rank], wait.end)
+        # What the late rank hides behind its work, the others could have hidden behind theirs, had
+        # it not been late: that is waiting too.
+        hidden = iv.clip(self.exposed[rank], max(arrival.start, begun), arrival.end).total
+        hidden -= iv.clip(self.exposed[late], latest.start, latest.end).total
+        return max(iv.clip(self.exposed[rank], begun, wait.end).total, hidden)
+
+    def _charges(self, rank: int, arrival: Arrival, joined: int) -> dict[Culprit, float]:
+        """Return the shares (0–1) of those to blame for a rank's waiting since it `joined`.
+
+        What the late rank did for longer than this one, since the last collective that both were
+        in, made it late: work that both have is no reason.
+        """
+        late, _ = self.last[arrival.number]
+        past = reversed(self._left[rank])
+        since = next((each.end for each in past if each.number in self._joined[late]), self._begin)
+        other = self._doing(rank, since, joined)
+        excess = {
+            doing: ns - other.get(doing, 0)
+            for doing, ns in self._doing(late, since, arrival.last).items()
+            if ns > other.get(doing, 0)
+        } or {COMPUTING: 1}
+        total = sum(excess.values())
+        charges: dict[Culprit, float] = defaultdict(float)
+        for doing, ns in excess.items():
+            culprits = {(late, doing): 1.0}
+            if doing == COMMUNICATING:
+                culprits = _passed_on(self._waits[late], since, arrival.last) or culprits
+            for culprit, part in culprits.items():
+                charges[culprit] += ns / total * part
+        return charges
+
+    def _doing(self, rank: int, start: int, end: int) -> dict[str, int]:
+        """Split a stretch of a rank by what it did, ns."""
+        time = self.times[rank]
+        parts = {BEFORE_ITS_STEP: max(min(end, time.window.start) - start, 0)}
+        parts[COMMUNICATING] = iv.clip(self.exposed[rank], start, end).total
+        parts[COMPUTING] = iv.clip(time.busy, start, end).total - parts[COMMUNICATING]
+        for cause, intervals in time.causes.items():
+            parts[cause] = iv.clip(intervals, start, end).total
+        return parts
 
 
-def _doing(time: DeviceTime, exposed: iv.Intervals, start: int, end: int) -> dict[str, int]:
-    """Split a stretch of a rank by what it did, ns; `exposed` is its communication that nothing
-    hides.
-    """
-    parts = {BEFORE_ITS_STEP: max(min(end, time.window.start) - start, 0)}
-    parts[COMMUNICATING] = iv.clip(exposed, start, end).total
-    parts[COMPUTING] = iv.clip(time.busy, start, end).total - parts[COMMUNICATING]
-    for cause, intervals in time.causes.items():
-        parts[cause] = iv.clip(intervals, start, end).total
-    return parts
-
-
-def _passed_on(waits: Sequence[_Wait], start: int, end: int) -> dict[tuple[int, str], float]:
+def _passed_on(waits: Sequence[_Wait], start: int, end: int) -> dict[Culprit, float]:
     """Return whom a rank waited for itself in a stretch, with the share (0–1) of its waiting; empty
     if it did not wait.
     """
-    sums: dict[tuple[int, str], float] = defaultdict(float)
+    sums: dict[Culprit, float] = defaultdict(float)
     for wait in waits:
         length = min(wait.end, end) - max(wait.start, start)
         for culprit, share in wait.charges.items():

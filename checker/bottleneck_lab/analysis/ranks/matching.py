@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.view import COLLECTIVE_RANGE, named
 from bottleneck_lab.analysis.steps.window import launch_times, step_rows
-from bottleneck_lab.analysis.what_if import Arrival
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline
 
 JITTER_NS = 50_000
@@ -19,6 +18,19 @@ MATCHED_SHARE = 0.9
 """The rows of a collective overlap. Where fewer of the matches do, the captures are of different
 stretches, or their clocks differ, and nothing is matched.
 """
+
+
+class Arrival(NamedTuple):
+    """One rank's part in a collective that several ranks' captures hold: when its row started and
+    ended, and when the last rank's did start, ns. `number` is the same on all ranks; `row` is the
+    one of the device table.
+    """
+
+    number: int
+    start: int
+    end: int
+    last: int
+    row: int
 
 
 def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.kernels import kernel_rows
-from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
     CallTree,
@@ -208,10 +208,8 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
         edges = np.cumsum([time.window.start, *(costs or [time.window.length])], dtype=np.int64)
         parts: dict[Key, iv.Intervals] = {
             ("device", "compute"): time.compute,
-            ("device", "exposed_communication"): iv.subtract(time.communication, time.compute),
-            ("device", "exposed_copy"): iv.subtract(
-                time.copy, iv.join(time.compute, time.communication)
-            ),
+            ("device", "exposed_communication"): time.exposed_communication,
+            ("device", "exposed_copy"): time.exposed_copy,
             ("device", "idle"): time.idle,
         }
         parts |= {("gap", cause): part for cause, part in time.causes.items() if part.total}

@@ -97,5 +97,5 @@ def _print_bounds(sheet: Sheet, curve: Sweep) -> None:
             f" all of it hidden: {hidden:.2f}x.",
             indent=1,
         )
-    if broadcast := curve.points[-1].told_broadcast:
+    if broadcast := curve.points[-1].broadcast_sentence:
         sheet.line(broadcast, indent=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from bottleneck_lab.analysis.device.use import CPU
+from bottleneck_lab.analysis.device.time import CPU
 from bottleneck_lab.analysis.selection import Selection, ThreadUse
 from bottleneck_lab.report import words
 from bottleneck_lab.report.console.terminal import Sheet

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.causes import CAUSES, IDLE_CAUSES
-from bottleneck_lab.analysis.device.use import CPU, DeviceTime
+from bottleneck_lab.analysis.device.time import CPU, DeviceTime
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline, take
 
 

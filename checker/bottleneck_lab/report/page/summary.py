@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bottleneck_lab.analysis.device.use import DeviceTime
+from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (

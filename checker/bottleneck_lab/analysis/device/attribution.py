@@ -1,0 +1,173 @@
+"""Attribute idle time: every nanosecond of it gets exactly one cause of `IDLE_CAUSES`.
+
+A gap ends when the next activity starts. What the launching threads did in it is laid over the gap
+in a fixed order, and each stretch goes to the first cause that covers it; but where the next
+activity was launched before the gap began, the host is not to blame. Of what is left, only
+stretches in which the host launched one thing after another are `launch`: it was late all the same.
+Where it launched nothing for long, it was between two steps, ran operators of its own, or did
+something that was not recorded. Without marked steps, what lies before the first and after the last
+work of a device is its start-up and its end, whatever the host did in them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.causes import CAUSES, Cause
+from bottleneck_lab.analysis.host.view import BUSY_LAUNCHING_NS, PYTHON_NS, HostView
+from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.trace.timeline import Ints
+
+LOADING_NS = 1_000_000
+"""A launch takes 5 to 100 us; with lazy loading (CUDA 11.7 on) the first of a kernel loads it."""
+TOGETHER_NS = 20_000
+"""A copy call and a wait closer than this belong to one operator."""
+ALIKE = 5
+"""Fewer stretches of about the same length are no loop's."""
+
+
+class _Claims:
+    """Idle time on offer to causes one after another: the first that claims a stretch has it."""
+
+    def __init__(self, idle: iv.Intervals) -> None:
+        self.left = idle
+        self.parts: dict[Cause, iv.Intervals] = dict.fromkeys(CAUSES, iv.NONE)
+
+    def add(self, cause: Cause, stretches: iv.Intervals) -> None:
+        """Give a cause what is left of the idle time in these stretches."""
+        claimed = iv.intersect(self.left, stretches)
+        if len(claimed.start):
+            self.parts[cause] = iv.join(self.parts[cause], claimed)
+            self.left = iv.subtract(self.left, claimed)
+
+
+def attribute(
+    idle: iv.Intervals,
+    host: HostView,
+    window: Window,
+    *,
+    queued: iv.Intervals = iv.NONE,
+    elsewhere: iv.Intervals = iv.NONE,
+    missing: iv.Intervals = iv.NONE,
+) -> dict[Cause, iv.Intervals]:
+    """Split idle time into disjoint parts by cause; together they are exactly `idle`.
+
+    `queued` are the gaps before work that waited already, `elsewhere` what other devices of the
+    process worked in long ones of these; `missing` are the stretches in which the device must have
+    worked, although nothing was recorded.
+    """
+    claims = _Claims(idle)
+    claims.add("unrecorded", missing)
+    # Marked steps begin and end with work; without them, the ends of a capture are not its loop's.
+    # A window without any work has no first and no last one.
+    if not len(host.steps.start) and idle.total < window.length:
+        claims.add("startup", idle.where(idle.start == window.start))
+        claims.add("ending", idle.where(idle.end == window.end))
+    claims.add("devices", iv.intersect(queued, elsewhere))
+    claims.add("queued", queued)
+    for cause, stretches in host.doing.items():
+        claims.add(cause, stretches)
+    # A launch that takes this long loads the kernel's code first; one that waits for room in the
+    # queue does so while the device is busy.
+    claims.add("compilation", host.launches.where(host.launches.lengths > LOADING_NS))
+    claims.add("unknown", iv.complement(host.known, *window))
+
+    # A pause between launches ends at the window's ends too, and where a stretch begins that a name
+    # gives away: the same lines would else get another cause beside a long stretch than beside a
+    # short one.
+    ends = iv.stretch(window.start - 1, window.start), iv.stretch(window.end, window.end + 1)
+    bounds = iv.join(*ends, *host.doing.values())
+    launching = _bridged(iv.join(host.launching, bounds), BUSY_LAUNCHING_NS)
+    late = iv.intersect(claims.left, launching)
+    drained = _after_waiting(late, idle, host)
+    claims.add("synchronisation", drained)
+    claims.add("launch", _without_pauses(iv.subtract(late, drained), host, bounds))
+
+    claims.add("communication", host.collectives)
+    if len(host.steps.start):
+        first, last = int(host.steps.start[0]), int(host.steps.end[-1])
+        claims.add("between_steps", iv.complement(host.steps, first, last))
+    claims.add("host", host.operators)
+    claims.add("python", claims.left)
+    return claims.parts
+
+
+def _without_pauses(late: iv.Intervals, host: HostView, bounds: iv.Intervals) -> iv.Intervals:
+    """Return `late` without what is far from all launches, operators and `bounds`: even between two
+    launches the host did something else there.
+    """
+    if not len(host.operators.start) or not len(host.launches.start):
+        return late
+    calls = iv.join(host.launches, host.sync, host.operators, bounds)
+    far = iv.subtract(late, _bridged(calls, PYTHON_NS))
+    # Less is a launch on its way to the device.
+    return iv.subtract(late, far.where(far.lengths > TOGETHER_NS))
+
+
+def _bridged(calls: iv.Intervals, about_ns: int) -> iv.Intervals:
+    """Return calls with the holes between them filled that are not longer than `about_ns`, or, if
+    many are about as long, than what lies next to these: a loop's own hole is then not on one side
+    in one step and on the other in the next.
+    """
+    holes = calls.start[1:] - calls.end[:-1]
+    near = np.unique(holes[(holes > about_ns // 2) & (holes < 2 * about_ns)])
+    edges = np.concatenate(([about_ns // 2], near, [2 * about_ns]))
+    # The more there are, the closer together lie those that are the same one in all steps.
+    spaces = np.flatnonzero(edges[1:] > (1 + 2 / max(len(near), 1)) * edges[:-1])
+    if len(near) < ALIKE or not len(spaces):
+        return iv.close_holes(calls, about_ns)
+    limits = np.clip(about_ns, edges[spaces], edges[spaces + 1] - 1)
+    return iv.close_holes(calls, int(limits[np.argmin(np.abs(np.log(limits / about_ns)))]))
+
+
+def _after_waiting(late: iv.Intervals, idle: iv.Intervals, host: HostView) -> iv.Intervals:
+    """Return the part of `late` that follows from the host's having stood waiting for the device.
+
+    A wait that was still open when the device ran dry, or ended within the gap, kept the host from
+    launching ahead: the whole gap follows from it. So do later gaps before the next wait, unless a
+    host that never waits would be late there too.
+    """
+    # `.item()` is a copy to the host and then a wait for it, and both block: a wait counts from
+    # the start of the copy call right before it.
+    waits = iv.close_holes(iv.join(host.sync, host.doing["copy"]), TOGETHER_NS)
+    waits = waits.where(iv.covered_within(host.sync, *waits) > 0)
+    if not len(late.start) or not len(waits.start):
+        return iv.NONE
+    gap = np.searchsorted(idle.start, late.start, side="right") - 1
+    begin, end = idle.start[gap], idle.end[gap]
+    following = np.searchsorted(waits.end, begin)  # the first wait that ends after the gap begins
+    wait = np.minimum(following, len(waits.end) - 1)
+    follows = (following < len(waits.end)) & (waits.start[wait] <= begin) & (waits.end[wait] <= end)
+
+    # From one wait's end to the next one's: the host's own time until it waits again, what the
+    # device then worked, and how long it was idle.
+    returned, again, done = waits.end[:-1], waits.start[1:], waits.end[1:]
+    idled = iv.covered_within(idle, returned, done)
+    slow = _host_bound(again - returned, done - returned - idled, idled)
+    held_up = iv.Intervals(returned, again).where(~slow)
+    host_bound = iv.Intervals(returned, done).where(slow)
+    follows |= iv.covered_within(held_up, begin, begin + 1) > 0
+    follows &= iv.covered_within(host_bound, end - 1, end) == 0
+    return late.where(follows)
+
+
+def _host_bound(own: Ints, worked: Ints, idled: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the stretches between waits whose idle time a host that never waits would
+    leave too, given its own time, the device's work and idle time in each, ns.
+
+    Without waits, what the device has left to do from earlier stretches covers those in which the
+    host needs longer (Lindley's recursion for a queue: Proc. Camb. Phil. Soc. 48, 1952). Where
+    that covers a part only, stretches are taken in turn so that the sum is right.
+    """
+    ahead = np.cumsum(worked - own)
+    late = -np.diff(np.minimum.accumulate(np.minimum(ahead, 0)), prepend=0)
+    slow = np.zeros(len(own), dtype=bool)
+    owed = 0
+    for i in np.flatnonzero(late).tolist():
+        owed += int(late[i])
+        if 2 * owed > idled[i]:
+            slow[i] = True
+            owed -= int(idled[i])
+    return slow

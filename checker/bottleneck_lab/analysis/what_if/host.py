@@ -1,0 +1,109 @@
+"""The host beside a program's devices: what it did with its own time, and when it stood still until
+they had done something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.causes import Cause
+from bottleneck_lab.analysis.device.attribution import TOGETHER_NS, attribute
+from bottleneck_lab.analysis.host.view import HostView, union_of
+from bottleneck_lab.analysis.steps.window import Window
+from bottleneck_lab.trace.timeline import Direction, Ints, Timeline
+
+BLOCKING_COPY_NS = 20_000
+"""A copy call that takes longer than this waits for the copy."""
+BLOCKED_LAUNCH_NS, BUSY_SHARE, QUEUE_ROWS = 20_000, 0.9, 250
+"""A launch call that takes longer, while the device works for this share (0-1) of it, waits for
+room in the queue, which holds about a thousand launches; that of a graph, where so many rows wait.
+"""
+
+
+class Host(NamedTuple):
+    """A program's host.
+
+    `waits` are its waits for devices, `sending` its copies to them, `doing` its time by cause over
+    the whole window; `end`: of what is known of it in the window, ns.
+    """
+
+    waits: iv.Intervals
+    sending: iv.Intervals
+    doing: Mapping[Cause, iv.Intervals]
+    end: int
+
+
+def find_host(
+    timeline: Timeline, rank: int, window: Window, view: HostView, busy: iv.Intervals
+) -> Host:
+    """Return the host of a rank whose devices are `busy`."""
+    doing = attribute(iv.stretch(*window), view, window)
+    doing["synchronisation"] = iv.join(doing["synchronisation"], _asking(view))
+    table, calls = timeline.device, timeline.launched_by
+    sent = calls[(table.rank == rank) & (table.direction == Direction.H2D) & (calls >= 0)]
+    return Host(
+        waits=_waits(timeline, rank, view, busy),
+        sending=iv.union(timeline.runtime.start[sent], timeline.runtime.end[sent]),
+        doing=doing,
+        end=min(int(view.known.end[-1]), window.end) if len(view.known.end) else window.start,
+    )
+
+
+def _waits(timeline: Timeline, rank: int, view: HostView, busy: iv.Intervals) -> iv.Intervals:
+    """Return all that blocks the host like a wait: pageable copies, until the device has made them;
+    the driver, which lets the device run dry before it gives memory or takes it back; and launches
+    for which the queue has no room.
+    """
+    blocking = (
+        view.copy_calls.where(view.copy_calls.lengths > BLOCKING_COPY_NS),
+        view.allocation,
+        _blocked_launches(timeline, rank, view, busy),
+    )
+    calls = iv.separate(*(np.concatenate(column) for column in zip(*blocking, strict=True)))
+    calls = iv.subtract(calls, view.sync)
+    # Each begins after its own launch, for which it may be, and is no part of a wait beside it.
+    return iv.separate(
+        np.concatenate([view.sync.start, calls.start + 1]),
+        np.concatenate([view.sync.end, calls.end]),
+    )
+
+
+def _blocked_launches(
+    timeline: Timeline, rank: int, view: HostView, busy: iv.Intervals
+) -> iv.Intervals:
+    """Return launches that took long because the queue had no room: the device works meanwhile."""
+    launches = view.launches
+    long = launches.lengths > BLOCKED_LAUNCH_NS
+    blocked = long & (iv.covered_within(busy, *launches) > BUSY_SHARE * launches.lengths)
+    # A graph's launch takes long by itself.
+    calls = timeline.launched_by
+    rows = np.bincount(calls[calls >= 0], minlength=len(timeline.runtime))
+    graphs = union_of(timeline.runtime, (rows > 1) & (timeline.runtime.rank == rank))
+    of_graph = iv.covered_within(graphs, *launches) > 0
+    full = _queued(timeline, rank, launches.start) >= QUEUE_ROWS
+    return launches.where(blocked & (~of_graph | full))
+
+
+def _queued(timeline: Timeline, rank: int, moments: Ints) -> Ints:
+    """Return how many rows of a rank had been launched at each moment, but had not started."""
+    table, calls = timeline.device, timeline.launched_by
+    rows = np.flatnonzero((table.rank == rank) & (calls >= 0))
+    launched = np.sort(timeline.runtime.start[calls[rows]])
+    waiting: Ints = np.searchsorted(launched, moments) - np.searchsorted(table.start[rows], moments)
+    return waiting
+
+
+def _asking(view: HostView) -> iv.Intervals:
+    """Return the short copy calls right before a wait: `.item()` is both, and without its wait it
+    makes no call either.
+    """
+    calls = view.copy_calls.where(view.copy_calls.lengths <= BLOCKING_COPY_NS)
+    if not len(view.sync.start):
+        return iv.NONE
+    following = np.searchsorted(view.sync.start, calls.end)
+    wait = view.sync.start[np.minimum(following, len(view.sync.start) - 1)]
+    return calls.where((wait >= calls.end) & (wait - calls.end < TOGETHER_NS))

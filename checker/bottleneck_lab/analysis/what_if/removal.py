@@ -1,0 +1,61 @@
+"""Time that is taken out of a program before it is replayed."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.causes import Cause
+from bottleneck_lab.analysis.host.view import named
+from bottleneck_lab.analysis.what_if.program import Program, on_one_axis, time_by_stream
+from bottleneck_lab.trace.timeline import ActivityKind, Direction, Ints, Timeline
+
+VALUE_BYTES = 4096
+"""A copy to the host of at most so much is of values that the program asks for."""
+
+
+class Removal(NamedTuple):
+    """Time that is taken out: the host's for these causes, its waits for devices (but not until a
+    copy to one is made), and that of devices in copies, in collectives, or in kernels whose names
+    match (but for the share `left`), or in waiting for other `devices` of their process.
+    """
+
+    causes: tuple[Cause, ...] = ()
+    waits: bool = False
+    copies: bool = False
+    communication: bool = False
+    devices: bool = False
+    kernels: re.Pattern[str] | None = None
+    left: float = 0.0
+
+
+NOTHING = Removal()
+
+
+def removed_from_tasks(timeline: Timeline, program: Program, removal: Removal) -> Ints:
+    """Return how much of each task is removed, ns."""
+    table, rows, window = timeline.device, program.rows, program.window
+    kind = table.kind[rows]
+    removed = np.zeros(len(rows), dtype=bool)
+    if removal.copies:
+        removed |= (kind == ActivityKind.COPY) | (kind == ActivityKind.MEMSET)
+    if removal.waits:  # the values that the host waits for
+        removed |= (table.direction[rows] == Direction.D2H) & (table.bytes[rows] <= VALUE_BYTES)
+    if removal.communication:
+        removed |= kind == ActivityKind.COMMUNICATION
+    if removal.kernels is not None:
+        removed |= (kind == ActivityKind.KERNEL) & named(timeline, table, removal.kernels)[rows]
+    if not removed.any():
+        return np.zeros(len(program.tasks.start), dtype=np.int64)
+    # What runs beside other work of its stream, in a graph, takes no time of its own.
+    gone, rest = (
+        time_by_stream(timeline, rows[mask], program.streams[mask], window)
+        for mask in (removed, ~removed)
+    )
+    tasks = program.tasks
+    start, end = (on_one_axis(each, tasks.stream, window) for each in (tasks.start, tasks.end))
+    covered = iv.covered_within(iv.subtract(gone, rest), start, end)
+    return (covered * (1 - removal.left)).astype(np.int64)
