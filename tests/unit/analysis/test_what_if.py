@@ -202,6 +202,26 @@ def test_python_beside_a_short_and_a_long_stretch_of_input_has_one_cause(make, t
     assert not any(part.cause == "python" for part in use.gap_causes)
 
 
+def test_collectives_of_the_host_beside_a_device(make, tmp_path):
+    """Gloo's, of ranks that compute on GPUs: they are no rows of the device to replay."""
+    for rank in range(2):
+        run = make.Program(rank=rank, jitter=0.0)
+        for number in range(6):
+            begin = run.host
+            run.python(100.0 + 400.0 * rank)
+            run.operator("aten::mm", "gemm", 300.0, host_us=20.0)
+            run.wait()
+            joined = run.host
+            run.python(900.0 - 400.0 * rank)
+            run.range("gloo:all_reduce", joined)
+            run.range(f"ProfilerStep#{number}", begin)
+        trace = json.dumps(run.trace(world_size=2))
+        (tmp_path / f"rank{rank}.json").write_text(trace)
+    summary = summarise(load(tmp_path))
+    assert summary.collective_waits.collectives == 6
+    assert summary.gains["idle-communication"] > 1.5
+
+
 def test_a_thread_launches_while_another_waits(make, tmp_path):
     """Replayed as recorded, nothing takes longer."""
     run = make.Program(jitter=0.0)

@@ -23,7 +23,7 @@ stretches, or their clocks differ, and nothing is matched.
 class Arrival(NamedTuple):
     """One rank's part in a collective that several ranks' captures hold: when its row started and
     ended, and when the last rank's did start, ns. `number` is the same on all ranks; `row` is the
-    one of the device table.
+    one of the device table, -1 for a collective of the host.
     """
 
     number: int
@@ -72,8 +72,8 @@ def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:
 
 
 class _Collectives(NamedTuple):
-    """Rows of collectives by start: what tells one kind from another, and when each was launched
-    (`called`: by a call that was recorded).
+    """Collectives by start: the row of the device table (-1: of the host), what tells one kind from
+    another, and when each was launched (`called`: by a call that was recorded).
     """
 
     row: NDArray[np.intp]
@@ -109,8 +109,8 @@ def _on_hosts(timeline: Timeline) -> _Collectives:
     rows = np.flatnonzero(named(timeline, ranges, COLLECTIVE_RANGE))
     start = ranges.start[rows]
     kind = ranges.name[rows].astype(np.int64)[:, np.newaxis]
-    called = np.ones(len(rows), dtype=bool)
-    return _Collectives(rows, ranges.rank[rows], start, ranges.end[rows], kind, start, called)
+    none, called = np.full(len(rows), -1), np.ones(len(rows), dtype=bool)
+    return _Collectives(none, ranges.rank[rows], start, ranges.end[rows], kind, start, called)
 
 
 def _step_numbers(timeline: Timeline, collectives: _Collectives) -> list[int | None]:

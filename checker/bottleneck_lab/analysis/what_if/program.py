@@ -64,8 +64,12 @@ def make_program(
 ) -> Program:
     """Return a rank, ready to be replayed. `arrivals` are its parts in collectives."""
     rows, streams, devices = _number_streams(timeline, rank, window)
-    # A collective that the window cuts has no arrival to replay.
-    arrivals = [each for each in arrivals if window.start <= each.start and each.end <= window.end]
+    # A collective of the host, or one that the window cuts, has no arrival to replay.
+    arrivals = [
+        each
+        for each in arrivals
+        if each.row >= 0 and window.start <= each.start and each.end <= window.end
+    ]
     joined = np.array([each.row for each in arrivals], dtype=np.int64)
     work = ~np.isin(rows, joined)
     tasks = _order(
