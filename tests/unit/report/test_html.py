@@ -11,7 +11,7 @@ import pytest
 
 from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.summary import analyse
-from bottleneck_lab.report.page.charts import attempts_chart
+from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.html import AnsweredQuestion, render_comparison_html, render_html
 from bottleneck_lab.report.page.markup import Markup, tag
 

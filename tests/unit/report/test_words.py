@@ -10,7 +10,7 @@ import pytest
 from bottleneck_lab.grading.verdict import Prediction
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import Part
-from bottleneck_lab.report.page import charts
+from bottleneck_lab.report.page import charts, steps_chart
 
 from . import made_up, made_up_capture
 
@@ -131,8 +131,8 @@ def test_more_steps_than_columns_keep_the_slow_one():
         Step(name=f"step {n}", rank=0, start_ns=n, duration_ns=ns, cost_ns=ns)
         for n, ns in enumerate(times)
     ]
-    drawn = charts.steps_chart(steps)
-    assert drawn.count("<rect") == charts.MAX_COLUMNS
+    drawn = steps_chart.steps_chart(steps)
+    assert drawn.count("<rect") == steps_chart.MAX_COLUMNS
     assert "step 777" in drawn
 
 
@@ -151,7 +151,7 @@ def test_the_chart_of_steps_has_an_axis_numbers_and_causes():
         ]
         for ns in costs
     ]
-    drawn = charts.steps_chart(steps, parts)
+    drawn = steps_chart.steps_chart(steps, parts)
     for text in ("0", "2.00 ms", "8.00 ms", "8.31 ms", "8.36 ms", "8.96 ms", "1", "2", "3"):
         assert f">{text}</text>" in drawn
     assert drawn.count('class="gap-launch"') == drawn.count('class="cat-kernel"') == 3
@@ -160,7 +160,7 @@ def test_the_chart_of_steps_has_an_axis_numbers_and_causes():
 
 @pytest.mark.parametrize("top", [1, 9, 10, 99, 1234, 8.5e6, 1e9, 9.99e9])
 def test_an_axis_has_two_to_six_round_marks(top):
-    marks = list(charts._ticks(top))
+    marks = list(steps_chart._ticks(top))
     assert marks[0] == 0
     assert 2 <= len(marks) <= 6
     assert marks[-1] <= top < marks[-1] + 2 * (marks[1] - marks[0])

@@ -12,7 +12,8 @@ from bottleneck_lab.grading.calibration import (
     describe_calibration,
     describe_point,
 )
-from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.markup import Markup, Section, table
+from bottleneck_lab.report.page.shapes import Point, chart, dot, line, text
 from bottleneck_lab.report.page.verdict import section
 
 _TOP, _BOTTOM = 14.0, 210.0
@@ -46,46 +47,20 @@ def _chart(points: list[PastPrediction]) -> Markup:
     gains = [gain for point in points for gain in (point.predicted, point.measured)]
     low, high = math.log(min(*gains, 1.0)), math.log(max(*gains, 2.0) * 1.1)
 
-    def place(gain: float) -> float:
-        return (math.log(gain) - low) / (high - low)
+    def at(predicted: float, measured: float) -> Point:
+        x, y = ((math.log(gain) - low) / (high - low) for gain in (predicted, measured))
+        return _LEFT + x * (_RIGHT - _LEFT), round(_BOTTOM - y * (_BOTTOM - _TOP), 2)
 
-    ends = (math.exp(low), math.exp(high))
-    diagonal = tag(
-        "line",
-        x1=_x(place(ends[0])),
-        x2=_x(place(ends[1])),
-        y1=_y(place(ends[0])),
-        y2=_y(place(ends[1])),
-        class_="target",
-    )
-    marks = [
-        tag(
-            "circle",
-            tag(
-                "title",
-                f"{point.lab}: predicted {point.predicted:.2f}x, measured {point.measured:.2f}x",
-            ),
-            cx=_x(place(point.predicted)),
-            cy=_y(place(point.measured)),
-            r=5,
-            class_="fill-value",
-        )
-        for point in points
-    ]
-    spoken = (
+    dots = []
+    for point in points:
+        title = f"{point.lab}: predicted {point.predicted:.2f}x, measured {point.measured:.2f}x"
+        dots.append(dot(at(point.predicted, point.measured), "fill-value", title))
+    return chart(
         "Measured speed-up over predicted speed-up; on the line they agree; below it, too much was"
-        " promised"
+        " promised",
+        232,
+        line((_LEFT, _BOTTOM), (_RIGHT, _TOP), "target"),
+        dots,
+        text("measured", (0, _TOP + 10), style="soft"),
+        text("predicted", (_RIGHT, _BOTTOM + 16), "end", "soft"),
     )
-    words = [
-        tag("text", "measured", x=0, y=_TOP + 10, class_="soft"),
-        tag("text", "predicted", x=_x(1.0), y=_BOTTOM + 16, text_anchor="end", class_="soft"),
-    ]
-    return tag("svg", tag("title", spoken), diagonal, marks, words, role="img", height=232)
-
-
-def _x(share: float) -> str:
-    return f"{100 * (_LEFT + share * (_RIGHT - _LEFT)):.2f}%"
-
-
-def _y(share: float) -> float:
-    return round(_BOTTOM - share * (_BOTTOM - _TOP), 2)

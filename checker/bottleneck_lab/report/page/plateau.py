@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from bottleneck_lab.analysis.plateau import Plateau
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
+from bottleneck_lab.report.page.shapes import box, chart, text
 from bottleneck_lab.report.page.verdict import section
 
 _HEIGHT, _ABOVE, _BELOW = 90.0, 20, 20
@@ -53,32 +54,19 @@ def plateau_section(plateau: Plateau | None) -> Section | None:
 
 def _chart(columns: Sequence[tuple[int, float, str]], spoken: str) -> Markup:
     """Return a column for each maximum batch size, its figure above it and the size below."""
-    top, width = max(value for _, value, _ in columns) or 1.0, 1 / len(columns)
-    drawn = []
+    top, slot = max(value for _, value, _ in columns) or 1.0, 1 / len(columns)
+    bottom, drawn = _ABOVE + _HEIGHT, []
     for column, (size, value, figure) in enumerate(columns):
         height = _HEIGHT * value / top
-        middle = f"{100 * (column + 0.4) * width:.2f}%"
+        middle = (column + 0.4) * slot
+        # A fifth of the slot stays free between columns.
+        at = column * slot, bottom - height
         drawn += [
-            tag(
-                "rect",
-                tag("title", f"{size}: {figure}"),
-                x=f"{100 * column * width:.2f}%",
-                y=_ABOVE + _HEIGHT - height,
-                width=f"{80 * width:.2f}%",  # a fifth of the slot stays free between columns
-                height=height,
-                class_="fill-value",
-            ),
-            tag("text", figure, x=middle, y=_ABOVE + _HEIGHT - height - 5, text_anchor="middle"),
-            tag(
-                "text",
-                str(size),
-                x=middle,
-                y=_ABOVE + _HEIGHT + 15,
-                text_anchor="middle",
-                class_="soft",
-            ),
+            box(*at, 0.8 * slot, height, "fill-value", f"{size}: {figure}"),
+            text(figure, (middle, bottom - height - 5), "middle"),
+            text(str(size), (middle, bottom + 15), "middle", "soft"),
         ]
-    return tag("svg", tag("title", spoken), drawn, role="img", height=_ABOVE + _HEIGHT + _BELOW)
+    return chart(spoken, bottom + _BELOW, drawn)
 
 
 def _ms(seconds: float | None) -> str:

@@ -5,12 +5,13 @@ and what the curve rests on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from bottleneck_lab.analysis.ranks.scaling import Point, Sweep, assumptions
 from bottleneck_lab.report import words
+from bottleneck_lab.report.page import shapes
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
 from bottleneck_lab.report.page.verdict import section
 
@@ -28,12 +29,12 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class _Line:
-    """One curve: its colour class, and for each point its place (both 0-1), its title, and whether
-    so many ranks really ran.
+    """One curve: its colour class, and for each point where it stands in the plot (both 0-1), its
+    title, and whether so many ranks really ran.
     """
 
     colour: str
-    places: list[tuple[float, float]]
+    points: list[tuple[float, float]]
     titles: list[str]
     ran: list[bool]
 
@@ -125,8 +126,8 @@ def _many_chart(curves: Sequence[Sweep]) -> Markup:
         _sweep_line(curve.algorithm, curve, last, lambda point: point.efficiency)
         for curve in reversed(curves)
     ]
-    marks = [(math.log2(point.ranks) / last, str(point.ranks)) for point in curves[0].points]
-    levels = [(level / 4, f"{level * 25}%") for level in range(5)]
+    marks = {math.log2(point.ranks) / last: str(point.ranks) for point in curves[0].points}
+    levels = {level / 4: f"{level * 25}%" for level in range(5)}
     return _plot("Share of the ideal throughput over the number of ranks", lines, marks, levels, [])
 
 
@@ -153,18 +154,12 @@ def _few_chart(curve: Sweep, points: list[Point]) -> Markup:
         )
         for name, share in kinds
     ]
-    numbers = [
-        tag(
-            "text",
-            f"{curve.speedup(point):.2f}x",
-            x=_x(point.ranks / end),
-            y=_y(curve.speedup(point) / end) + 18,
-            text_anchor="middle",
-        )
-        for point in points
-    ]
-    marks = [(point.ranks / end, str(point.ranks)) for point in points]
-    levels = [(point.ranks / end, f"{point.ranks}x") for point in points]
+    numbers = []
+    for point in points:
+        x, y = _at(point.ranks / end, curve.speedup(point) / end)
+        numbers.append(shapes.text(f"{curve.speedup(point):.2f}x", (x, y + 18), "middle"))
+    marks = {point.ranks / end: str(point.ranks) for point in points}
+    levels = {point.ranks / end: f"{point.ranks}x" for point in points}
     return _plot("Speed-up over one rank against the ideal", lines, marks, levels, numbers)
 
 
@@ -184,61 +179,37 @@ def _sweep_line(colour: str, curve: Sweep, last: float, share: Callable[[Point],
 def _plot(
     spoken: str,
     lines: Sequence[_Line],
-    marks: Sequence[tuple[float, str]],
-    levels: Sequence[tuple[float, str]],
+    marks: Mapping[float, str],
+    levels: Mapping[float, str],
     numbers: Sequence[Markup],
 ) -> Markup:
-    """Draw lines over ranks. `marks` of the ranks and `levels` of the lines: where they stand
-    (0–1), and their names. `spoken`: the title for those who cannot see the chart.
+    """Draw lines over ranks. `marks` of the ranks and `levels` of the lines: their names by where
+    they stand (0–1).
     """
-    grid = [
-        tag("line", x1=_x(0), x2=_x(1), y1=_y(level), y2=_y(level), class_="axis")
-        for level, _ in [(0.0, ""), *levels]
-    ]
-    scale = [
-        tag("text", name, x="7%", y=_y(level) + 4, class_="soft", text_anchor="end")
-        for level, name in levels
-    ]
-    scale += [
-        tag("text", name, x=_x(at), y=_BOTTOM + 18, class_="soft", text_anchor="middle")
-        for at, name in marks
-    ]
-    scale.append(tag("text", "ranks", x=_x(1), y=_BOTTOM + 34, class_="soft", text_anchor="end"))
-    drawn = [piece for line in lines for piece in _draw(line)]
-    return tag(
-        "svg", tag("title", spoken), grid, scale, drawn, numbers, role="img", height=_BOTTOM + 40
-    )
+    drawn = [shapes.line(_at(0, level), _at(1, level), "axis") for level in (0, *levels)]
+    for level, name in levels.items():
+        drawn.append(shapes.text(name, (_LEFT - 0.01, _at(0, level)[1] + 4), "end", "soft"))
+    for share, name in marks.items():
+        drawn.append(shapes.text(name, (_at(share, 0)[0], _BOTTOM + 18), "middle", "soft"))
+    drawn.append(shapes.text("ranks", (_RIGHT, _BOTTOM + 34), "end", "soft"))
+    return shapes.chart(spoken, _BOTTOM + 40, drawn, *map(_draw, lines), numbers)
 
 
 def _draw(line: _Line) -> list[Markup]:
     """Return the line; dots with titles only on the script's own."""
-    pieces = [
-        tag(
-            "line",
-            x1=_x(left[0]),
-            y1=_y(left[1]),
-            x2=_x(right[0]),
-            y2=_y(right[1]),
-            class_=f"curve {line.colour.removeprefix('ring-')}",
-        )
-        for left, right in pairwise(line.places)
-    ]
-    if line.colour not in ("ring", "tree"):
-        return pieces
-    for (x, y), title, ran in zip(line.places, line.titles, line.ran, strict=True):
-        look = f"dot {line.colour} replayed"
-        if ran:
-            look = f"dot {line.colour}"
-        pieces.append(tag("circle", tag("title", title), cx=_x(x), cy=_y(y), r=5, class_=look))
+    points = [_at(*point) for point in line.points]
+    style = f"curve {line.colour.removeprefix('ring-')}"
+    pieces = [shapes.line(left, right, style) for left, right in pairwise(points)]
+    if line.colour in ("ring", "tree"):
+        for point, title, ran in zip(points, line.titles, line.ran, strict=True):
+            look = "dot" if ran else "replayed dot"
+            pieces.append(shapes.dot(point, f"{look} {line.colour}", title))
     return pieces
 
 
-def _x(share: float) -> str:
-    return f"{100 * (_LEFT + (_RIGHT - _LEFT) * share):.3f}%"
-
-
-def _y(share: float) -> float:
-    return _BOTTOM - (_BOTTOM - _TOP) * share
+def _at(x: float, y: float) -> shapes.Point:
+    """Return where a point of the plot (both 0–1) stands in the chart."""
+    return _LEFT + (_RIGHT - _LEFT) * x, _BOTTOM - (_BOTTOM - _TOP) * y
 
 
 def _legend(names: Sequence[str]) -> Markup:

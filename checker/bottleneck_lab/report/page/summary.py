@@ -18,6 +18,7 @@ from bottleneck_lab.report.breakdown import (
 )
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, Section, join, table, tag
+from bottleneck_lab.report.page.steps_chart import steps_chart
 from bottleneck_lab.report.page.tables import NARROW, TOP, WIDE
 from bottleneck_lab.report.page.verdict import section
 
@@ -32,7 +33,7 @@ def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
     """
     # How long each step took; one rank's steps, where there are several ranks.
     steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
-    drawn = charts.steps_chart(steps, step_parts(summary, times))
+    drawn = steps_chart(steps, step_parts(summary, times))
     notes = [words.describe_startup(summary.startup), *summary.quality.notes]
     return section(
         "time",

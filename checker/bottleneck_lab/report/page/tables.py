@@ -21,6 +21,7 @@ from bottleneck_lab.report.kernel_names import short_name, short_names
 from bottleneck_lab.report.memory_words import COLUMNS, describe_late_freeing, holder_cells
 from bottleneck_lab.report.page import charts
 from bottleneck_lab.report.page.markup import Markup, join, table, tag
+from bottleneck_lab.report.page.roofline_chart import roofline_chart
 
 # Rows of a table; `lab report --query` shows all.
 TOP = 15
@@ -170,7 +171,7 @@ def roofline_table(summary: Summary) -> Markup | None:
     )
     method = tag("p", f"{roofline.note} {how}", class_="soft")
     if listed:
-        return join([listed, charts.roofline_chart(roofline), method])
+        return join([listed, roofline_chart(roofline), method])
     return None
 
 

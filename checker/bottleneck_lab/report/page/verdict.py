@@ -11,6 +11,7 @@ from bottleneck_lab.catalog import criterion_label
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report import words
 from bottleneck_lab.report.page import charts
+from bottleneck_lab.report.page.attempts_chart import attempts_chart
 from bottleneck_lab.report.page.markup import Markup, Section, table, tag
 
 MARKS = {
@@ -128,7 +129,7 @@ def attempts_section(attempts: Sequence[Verdict]) -> Section | None:
     head = ["", "outcome", "why", "figures", "checked"]
     drawn = None
     if len(attempts) > 1:
-        drawn = charts.attempts_chart(attempts)
+        drawn = attempts_chart(attempts)
     return section(
         "attempts",
         "Attempts so far",

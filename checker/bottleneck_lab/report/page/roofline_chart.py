@@ -1,0 +1,64 @@
+"""The roofline of a capture's operators: FLOP/s over FLOP/byte, under the machine's ceilings."""
+
+from __future__ import annotations
+
+from math import log10
+
+from bottleneck_lab.analysis.counters.roofline import Roofline
+from bottleneck_lab.report import words
+from bottleneck_lab.report.page.markup import Markup
+from bottleneck_lab.report.page.shapes import Point, chart, dot, line, text
+
+LEFT, RIGHT, HEIGHT = 0.02, 0.92, 170
+
+
+def roofline_chart(roofline: Roofline) -> Markup | None:
+    """Draw achieved FLOP/s over intensity, both on logarithmic axes, under one roof for each
+    precision that occurs; None if the ceilings are unknown.
+    """
+    machine = roofline.machine
+    rows = [row for row in roofline.rows if row.ceiling_share >= 0]
+    if machine is None or not rows:
+        return None
+    precisions = sorted({row.precision for row in rows})
+    highest = max(machine.flops[precision] for precision in precisions)
+    slopes = [("memory", machine.bytes_per_s)]
+    slopes += [(cache.name, cache.bytes_per_s) for cache in machine.caches]
+    ends = [row.intensity for row in rows] + [highest / rate for _, rate in slopes]
+    # The axes' ends, as powers of ten.
+    low, high = log10(min(ends)) - 0.4, log10(max(ends)) + 0.6
+    top = log10(max(highest, *(row.flops_per_s for row in rows))) + 0.2
+    bottom = min(log10(row.flops_per_s) for row in rows) - 0.3
+
+    def at(intensity: float, rate: float) -> Point:
+        x = LEFT + (RIGHT - LEFT) * (log10(intensity) - low) / (high - low)
+        return x, HEIGHT * (top - log10(rate)) / (top - bottom)
+
+    drawn = []
+    for precision in precisions:
+        x, y = at(max(10**low, machine.balance(precision)), machine.flops[precision])
+        drawn.append(line((x, y), (RIGHT, y), "roof"))
+        drawn.append(text(precision, (RIGHT + 0.01, y + 4), style="soft"))
+    for name, rate in slopes:  # from the left edge or the bottom to the highest level line
+        start = max(10**low, 10**bottom / rate)
+        if start < highest / rate:
+            x, y = at(start, start * rate)
+            drawn.append(line((x, y), at(highest / rate, highest), "roof"))
+            drawn.append(text(name, (x, max(10.0, y - 6)), style="soft"))
+    for row in rows:
+        title = (
+            f"{row.operator} {row.precision}: {words.format_flops(row.flops_per_s)},"
+            f" {row.intensity:.3g} FLOP/byte"
+        )
+        drawn.append(dot(at(row.intensity, row.flops_per_s), "fill-value", title))
+    axis = "FLOP/byte →   (up: FLOP/s; both logarithmic)"
+    drawn += [
+        line((LEFT, HEIGHT + 4), (RIGHT, HEIGHT + 4), "axis"),
+        text(f"{10**low:.3g}", (LEFT, HEIGHT + 22), "start", "soft"),
+        text(axis, ((LEFT + RIGHT) / 2, HEIGHT + 22), "middle", "soft"),
+        text(f"{10**high:.3g}", (RIGHT, HEIGHT + 22), "end", "soft"),
+    ]
+    spoken = (
+        f"Operators under the ceilings of {machine.name}: FLOP/s over FLOP/byte, both logarithmic"
+    )
+    return chart(spoken, HEIGHT + 28, drawn)
