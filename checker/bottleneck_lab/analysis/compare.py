@@ -30,7 +30,13 @@ from bottleneck_lab.analysis.statistics import (
     rank_sum_interval,
     signed_rank_interval,
 )
-from bottleneck_lab.analysis.steps.figures import Key, Series, StepFigures, find_step_figures
+from bottleneck_lab.analysis.steps.figures import (
+    Group,
+    Key,
+    Series,
+    StepFigures,
+    find_step_figures,
+)
 from bottleneck_lab.analysis.steps.serving import find_batch_figures
 from bottleneck_lab.analysis.steps.window import find_window
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse
@@ -38,7 +44,6 @@ from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.trace.timeline import Floats64, Timeline
 
 Unit = Literal["step", "image", "recording"]
-Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
 
 EXCLUDED = 0.10
 """\"Same\" says that a change of this size is excluded."""
@@ -215,36 +220,14 @@ def _compare(before: Side, after: Side) -> Comparison:
         raise ValueError(
             f"{len(old)} captures before and {len(new)} after cannot be compared in pairs"
         )
-    samples = _samples(old), _samples(new)
-    matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
-    was = {match.new: match.old for match in matches}
-    # Kernels before under the name that they have after; those that one took the place of, summed.
-    renamed = dict(samples[0])
-    for match in matches:
-        replaced = [renamed.pop(("kernel", name)) for name in match.old]
-        renamed["kernel", match.new] = np.sum(replaced, axis=0)
-    merged = renamed, samples[1]
-    keys = _notable(merged)
-
-    paired = len(old) > 1
-    error_whole, error_part = ERROR_ALONE, ERROR_PART
-    if paired:
-        error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
-    unit = _unit(old, new)
-    whole, changes = _whole(unit, (old, new), samples, error_whole)
-    for key in keys:
-        replaces = was.get(key[1], ()) if key[0] == "kernel" else ()
-        changes.append(_judged(key, merged, error_part, paired, replaces))
+    paired, unit = len(old) > 1, _unit(old, new)
+    changes = _find_changes(unit, old, new)
     repeats = not paired and old[0].repeats and new[0].repeats
-    if repeats and (whole.low is None or whole.high is None):
-        whole, changes = _by_medians(whole), [_by_medians(change) for change in changes]
-    differences = find_differences(_conditions(old), _conditions(new))
-    marked = [any(each.summary.steps for each in side) for side in (old, new)]
-    if marked[0] != marked[1]:
-        when = "before" if marked[0] else "after"
-        sentence = f"steps are marked only {when}, and a step is no match for a whole recording"
-        differences.append(Difference("settings", sentence))
-    whole, changes = _withheld(differences, whole), [_withheld(differences, c) for c in changes]
+    if repeats and _few(changes[0]):
+        changes = [_by_medians(change) for change in changes]
+    differences = _find_differences(old, new)
+    changes = [_withheld(differences, change) for change in changes]
+    whole = changes[0]
     gone, come = ({f.id: f.title for o in side for f in o.summary.findings} for side in (old, new))
     return Comparison(
         speedup=whole.ratio,
@@ -253,17 +236,10 @@ def _compare(before: Side, after: Side) -> Comparison:
         outcome=whole.outcome,
         pairs=len(old),
         steps=(old[0].figures.steps, new[0].figures.steps),
-        few=whole.low is None or whole.high is None,
+        few=_few(whole),
         emulated=any(o.summary.emulated for o in (*old, *new)),
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
-        reasons=list(
-            dict.fromkeys(
-                f"{when}: {reason}"
-                for when, side in (("before", old), ("after", new))
-                for observation in side
-                for reason in observation.summary.quality.reasons
-            )
-        ),
+        reasons=_reasons(old, new),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
         findings_gone={id_: title for id_, title in gone.items() if id_ not in come},
         findings_new={id_: title for id_, title in come.items() if id_ not in gone},
@@ -272,12 +248,69 @@ def _compare(before: Side, after: Side) -> Comparison:
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),
         memory=_memory(old, new),
         repeats=repeats,
-        mean_speedup=None if paired or unit != "step" else _mean_ratio(samples),
+        mean_speedup=None if paired or unit != "step" else _mean_ratio(old[0], new[0]),
     )
 
 
-def _mean_ratio(samples: Both) -> float | None:
-    before, after = (float(np.mean(side["step", "time"])) for side in samples)
+def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) -> list[FigureChange]:
+    """Judge the whole first (of a server, its images and batches), then the parts."""
+    samples = (
+        _samples([each.figures.series for each in old]),
+        _samples([each.figures.series for each in new]),
+    )
+    matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
+    was: dict[Key, tuple[str, ...]] = {("kernel", match.new): match.old for match in matches}
+    # Kernels before under the name that they have after; those that one took the place of, summed.
+    renamed = dict(samples[0])
+    for match in matches:
+        replaced = [renamed.pop(("kernel", name)) for name in match.old]
+        renamed["kernel", match.new] = np.sum(replaced, axis=0)
+    merged = renamed, samples[1]
+    keys = _notable(merged)
+    paired = len(old) > 1
+    error_whole, error_part = ERROR_ALONE, ERROR_PART
+    if paired:
+        error_whole = error_part = ERROR_REPEATED / (len(keys) + 1)
+    if unit == "image":
+        batches = _samples([each.batches for each in old]), _samples([each.batches for each in new])
+        names = ("image", "batch")
+        changes = [_judged(("step", name), batches, error_whole, paired) for name in names]
+    else:
+        changes = [_judged(("step", "time"), samples, error_whole, paired)]
+    changes += [_judged(key, merged, error_part, paired, was.get(key, ())) for key in keys]
+    return changes
+
+
+def _few(whole: FigureChange) -> bool:
+    """Return True if the samples are too few for an interval at the level asked for."""
+    return whole.low is None or whole.high is None
+
+
+def _find_differences(old: list[Observation], new: list[Observation]) -> list[Difference]:
+    """Return what differs beside the code, marked steps included."""
+    conditions = (
+        [each.conditions for each in side if each.conditions is not None] for side in (old, new)
+    )
+    differences = find_differences(*conditions)
+    marked = [any(each.summary.steps for each in side) for side in (old, new)]
+    if marked[0] != marked[1]:
+        when = "before" if marked[0] else "after"
+        sentence = f"steps are marked only {when}, and a step is no match for a whole recording"
+        differences.append(Difference("settings", sentence))
+    return differences
+
+
+def _reasons(old: list[Observation], new: list[Observation]) -> list[str]:
+    """Return what makes figures unreliable, each reason once a side."""
+    reasons = []
+    for when, side in (("before", old), ("after", new)):
+        for observation in side:
+            reasons += [f"{when}: {reason}" for reason in observation.summary.quality.reasons]
+    return list(dict.fromkeys(reasons))
+
+
+def _mean_ratio(old: Observation, new: Observation) -> float | None:
+    before, after = (float(np.mean(side.figures.series["step", "time"])) for side in (old, new))
     return before / after if after else None
 
 
@@ -316,30 +349,6 @@ def _unit(old: list[Observation], new: list[Observation]) -> Unit:
     return "image" if all(observation.batches for observation in both) else "recording"
 
 
-def _whole(
-    unit: Unit, sides: tuple[list[Observation], list[Observation]], samples: Both, error: float
-) -> tuple[FigureChange, list[FigureChange]]:
-    """Judge the whole, and what else there is of its kind: a server's images and batches."""
-    paired = len(sides[0]) > 1
-    if unit != "image":
-        whole = _judged(("step", "time"), samples, error, paired)
-        return whole, [whole]
-    batches = _batches(sides[0]), _batches(sides[1])
-    judged = [_judged(("step", what), batches, error, paired) for what in ("image", "batch")]
-    return judged[0], judged
-
-
-def _batches(side: list[Observation]) -> Series:
-    """Return the batches of one capture; of several, the median batch of each."""
-    if len(side) == 1:
-        return side[0].batches
-    return {key: np.array([_median(o.batches.get(key)) for o in side]) for key in side[0].batches}
-
-
-def _conditions(side: list[Observation]) -> list[Conditions]:
-    return [each.conditions for each in side if each.conditions is not None]
-
-
 def _withheld(differences: list[Difference], change: FigureChange) -> FigureChange:
     """Return the change without a verdict that something else than the code may have brought.
 
@@ -357,12 +366,12 @@ def _observed(side: Side) -> list[Observation]:
     return [observe(each) if isinstance(each, Timeline) else each for each in several]
 
 
-def _samples(side: list[Observation]) -> Series:
+def _samples(captures: list[Series]) -> Series:
     """Return the steps of one capture; of several, the median step of each."""
-    if len(side) == 1:
-        return side[0].figures.series
-    keys = dict.fromkeys(key for o in side for key in o.figures.series)
-    return {key: np.array([_median(o.figures.series.get(key)) for o in side]) for key in keys}
+    if len(captures) == 1:
+        return captures[0]
+    keys = dict.fromkeys(key for series in captures for key in series)
+    return {key: np.array([_median(series.get(key)) for series in captures]) for key in keys}
 
 
 def _median(values: Floats64 | None) -> float:
@@ -405,20 +414,8 @@ def _judged(
         elif difference.low > 0:
             outcome = "worse"
         ratio = before / after if after else 0.0
-    return msgspec.convert(
-        {
-            "what": key[1],
-            "group": key[0],
-            "before": before,
-            "after": after,
-            "ratio": ratio,
-            "outcome": outcome,
-            "low": low,
-            "high": high,
-            "was": was,
-        },
-        FigureChange,
-    )
+    group, what = key
+    return FigureChange(what, group, before, after, ratio, outcome, low, high, was)
 
 
 def _inverse(bound: float) -> float | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,8 @@ from bottleneck_lab.trace.timeline import (
     devices_of,
 )
 
-Key = tuple[str, str]
+Group = Literal["step", "device", "gap", "range", "operator", "kernel", "copy", "sync"]
+Key = tuple[Group, str]
 """(group, name): ("kernel", "gemm"), ("gap", "input")."""
 Series = dict[Key, Floats64]
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import named, union_of
+from bottleneck_lab.analysis.steps.figures import Series
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.trace.timeline import Floats64, Ints, Timeline
+from bottleneck_lab.trace.timeline import Ints, Timeline
 
 _BATCH = re.compile(r"\bbatch (\d+)\)?$")
 _PARTS = ("queue", "preprocess", "h2d", "infer", "postprocess")
@@ -79,7 +80,7 @@ def find_serving(timeline: Timeline, window: Window) -> ServingUse | None:
     )
 
 
-def find_batch_figures(timeline: Timeline, window: Window) -> dict[tuple[str, str], Floats64]:
+def find_batch_figures(timeline: Timeline, window: Window) -> Series:
     """Return by figure a sample a batch, ns: ("step", "image"), the time from the end of the batch
     before to its own, for each of its images, and ("step", "batch"), its time on the device. Empty
     if no batches were served.
