@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from bottleneck_lab.analysis.compare import compare, observe
     from bottleneck_lab.analysis.query import query
     from bottleneck_lab.analysis.summary import summarise
-    from bottleneck_lab.trace.load import load, merge_ranks
+    from bottleneck_lab.trace.load import load
+    from bottleneck_lab.trace.merging import merge_ranks
 
 _HOMES = {
     "compare": "bottleneck_lab.analysis.compare",
     "findings": "bottleneck_lab.analysis.api",
     "load": "bottleneck_lab.trace.load",
-    "merge_ranks": "bottleneck_lab.trace.load",
+    "merge_ranks": "bottleneck_lab.trace.merging",
     "observe": "bottleneck_lab.analysis.compare",
     "query": "bottleneck_lab.analysis.query",
     "summarise": "bottleneck_lab.analysis.summary",

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.names import STEP_NAME
-from bottleneck_lab.trace.processes import STEP
-from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, sort_table
+from bottleneck_lab.trace.names import STEP, STEP_NAME
+from bottleneck_lab.trace.timeline import TABLES, ActivityKind, Ints, Timeline, sort_table
 
 TOLERATED_NS = 50_000
 """Clocks that differ by less are left as they are."""
@@ -59,7 +58,7 @@ def set_clocks(timeline: Timeline) -> Timeline:
     ahead = np.zeros(max(timeline.ranks) + 1, dtype=np.int64)
     ahead[list(moved)] = list(moved.values())
     tables: dict[str, Any] = {}
-    for name in ("device", "runtime", "operators", "ranges", "python", "memory"):
+    for name in TABLES:
         table = getattr(timeline, name)
         columns = ("start", "end") if hasattr(table, "end") else ("start",)
         shifted = {column: getattr(table, column) - ahead[table.rank] for column in columns}

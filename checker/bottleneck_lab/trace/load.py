@@ -9,23 +9,19 @@ import re
 import shutil
 import tempfile
 import zlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
-import numpy as np
 from isal import igzip, isal_zlib
 
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.trace import timeline as tl
-from bottleneck_lab.trace.clocks import set_clocks
 from bottleneck_lab.trace.foreign import START_BYTES
 from bottleneck_lab.trace.kineto.reader import read_kineto
-from bottleneck_lab.trace.processes import is_next_cycle, join_cycles, split_processes
+from bottleneck_lab.trace.merging import merge_ranks
+from bottleneck_lab.trace.processes import split_processes
 from bottleneck_lab.trace.snapshot import Snapshot
 from bottleneck_lab.trace.timeline import Timeline
-
-Result = TypeVar("Result")
 
 # Below this, starting a process takes longer than it saves.
 WORTHWHILE_BYTES = 48 << 20
@@ -206,122 +202,6 @@ def by_number(name: str) -> tuple[list[int], str]:
     the second.
     """
     return [int(number) for number in re.findall(r"\d+", name)], name
-
-
-NO_COMMON_CLOCK = (
-    "rank {rank}: the report does not record when it began, so the ranks share no clock and there"
-    " is no telling which was late"
-)
-
-
-def merge_ranks(timelines: list[Timeline]) -> Timeline:
-    """Return one timeline of several ranks' captures on one clock. Two captures that both say rank
-    0 are numbered in the order given.
-
-    If one of them does not say when its clock began, each keeps its own: an old Kineto trace has
-    the time of day, an nsys report counts from its own start.
-    """
-    timelines = _joined_cycles(timelines)
-    if len(timelines) == 1:
-        return timelines[0]
-    ranks = [(t.ranks or (0,))[0] for t in timelines]
-    if len(set(ranks)) < len(ranks):
-        ranks = list(range(len(timelines)))
-    bases = [_base_ns(timeline) for timeline in timelines]
-    # An nsys report that lacks the time of its start counts from its own.
-    lost = [
-        rank
-        for t, rank, base in zip(timelines, ranks, bases, strict=True)
-        if t.format == "nsys" and not base
-    ]
-    strings: dict[str, int] = {}
-    threads: list[tl.Thread] = []
-    parts = []
-    for timeline, rank, base in zip(timelines, ranks, bases, strict=True):
-        parts.append(
-            _moved(timeline, rank, base - min(bases) if all(bases) else 0, strings, len(threads))
-        )
-        threads.extend(replace(thread, rank=rank) for thread in timeline.threads)
-    merged = replace(
-        parts[0],
-        source=", ".join(t.source for t in timelines),
-        strings=tuple(strings),
-        threads=tuple(threads),
-        devices=tuple(device for part in parts for device in part.devices),
-        emulated=any(t.emulated for t in timelines),
-        notes=(
-            *(
-                f"rank {rank}: {note}"
-                for t, rank in zip(timelines, ranks, strict=True)
-                for note in t.notes
-            ),
-            *(NO_COMMON_CLOCK.format(rank=rank) for rank in lost),
-        ),
-        **{name: tl.concatenate([getattr(part, name) for part in parts]) for name in TABLES},
-        work=tl.WorkTable(
-            **{
-                c.name: np.concatenate([getattr(part.work, c.name) for part in parts])
-                for c in fields(tl.WorkTable)
-            }
-        ),
-    )
-    return set_clocks(merged)
-
-
-def _base_ns(timeline: Timeline) -> int:
-    """Return the time of day at which a capture's clock began, ns; 0 if it does not say."""
-    text = timeline.facts.get("baseTimeNanoseconds", "0")
-    return int(text) if text.isdecimal() else 0
-
-
-def _joined_cycles(timelines: list[Timeline]) -> list[Timeline]:
-    """Return the captures with those of one process, taken one after another, made one."""
-    cycles: list[list[Timeline]] = []
-    for timeline in sorted(timelines, key=lambda each: each.extent[0]):
-        for earlier in cycles:
-            if is_next_cycle(earlier[-1], timeline):
-                earlier.append(timeline)
-                break
-        else:
-            cycles.append([timeline])
-    if len(cycles) == len(timelines):
-        return timelines  # in the order given
-    return [join_cycles(each) if len(each) > 1 else each[0] for each in cycles]
-
-
-TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
-
-
-def _moved(
-    timeline: Timeline, rank: int, shift_ns: int, strings: dict[str, int], first_thread: int
-) -> Timeline:
-    """Return the timeline on the common clock, with names and threads numbered in common."""
-    numbers = np.array(
-        [strings.setdefault(name, len(strings)) for name in timeline.strings], dtype=np.int32
-    )
-    moved = {}
-    for name in TABLES:
-        table = getattr(timeline, name)
-        changes = {
-            "start": table.start + shift_ns,
-            "rank": np.full(len(table), rank, dtype=np.int32),
-        }
-        if hasattr(table, "end"):
-            changes |= {
-                "end": table.end + shift_ns,
-                "name": numbers[table.name] if len(table) else table.name,
-            }
-        if hasattr(table, "thread"):
-            changes["thread"] = table.thread + np.int32(first_thread)
-        moved[name] = replace(table, **changes)
-    work = replace(
-        timeline.work,
-        name=numbers[timeline.work.name] if len(timeline.work) else timeline.work.name,
-        rank=np.full(len(timeline.work), rank, dtype=np.int32),
-    )
-    return replace(
-        timeline, work=work, devices=tuple(replace(d, rank=rank) for d in timeline.devices), **moved
-    )
 
 
 def is_snapshot(path: Path) -> bool:

@@ -11,6 +11,8 @@ from bottleneck_lab.trace.timeline import Direction, HostMemory
 MODELLED_HOST = "modelled_host"
 """The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
 
+STEP = "ProfilerStep#"
+"""Begins the names of torch.profiler's steps."""
 STEP_NAME = re.compile(
     r"^(?:ProfilerStep#|(?:train[_ ]?|training[_ ]?)?(?:step|iteration|iter)(?:[ _#:-]*)?)(\d+)$",
     re.IGNORECASE,

@@ -183,6 +183,10 @@ class DeviceInfo:
     memory_bytes: int = 0
 
 
+TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
+"""The tables of recorded rows in a `Timeline`."""
+
+
 @dataclass(frozen=True)
 class Timeline:
     """A whole capture. `notes` are sentences about what the reader had to drop or doubt; `emulated`
@@ -207,11 +211,16 @@ class Timeline:
     counters: tuple[KernelCounters, ...] = ()
     work: WorkTable = NO_WORK
 
+    @property
+    def _timed(self) -> tuple[DeviceTable | HostTable, ...]:
+        """The tables whose rows have an end."""
+        return self.device, self.runtime, self.operators, self.ranges, self.python
+
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have any row, ascending."""
         ranks: set[int] = set()
-        for table in (self.device, self.runtime, self.operators, self.ranges, self.python):
+        for table in self._timed:
             ranks.update(np.flatnonzero(np.bincount(table.rank)).tolist())
         return tuple(sorted(ranks))
 
@@ -220,11 +229,7 @@ class Timeline:
         """First start and last end of anything that was recorded, ns; (0, 0) when there is
         nothing.
         """
-        tables = [
-            t
-            for t in (self.device, self.runtime, self.operators, self.ranges, self.python)
-            if len(t)
-        ]
+        tables = [table for table in self._timed if len(table)]
         if not tables:
             return 0, 0
         return min(int(t.start[0]) for t in tables), max(int(t.end.max()) for t in tables)
@@ -251,17 +256,7 @@ class Timeline:
     @property
     def events(self) -> int:
         """Rows in all tables."""
-        return sum(
-            len(t)
-            for t in (
-                self.device,
-                self.runtime,
-                self.operators,
-                self.ranges,
-                self.python,
-                self.memory,
-            )
-        )
+        return sum(len(getattr(self, name)) for name in TABLES)
 
     def names(self, table: DeviceTable | HostTable) -> list[str]:
         """Return the names of a table's rows."""

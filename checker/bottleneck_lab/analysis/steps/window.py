@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.names import STEP_NAME
+from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
@@ -59,7 +59,7 @@ def step_rows(timeline: Timeline) -> HostTable:
     """
     ranges = timeline.ranges
     if len(ranges):
-        for prefix in ("ProfilerStep#", ""):
+        for prefix in (STEP, ""):
             marks_step = np.array(
                 [
                     name.startswith(prefix) and bool(STEP_NAME.match(name))
