@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from bottleneck_lab.analysis.counters.roofline import Machine
-from bottleneck_lab.analysis.host.second_run import place_frames
+from bottleneck_lab.analysis.host.second_run import overlay_frames
 from bottleneck_lab.analysis.selection import figures_within, longest_gap_ns
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
@@ -47,7 +47,7 @@ def read_timeline(folder: Path) -> Timeline:
     if not frames or not all(path.is_file() for path in frames):
         return timeline
     framed = merge_ranks([load(path) for path in frames])
-    placed = place_frames(timeline, framed)
+    placed = overlay_frames(timeline, framed)
     if placed is not None:
         return placed
     note = (

@@ -258,6 +258,13 @@ class Timeline:
         """Rows in all tables."""
         return sum(len(getattr(self, name)) for name in TABLES)
 
+    def thread_number(self, rank: int, pid: str, tid: str) -> int:
+        """Return the index of a thread, -1 where the capture lacks it."""
+        for number, thread in enumerate(self.threads):
+            if (thread.rank, thread.pid, thread.tid) == (rank, pid, tid):
+                return number
+        return -1
+
     def names(self, table: DeviceTable | HostTable) -> list[str]:
         """Return the names of a table's rows."""
         return [self.strings[index] for index in table.name.tolist()]

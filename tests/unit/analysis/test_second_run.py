@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bottleneck_lab import load, summarise
-from bottleneck_lab.analysis.host.second_run import place_frames
+from bottleneck_lab.analysis.host.second_run import overlay_frames
 
 SLOWER = 6.0
 """Python's frames make these programs' Python so many times as slow."""
@@ -63,7 +63,7 @@ def shares(summary):
 
 def test_shares_are_those_of_the_run_without_frames(tmp_path):
     plain, framed = both(tmp_path)
-    alone, together = summarise(plain), summarise(place_frames(plain, framed))
+    alone, together = summarise(plain), summarise(overlay_frames(plain, framed))
     assert shares(together) == shares(alone)
     assert together.wall_ns == alone.wall_ns
     assert shares(summarise(framed))["python"] > 1.5 * shares(alone)["python"]
@@ -72,14 +72,14 @@ def test_shares_are_those_of_the_run_without_frames(tmp_path):
 
 
 def test_lines_have_their_time_in_the_run_without_frames(tmp_path):
-    rows = {row.line: row for row in summarise(place_frames(*both(tmp_path))).lines}
+    rows = {row.line: row for row in summarise(overlay_frames(*both(tmp_path))).lines}
     assert rows["decode.py(24): legal"].host_ns == pytest.approx(49 * 525_000, rel=0.03)
     assert rows["decode.py(23): legal"].host_ns == pytest.approx(49 * 225_000, rel=0.03)
     assert rows["model.py(5): forward"].operators == 150
 
 
 def test_a_finding_names_the_lines_that_ran_and_advises_no_frames(tmp_path):
-    findings = {row.id: row for row in summarise(place_frames(*both(tmp_path))).findings}
+    findings = {row.id: row for row in summarise(overlay_frames(*both(tmp_path))).findings}
     stalls = findings["host-stalls"]
     assert "Most of that is in decode.py(23-24): legal." in stalls.evidence
     assert stalls.doubt == ""
@@ -88,7 +88,7 @@ def test_a_finding_names_the_lines_that_ran_and_advises_no_frames(tmp_path):
 
 def test_runs_that_differ_a_little_meet_again(tmp_path):
     """The second run calls an operator more for its first tokens, as a random input makes it."""
-    rows = {r.line: r for r in summarise(place_frames(*both(tmp_path, extra=9))).lines}
+    rows = {r.line: r for r in summarise(overlay_frames(*both(tmp_path, extra=9))).lines}
     assert rows["decode.py(24): legal"].host_ns == pytest.approx(49 * 525_000, rel=0.05)
 
 
@@ -97,4 +97,4 @@ def test_runs_that_did_other_work_share_no_clock(tmp_path):
     decode(plain, 10)
     for _ in range(40):
         framed.operator("aten::conv2d", 100)
-    assert place_frames(plain.loaded(tmp_path), framed.loaded(tmp_path)) is None
+    assert overlay_frames(plain.loaded(tmp_path), framed.loaded(tmp_path)) is None

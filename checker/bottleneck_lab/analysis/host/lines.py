@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
+from bottleneck_lab.analysis.host.view import named
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, take
@@ -28,6 +29,7 @@ _LIBRARY = re.compile(
     r"|tempfile|typing|warnings|weakref|zipfile)[/.(]"
 )
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: (\w+?)Backward\d*$")
+_ENGINE = re.compile(r"^autograd::")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _LINE = re.compile(r"(.+)\((\d+)\): (.+)$")
 _AT_LINE = re.compile(r"\(\d+\): ")
@@ -68,9 +70,10 @@ def find_lines(timeline: Timeline, calls: CallTree, top: int = 30) -> list[LineR
     """
     if not len(timeline.python):
         return []
-    rows = [
-        row for track, tid in _tracks(timeline) for row in _of_track(timeline, calls, track, tid)
-    ] or _of_functions(timeline, calls)
+    rows: list[LineRow] = []
+    for track, thread in _tracks(timeline):
+        rows += _of_track(timeline, calls, track, thread)
+    rows = rows or _of_functions(timeline, calls)
     return sorted(rows, key=lambda row: (-row.device_ns, -row.host_ns - row.backward_ns))[:top]
 
 
@@ -100,16 +103,15 @@ def lines_at(timeline: Timeline, rows: HostTable) -> SmallInts:
     was not recorded.
     """
     names = np.full(len(rows), -1, dtype=np.int32)
-    for track, tid in _tracks(timeline):
+    for track, thread in _tracks(timeline):
         lines = take(timeline.python, timeline.python.thread == track)
-        thread = _thread_of(timeline, track, tid)
         if len(lines) and thread >= 0:
             # Each row is on one thread, so at most one track has a name for it; -1 gives way.
             names = np.maximum(names, _line_of(lines, rows, rows.thread == thread))
     return names
 
 
-def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
+def code_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
     """Return where the program was at each moment (ns) on its thread: the user's own line where
     lines were recorded, else their function, else the outermost operator; empty if none of these
     was recorded. Files are named without their folders.
@@ -124,9 +126,7 @@ def places_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str
     ]
     # Where no line was recorded: the frames of the user's own functions, then the operators that
     # no other encloses.
-    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[
-        timeline.python.name
-    ]
+    own = ~named(timeline, timeline.python, _LIBRARY)
     functions, along = take(timeline.python, own), _all_along(timeline)[own].tolist()
     function_names = [
         _called(_FOLDERS.sub("", name), whole)
@@ -191,31 +191,20 @@ def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> s
     return timeline.strings[most]
 
 
-def _tracks(timeline: Timeline) -> list[tuple[int, str]]:
-    """Return the tracks that hold the lines that ran, each with the thread that it is of."""
-    threads = enumerate(timeline.threads)
+def _tracks(timeline: Timeline) -> list[tuple[int, int]]:
+    """Return the tracks that hold the lines that ran, each with the thread that it is of; -1 where
+    that is not in the capture.
+    """
     return [
-        (i, thread.tid[len(LINES_OF) :]) for i, thread in threads if thread.tid.startswith(LINES_OF)
+        (track, timeline.thread_number(own.rank, own.pid, own.tid.removeprefix(LINES_OF)))
+        for track, own in enumerate(timeline.threads)
+        if own.tid.startswith(LINES_OF)
     ]
 
 
-def _thread_of(timeline: Timeline, track: int, tid: str) -> int:
-    """The thread whose lines a track holds; -1 where it is not in the capture."""
-    own = timeline.threads[track]
-    return next(
-        (
-            i
-            for i, t in enumerate(timeline.threads)
-            if (t.rank, t.pid, t.tid) == (own.rank, own.pid, tid)
-        ),
-        -1,
-    )
-
-
-def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iterator[LineRow]:
+def _of_track(timeline: Timeline, calls: CallTree, track: int, thread: int) -> Iterator[LineRow]:
     """Yield the lines that ran one after another on a thread, each with what began in it."""
     lines = take(timeline.python, timeline.python.thread == track)
-    thread = _thread_of(timeline, track, tid)
     if not len(lines) or thread < 0:
         return
     # Only the part inside the steps counts.
@@ -228,8 +217,8 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iter
     top = (nearest_above(calls, OPERATOR)[calls.rows(OPERATOR)] < 0) & (operators.thread == thread)
     line = _line_of(lines, operators, operators.thread == thread)
     # On a CPU the backward runs on this very thread: its operators belong to no line of it.
-    engine = np.array([name.startswith("autograd::") for name in timeline.strings], dtype=bool)
-    outer = np.flatnonzero(top & (line >= 0) & ~engine[operators.name])
+    engine = named(timeline, operators, _ENGINE)
+    outer = np.flatnonzero(top & (line >= 0) & ~engine)
     device = calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)]
     count = len(timeline.strings)
 
@@ -239,16 +228,19 @@ def _of_track(timeline: Timeline, calls: CallTree, track: int, tid: str) -> Iter
     duration = operators.end - operators.start
     backward = _backward(timeline, line, duration, count)
     times, hosts = by_line(lines.name), by_line(lines.name, lines.end - lines.start)
-    sums = [by_line(line[outer], values) for values in (None, duration[outer], device[outer])]
+    called = line[outer]
+    counts, lengths, launched = (
+        by_line(called, values) for values in (None, duration[outer], device[outer])
+    )
     for i in np.flatnonzero(times).tolist():
         yield LineRow(
             line=timeline.strings[i],
             calls=int(times[i]),
             host_ns=int(hosts[i]),
-            device_ns=int(sums[2][i]),
+            device_ns=int(launched[i]),
             exact=True,
-            operators=int(sums[0][i]),
-            operator_ns=int(sums[1][i]),
+            operators=int(counts[i]),
+            operator_ns=int(lengths[i]),
             backward_ns=int(backward[i]),
             rank=int(lines.rank[0]),
         )
@@ -269,13 +261,14 @@ def _backward(timeline: Timeline, line: SmallInts, duration: Ints, count: int) -
     that call aten::mul, by how often they do.
     """
     operators, times = timeline.operators, np.zeros(count)
-    for number, name in enumerate(timeline.strings):
+    numbers = {name: number for number, name in enumerate(timeline.strings)}
+    for name, number in numbers.items():
         backward = _BACKWARD.match(name)
         forward = f"aten::{_WORD.sub('_', backward[1]).lower()}" if backward else ""
-        if forward not in timeline.strings:
+        if forward not in numbers:
             continue
         # Lines share the backward's time by their calls: it is not recorded which call each undoes.
-        mine = operators.name == timeline.strings.index(forward)
+        mine = operators.name == numbers[forward]
         called = np.bincount(line[mine & (line >= 0)], minlength=count)
         times += duration[operators.name == number].sum() * called / max(int(mine.sum()), 1)
     return times.astype(np.int64)
@@ -288,9 +281,7 @@ def _of_functions(timeline: Timeline, calls: CallTree) -> list[LineRow]:
     python = timeline.python
     if not (calls.layer == PYTHON).any():
         return []
-    own = np.array([not _LIBRARY.search(name) for name in timeline.strings], dtype=bool)[
-        python.name
-    ]
+    own = ~named(timeline, python, _LIBRARY)
     rows, duration = calls.rows(PYTHON)[own], (python.end - python.start)[own]
     layer = np.full(len(calls.layer), -1, dtype=np.int8)
     layer[rows] = PYTHON

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.nesting import outermost
+from bottleneck_lab.analysis.host.view import named
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import (
     HostTable,
@@ -63,43 +65,39 @@ class _Clock(NamedTuple):
         return moved
 
 
-def place_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
+def overlay_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
     """Return the timeline of a run without frames, with those of a run that recorded them.
 
     None if the two runs did not do the same.
     """
     strings = {text: number for number, text in enumerate(timeline.strings)}
-    renumbered = np.array(
+    names = np.array(
         [strings.setdefault(text, len(strings)) for text in framed.strings], dtype=np.int32
     )
+    frames = take(framed.python, ~_starts_program(framed))
     threads, tables, ratios = list(timeline.threads), [], []
-    # Frames that start the program are not its own.
-    ours = np.array([bool(_LAUNCHER.search(text)) for text in framed.strings], dtype=bool)
-    length = framed.extent[1] - framed.extent[0]
-    whole = framed.python.end - framed.python.start > WHOLE_SHARE * length
-    launcher = ours[framed.python.name] & whole
     for thread in np.flatnonzero(np.bincount(framed.python.thread)).tolist():
         source = framed.threads[thread]
         of_lines = source.tid.startswith(LINES_OF)
         ran = thread
         if of_lines:
-            owner = replace(source, tid=source.tid[len(LINES_OF) :], name="")
-            ran = _thread_like(framed, owner)
-        clock, target = _shared_clock(timeline, framed, renumbered, ran)
+            ran = framed.thread_number(source.rank, source.pid, source.tid.removeprefix(LINES_OF))
+        clock, target = _shared_clock(timeline, framed, names, ran)
         if clock is None:
             continue
         own = timeline.threads[target]
-        ratios.append(clock.ratio)
         if of_lines:
             target = len(threads)
             threads.append(Thread(own.rank, own.pid, f"{LINES_OF}{own.tid}", source.name))
-        rows = take(framed.python, (framed.python.thread == thread) & ~launcher)
-        first, last = timeline.extent
-        start, end = (np.clip(clock.moved(each), first, last) for each in (rows.start, rows.end))
+        ratios.append(clock.ratio)
+        rows = take(frames, frames.thread == thread)
+        start, end = (
+            np.clip(clock.moved(each), *timeline.extent) for each in (rows.start, rows.end)
+        )
         moved = HostTable(
             start=start,
             end=end,
-            name=renumbered[rows.name],
+            name=names[rows.name],
             rank=np.full(len(rows), own.rank, dtype=np.int32),
             thread=np.full(len(rows), target, dtype=np.int32),
             correlation=rows.correlation,
@@ -121,23 +119,24 @@ def place_frames(timeline: Timeline, framed: Timeline) -> Timeline | None:
     )
 
 
-def _thread_like(timeline: Timeline, wanted: Thread) -> int:
-    """Return the number of a thread by rank, process and id; -1 where the capture lacks it."""
-    for number, thread in enumerate(timeline.threads):
-        if (thread.rank, thread.pid, thread.tid) == (wanted.rank, wanted.pid, wanted.tid):
-            return number
-    return -1
+def _starts_program(framed: Timeline) -> NDArray[np.bool_]:
+    """Return a mask of the frames that start the program: they are open all along, and not its
+    own.
+    """
+    length = framed.extent[1] - framed.extent[0]
+    whole = framed.python.end - framed.python.start > WHOLE_SHARE * length
+    return named(framed, framed.python, _LAUNCHER) & whole
 
 
 def _shared_clock(
-    timeline: Timeline, framed: Timeline, renumbered: SmallInts, thread: int
+    timeline: Timeline, framed: Timeline, names: SmallInts, thread: int
 ) -> tuple[_Clock | None, int]:
     """Return the clock that a thread of the framed run shares with the one of the plain run that
-    did most of the same, and that one's number; None if none did.
+    did most of the same, and that one's number; None if none did. `names`: the numbers of the
+    framed run's strings in the plain run.
     """
     events = _outermost(framed, thread)
-    names = renumbered[events.name]
-    keys = _numbered(names)
+    keys = _numbered(names[events.name])
     best: tuple[int, int, Ints, Ints] = (0, -1, keys[:0], keys[:0])
     for number, candidate in enumerate(timeline.threads):
         if thread < 0 or candidate.rank != framed.threads[thread].rank:

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis.host.lines import places_at
+from bottleneck_lab.analysis.host.lines import code_at
 from bottleneck_lab.analysis.host.view import ALLOCATION_CALL, named
 from bottleneck_lab.analysis.memory.snapshot import (
     Holder,
@@ -130,7 +130,7 @@ def _holders(timeline: Timeline, rows: MemoryTable, peak: int, steps: Ints) -> l
     """
     if not (rows.address >= 0).any():
         return []
-    texts = places_at(timeline, _moments(timeline, rows), rows.thread)
+    texts = code_at(timeline, _moments(timeline, rows), rows.thread)
     numbers: dict[str, int] = {}
     line = np.array(
         [numbers.setdefault(text or "not recorded", len(numbers)) for text in texts], dtype=np.int32
