@@ -126,16 +126,13 @@ _COPY = (
     "cat-copy",
     "the device only copied, with no computation in parallel",
 )
-
-
 _DEVICE_PARTS = {
     "compute": _COMPUTE,
     "exposed_communication": _COMMUNICATION,
     "exposed_copy": _COPY,
 }
-_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
-
 # Idle time whose causes are hidden.
+_PLAIN_IDLE = ("idle", "idle", "gap-idle", "the device was idle")
 _PLAIN_IDLE_ON_CPU = ("idle", "no model operator", "gap-idle", "no operator of the model ran")
 
 
@@ -278,7 +275,7 @@ def describe_lines(summary: Summary) -> str:
     return "Your functions (line of definition)"
 
 
-def place_of_line(summary: Summary, row: LineRow) -> str:
+def line_label(summary: Summary, row: LineRow) -> str:
     """Return a line with its rank, where there are several."""
     if len(summary.ranks) > 1 and row.rank >= 0:
         return f"rank {row.rank}, {row.line}"

@@ -42,7 +42,7 @@ def short_name(name: str) -> str:
     base, arguments = parts
     if not arguments:
         return base
-    return f"{base}<{', '.join(_telling(arguments)) or '…'}>"
+    return f"{base}<{', '.join(_purpose(arguments)) or '…'}>"
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
@@ -58,14 +58,14 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             shortened[alike[0]] = short
             continue
         used: set[str] = set()
-        for number, (name, apart) in enumerate(zip(alike, _told_apart(alike), strict=True), 1):
+        for number, (name, apart) in enumerate(zip(alike, _kept_apart(alike), strict=True), 1):
             shortened[name] = f"{apart} #{number}" if apart in used else apart
             used.add(shortened[name])
     return shortened
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """Return the short names with the fewest words of their arguments that tell them apart."""
+def _kept_apart(names: Sequence[str]) -> list[str]:
+    """Return the short names, with the fewest words of their arguments in which all differ."""
     parts = [_parts(name) for name in names]
     words = [_WORD.findall(", ".join(each[1])) if each else [] for each in parts]
     kept: list[tuple[str, ...]] = [() for _ in names]
@@ -129,7 +129,7 @@ def _split(arguments: str) -> list[str]:
     return [part for part in [*split, arguments[begin:].strip()] if part]
 
 
-def _telling(arguments: Sequence[str]) -> list[str]:
+def _purpose(arguments: Sequence[str]) -> list[str]:
     """Return what the arguments say that the kernel does; empty if they are only types and
     sizes.
     """

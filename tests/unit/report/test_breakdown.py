@@ -11,7 +11,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.ranks.collectives import CollectiveWaits
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.breakdown import Part, describe_removal, place_of_line, wall_parts
+from bottleneck_lab.report.breakdown import Part, describe_removal, line_label, wall_parts
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, make_table
 
 from . import made_up_capture
@@ -43,9 +43,9 @@ def test_no_device_has_no_parts():
 def test_a_line_names_its_rank_where_there_are_several():
     summary = summarise(made_up_capture.capture())
     row = LineRow("train.py(3): main", 1, 1, 1, exact=True, rank=1)
-    assert place_of_line(summary, row) == "train.py(3): main"
+    assert line_label(summary, row) == "train.py(3): main"
     assert (
-        place_of_line(msgspec.structs.replace(summary, ranks=[0, 1]), row)
+        line_label(msgspec.structs.replace(summary, ranks=[0, 1]), row)
         == "rank 1, train.py(3): main"
     )
 

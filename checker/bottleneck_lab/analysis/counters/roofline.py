@@ -94,11 +94,10 @@ def place(
     intensity = flop / moved_bytes
     compute = flop / seconds / machine.flops[precision]
     memory = moved_bytes / seconds / machine.bytes_per_s
-    memory_side = intensity < machine.balance(precision)
-    share = memory if memory_side else compute
-    bound: Literal["compute-bound", "memory-bound", "latency-bound"] = (
-        "memory-bound" if memory_side else "compute-bound"
-    )
+    bound: Literal["compute-bound", "memory-bound", "latency-bound"] = "compute-bound"
+    share = compute
+    if intensity < machine.balance(precision):
+        bound, share = "memory-bound", memory
     if max(compute, memory) < LATENCY_SHARE:
         bound = "latency-bound"
     return Placement(name, intensity, flop / seconds, moved_bytes / seconds, bound, share)
@@ -210,22 +209,28 @@ def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofli
     keys, inverse = np.unique(
         work.name[ran].astype(np.int64) << 8 | work.precision[ran], return_inverse=True
     )
-    calls, ns, flop, moved = (
+    sums = (
         np.bincount(inverse.reshape(-1), weights=column[ran], minlength=len(keys)).tolist()
         for column in (np.ones(len(work)), times, work.flop, work.moved_bytes)
     )
-    rows = [
-        _roofline_row(
-            timeline.strings[key >> 8],
-            PRECISIONS[key & 0xFF],
-            calls[i],
-            ns[i],
-            flop[i],
-            moved[i],
-            machine,
+    rows = []
+    for key, calls, ns, flop, moved in zip(keys.tolist(), *sums, strict=True):
+        precision, intensity, rate = PRECISIONS[key & 0xFF], flop / moved, flop / ns * 1e9
+        bound, share = _find_bound(machine, precision, intensity, rate, ns / calls)
+        rows.append(
+            RooflineRow(
+                operator=timeline.strings[key >> 8],
+                precision=precision,
+                calls=int(calls),
+                time_ns=int(ns),
+                flop=flop,
+                moved_bytes=moved,
+                intensity=intensity,
+                flops_per_s=rate,
+                bound=bound,
+                ceiling_share=share,
+            )
         )
-        for i, key in enumerate(keys.tolist())
-    ]
     if any(row.ceiling_share > ABOVE_MEMORY for row in rows):
         note += (
             " Beyond 100%: the data came from a cache, or less was computed or moved than the"
@@ -234,31 +239,18 @@ def find_roofline(timeline: Timeline, measured: Machine | None = None) -> Roofli
     return Roofline(machine, sorted(rows, key=lambda row: -row.time_ns), note)
 
 
-def _roofline_row(
-    operator: str,
-    precision: str,
-    calls: float,
-    ns: float,
-    flop: float,
-    moved: float,
-    machine: Machine | None,
-) -> RooflineRow:
-    rate, intensity = flop / ns * 1e9, flop / moved
-    bound: RowBound = "unknown"
-    share = -1.0
-    if machine is not None and precision in machine.flops:
-        share = rate / min(machine.flops[precision], intensity * machine.bytes_per_s)
-        if share < LATENCY_SHARE and ns / calls < SHORT_CALL_NS:
-            bound = "overhead-bound"
-        elif intensity >= machine.balance(precision):
-            bound = "compute-bound"
-        elif share > ABOVE_MEMORY:
-            bound = "cache-bound"
-        else:
-            bound = "memory-bound"
-    return RooflineRow(
-        operator, precision, int(calls), int(ns), flop, moved, intensity, rate, bound, share
-    )
+def _find_bound(
+    machine: Machine | None, precision: str, intensity: float, flops_per_s: float, call_ns: float
+) -> tuple[RowBound, float]:
+    """Return (what limits an operator, the share of its attainable rate that it reached)."""
+    if machine is None or precision not in machine.flops:
+        return "unknown", -1.0
+    share = flops_per_s / min(machine.flops[precision], intensity * machine.bytes_per_s)
+    if share < LATENCY_SHARE and call_ns < SHORT_CALL_NS:
+        return "overhead-bound", share
+    if intensity >= machine.balance(precision):
+        return "compute-bound", share
+    return "cache-bound" if share > ABOVE_MEMORY else "memory-bound", share
 
 
 def _times_of_calls(timeline: Timeline) -> Ints:
@@ -280,45 +272,30 @@ def _times_of_calls(timeline: Timeline) -> Ints:
 
 
 def _ceilings(timeline: Timeline, measured: Machine | None) -> tuple[Machine | None, str]:
+    """Return the machine that the capture is of, if its ceilings are known, and a note on them."""
     if timeline.emulated:
-        return (
-            None,
-            (
-                "No ceilings are drawn: the device is emulated, and its times say nothing about"
-                " arithmetic or memory."
-            ),
+        return None, (
+            "No ceilings are drawn: the device is emulated, and its times say nothing about"
+            " arithmetic or memory."
         )
     if measured is not None:
-        threads = (
-            f" with {measured.threads} threads: fewer reach less" if measured.threads > 1 else ""
-        )
-        return (
-            measured,
-            f"Ceilings of {measured.name}, measured here on {measured.measured}{threads}.",
-        )
+        threads = ""
+        if measured.threads > 1:
+            threads = f" with {measured.threads} threads: fewer reach less"
+        note = f"Ceilings of {measured.name}, measured here on {measured.measured}{threads}."
+        return measured, note
     if not len(timeline.device):
-        return (
-            None,
-            (
-                "No ceilings are drawn: a CPU's depend on its clock, its vector units and the"
-                " threads used, which no capture records. `lab doctor --measure` measures this"
-                " machine's."
-            ),
+        return None, (
+            "No ceilings are drawn: a CPU's depend on its clock, its vector units and the"
+            " threads used, which no capture records. `lab doctor --measure` measures this"
+            " machine's."
         )
     name = next((device.name for device in timeline.devices if device.name), "")
     machine = find_machine(name)
     if machine is None:
-        return (
-            None,
-            (
-                "No ceilings are drawn: none are listed for"
-                f" {name or 'a device that the capture does not name'}."
-            ),
-        )
-    return (
-        machine,
-        (
-            f"Ceilings of {machine.name} from the vendor's data sheet (SXM form, dense). fp32"
-            " without tensor cores: with TF32 allowed, rates can be higher."
-        ),
+        unlisted = name or "a device that the capture does not name"
+        return None, f"No ceilings are drawn: none are listed for {unlisted}."
+    return machine, (
+        f"Ceilings of {machine.name} from the vendor's data sheet (SXM form, dense). fp32"
+        " without tensor cores: with TF32 allowed, rates can be higher."
     )

@@ -103,7 +103,7 @@ def _instructions(body: str) -> tuple[list[Instruction], dict[str, int]]:
     origin = (0, 0)
     for statement in _statements(body):
         if match := _LINE.match(statement):
-            origin = _place(statement, match) or origin
+            origin = _source_line(statement, match) or origin
         elif match := _LABEL.match(statement):
             labels[match[1]] = len(code)
         elif not statement.startswith((".", "{", "}")):
@@ -132,7 +132,7 @@ def _statements(body: str) -> list[str]:
     ]
 
 
-def _place(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
+def _source_line(statement: str, match: re.Match[str]) -> tuple[int, int] | None:
     """Return line and caller in the module's own file (what was inlined from a header stands where
     it was called); None if no line is named.
     """

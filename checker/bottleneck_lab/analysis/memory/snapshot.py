@@ -22,7 +22,7 @@ from bottleneck_lab.trace.timeline import Ints, SmallInts
 
 STRETCHES = 160
 MOMENTS, TOP = 12, 30
-"""So many moments are compared, and the lines that hold most are told."""
+"""So many moments are compared, and so many of the lines that hold most are listed."""
 LEAST_RISE = 0.01
 """A lowest level that rises by less than this share of the highest has not grown."""
 MANY_STEPS = 30

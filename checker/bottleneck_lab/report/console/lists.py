@@ -11,7 +11,7 @@ from bottleneck_lab.report.breakdown import (
     describe_late_ranks,
     describe_lines,
     describe_scope,
-    place_of_line,
+    line_label,
 )
 from bottleneck_lab.report.console.memory import print_holders
 from bottleneck_lab.report.console.roofline import LETTERS, NARROWEST, draw_roofline
@@ -230,7 +230,7 @@ def print_lines(sheet: Sheet, summary: Summary) -> None:
         (
             (
                 row.device_ns if on_device else row.host_ns + row.backward_ns,
-                place_of_line(summary, row),
+                line_label(summary, row),
                 summary.code.get(row.line, ""),
             )
             for row in summary.lines

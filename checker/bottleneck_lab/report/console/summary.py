@@ -61,35 +61,10 @@ def render_summary(summary: Summary, console: Console) -> None:
         _print_evidence(sheet, summary)
     elif parts:
         # The part to look at first: the largest that is not work, if it is 10% or more.
-        lead = next(
-            (part for part in parts if part.key != "compute" and part.share >= _LOST), parts[0]
-        )
+        lost = [part for part in parts if part.key != "compute" and part.share >= _LOST]
+        lead = lost[0] if lost else parts[0]
         _print_biggest(sheet, summary, lead)
-        sheet.heading("3  What is inside it")
-        for row in _inside(summary, lead):
-            sheet.ranked(*row)
-        if lead.cause == "launch":
-            _print_launch_gaps(sheet, summary, lead)
-        elif lead.cause:
-            numbered = [
-                (number, use, gap)
-                for number, (use, gap) in enumerate(numbered_gaps(summary.devices), start=1)
-                if gap.cause == lead.cause
-            ]
-            if numbered:
-                sheet.line(
-                    "The longest of these gaps (add `--gap N` to see what every thread did):",
-                    indent=2,
-                )
-            for number, use, gap in numbered[:3]:
-                print_gap(sheet, summary, use, gap, number)
-        if lead.key == "communication":
-            print_late_ranks(sheet, summary)
-        if lead.cause != "synchronisation" and summary.syncs:
-            # A few waits may be all that is left of a cause.
-            sheet.heading(_WAITED)
-            for name, ns, code in _waits(summary)[:TOP]:
-                sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns), code)
+        _print_inside(sheet, summary, lead)
     print_memory(sheet, summary)
     print_workers(sheet, summary)
     print_serving(sheet, summary)
@@ -232,6 +207,30 @@ def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
             " spread over several of these parts, or holds up others.",
             indent=3,
         )
+
+
+def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
+    sheet.heading("3  What is inside it")
+    for row in _inside(summary, lead):
+        sheet.ranked(*row)
+    if lead.cause == "launch":
+        _print_launch_gaps(sheet, summary, lead)
+    elif lead.cause:
+        numbered = enumerate(numbered_gaps(summary.devices), start=1)
+        longest = [(use, gap, number) for number, (use, gap) in numbered if gap.cause == lead.cause]
+        if longest:
+            sheet.line(
+                "The longest of these gaps (add `--gap N` to see what every thread did):", indent=2
+            )
+        for gap_row in longest[:3]:
+            print_gap(sheet, summary, *gap_row)
+    if lead.key == "communication":
+        print_late_ranks(sheet, summary)
+    if lead.cause != "synchronisation" and summary.syncs:
+        # A few waits may be all that is left of a cause.
+        sheet.heading(_WAITED)
+        for name, ns, code in _waits(summary)[:TOP]:
+            sheet.ranked(name, ns / _wall_ns(summary), words.format_duration(ns), code)
 
 
 def _print_launch_gaps(sheet: Sheet, summary: Summary, lead: Part) -> None:

@@ -15,7 +15,7 @@ from bottleneck_lab.report.breakdown import (
     describe_collectives,
     describe_late_ranks,
     describe_lines,
-    place_of_line,
+    line_label,
 )
 from bottleneck_lab.report.kernel_names import short_name, short_names
 from bottleneck_lab.report.memory_words import COLUMNS, describe_late_freeing, holder_cells
@@ -190,7 +190,7 @@ def lines_table(summary: Summary) -> Markup | None:
         head += ["backward of these"]
     cells = []
     for row in summary.lines[:TOP]:
-        where = _line(summary, row.line, place_of_line(summary, row))
+        where = _line(summary, row.line, line_label(summary, row))
         cell = [where, f"{row.calls:,}", words.format_duration(row.host_ns)]
         if on_device:
             cell.insert(2, words.format_duration(row.device_ns))
