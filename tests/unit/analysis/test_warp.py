@@ -8,13 +8,12 @@ import pytest
 from bottleneck_lab.analysis.machine_code.compiled import sum_up
 from bottleneck_lab.analysis.machine_code.ptx import read_ptx
 from bottleneck_lab.analysis.machine_code.sass import read_reports
+from bottleneck_lab.analysis.machine_code.transactions import passes, sectors
 from bottleneck_lab.analysis.machine_code.warp import (
     SHARED_WINDOW,
     Launch,
     WarpAccesses,
     follow,
-    passes,
-    sectors,
 )
 
 LANE = np.arange(32, dtype=np.int64)

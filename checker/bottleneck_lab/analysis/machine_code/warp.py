@@ -4,15 +4,10 @@ sectors per request, passes a bank.
 Nothing is measured and no data are read: what depends on them is unknown, and so is every
 floating-point number. A branch that hangs on such a value is not taken, and an access to such an
 address is not counted.
-
-Sources: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" (sectors of 32 bytes)
-and "Shared Memory and Memory Banks" (32 banks of 4 bytes); accesses of 8 and 16 bytes per thread
-are served for half and quarter warps at a time, `ldmatrix` for 8 rows of 16 bytes.
 """
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -21,16 +16,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis.machine_code.integers import (
+    BINARY,
+    COMPARE,
+    LANES,
+    Lanes,
+    as_signed,
+    as_unsigned,
+    result_of,
+)
 from bottleneck_lab.analysis.machine_code.ptx import Instruction, Kernel
+from bottleneck_lab.analysis.machine_code.transactions import matrix_passes, passes, sectors
 
-LANES = 32
-SECTOR, BANKS, BANK = 32, 32, 4
 MOST_INSTRUCTIONS = 150_000
 """A warp is followed so far: a second or two."""
 SHARED_WINDOW = 1 << 40
 """Where shared memory lies among generic addresses."""
 
-Lanes = NDArray[np.int64]
 Space = Literal["global", "shared"]
 What = Literal["loads", "stores", "copies", "ldmatrix"]
 _Key = tuple[int, int, Space, What, int]
@@ -106,78 +108,6 @@ def follow(kernel: Kernel, launch: Launch) -> WarpAccesses:
     return WarpAccesses(accesses, warp.whole)
 
 
-def sectors(addresses: Lanes, size: int) -> tuple[int, int]:
-    """Return (32-byte sectors that a request of `size` bytes a lane touches, the fewest that could
-    hold as many different bytes).
-    """
-    # Lanes that ask for the same bytes share a sector. Wider accesses than a word are looked at a
-    # word apart, since one may lie across the border of two sectors.
-    different = np.unique(addresses)
-    touched = np.unique((different[:, None] + np.arange(0, size, min(size, 4))) // SECTOR)
-    return len(touched), -(-len(different) * size // SECTOR)
-
-
-def passes(lanes: NDArray[np.intp], addresses: Lanes, size: int) -> tuple[int, int]:
-    """Return (passes through the banks for the accesses of these lanes, the fewest possible).
-
-    A bank gives one word at a time, the same one to all who ask.
-    """
-    # Accesses of 8 and 16 bytes are served for half and quarter warps at a time.
-    groups = lanes // max(1, LANES * BANK // max(size, BANK))
-    total = 0
-    for group in np.unique(groups):
-        words = np.unique(
-            addresses[groups == group][:, None] // BANK + np.arange(max(1, size // BANK))
-        )
-        total += int(np.bincount(words % BANKS).max())
-    return total, len(np.unique(groups))
-
-
-def _signed(value: Lanes, bits: int) -> Lanes:
-    if bits >= 64:
-        return value
-    # Flipping the sign bit and taking it off again extends it over the upper bits.
-    sign = 1 << (bits - 1)
-    return ((value & ((1 << bits) - 1)) ^ sign) - sign
-
-
-def _unsigned(value: Lanes, bits: int) -> Lanes:
-    if bits >= 64:
-        return value
-    return value & ((1 << bits) - 1)
-
-
-def _divided(a: Lanes, b: Lanes) -> Lanes:
-    """Divide as C does: towards zero; 0 where the divisor is 0."""
-    safe = np.where(b == 0, 1, b)
-    quotient: Lanes = np.where(b == 0, 0, np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe))
-    return quotient
-
-
-_TWO: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": _divided,
-    "rem": lambda a, b: a - _divided(a, b) * b,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-}
-_COMPARE: dict[str, Callable[[Lanes, Lanes], NDArray[np.bool_]]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "lo": operator.lt,
-    "ls": operator.le,
-    "hi": operator.gt,
-    "hs": operator.ge,
-}
 _FOLLOWED = ("bra", "ret", "exit", "ld", "st", "cp", "ldmatrix", "stmatrix", "call")
 """Instructions without which the picture of a warp's accesses is not whole."""
 _REGISTER = re.compile(r"%\w+(?:\.[xyz])?")
@@ -274,7 +204,7 @@ class _Warp:
             values = np.full(LANES, self.shared[text])
         if values is None:
             return None
-        return _signed(values, bits) if signed else _unsigned(values, bits)
+        return as_signed(values, bits) if signed else as_unsigned(values, bits)
 
     def put(self, name: str, value: Lanes | None) -> None:
         """Give a register, or each of `{a, b}` and `a|b`, new values in the active lanes."""
@@ -314,7 +244,7 @@ class _Warp:
             sources.append(source)
         self.put(
             instruction.operands[0],
-            _result(kind, instruction.parts, sources, bits, signed=signed),
+            result_of(kind, instruction.parts, sources, bits, signed=signed),
         )
 
     def mov(self, instruction: Instruction) -> None:
@@ -326,7 +256,7 @@ class _Warp:
             each = bits // max(1, len(parts))
             value = self.value(source, bits)
             for number, part in enumerate(parts):
-                self.put(part, None if value is None else _unsigned(value >> number * each, each))
+                self.put(part, None if value is None else as_unsigned(value >> number * each, each))
         elif source.startswith("{"):
             parts = _REGISTER.findall(source)
             each = bits // max(1, len(parts))
@@ -344,7 +274,7 @@ class _Warp:
         # `setp.lt.and.s32 %p1, a, b, !%p2`: comparison, combination, type.
         to, left, right, *with_ = instruction.operands
         type_ = instruction.parts[-1]
-        compare = _COMPARE.get(instruction.parts[1])
+        compare = COMPARE.get(instruction.parts[1])
         if compare is None or type_[0] not in "sub":
             self.put(to, None)
             return
@@ -358,7 +288,7 @@ class _Warp:
         if with_:
             if with_[0].startswith("!"):
                 other = 1 - other
-            holds = _TWO[instruction.parts[2]](holds, other)
+            holds = BINARY[instruction.parts[2]](holds, other)
         self.put(to.split("|")[0], holds)
 
     def selp(self, instruction: Instruction) -> None:
@@ -379,7 +309,7 @@ class _Warp:
             self.put(to, None)
             return
         value = self.value(source, int(types[1][2]), signed=types[1][1] == "s")
-        self.put(to, None if value is None else _unsigned(value, int(types[0][2])))
+        self.put(to, None if value is None else as_unsigned(value, int(types[0][2])))
 
     def cvta(self, instruction: Instruction) -> None:
         """Convert to a generic address, or from one (`cvta.to`)."""
@@ -507,11 +437,8 @@ class _Warp:
         if address is None:
             self.whole = False
             return
-        # Lane 8i + r points at row r of matrix i: 16 bytes, four banks.
-        rows = address[: 8 * matrices].reshape(matrices, 8) // 16
-        cost = sum(int(np.bincount(np.unique(matrix) % 8).max()) for matrix in rows)
         key: _Key = (instruction.line, instruction.caller, "shared", "ldmatrix", 16)
-        self.seen.append((key, cost, matrices))
+        self.seen.append((key, matrix_passes(address, matrices), matrices))
 
 
 _HANDLERS: dict[str, Callable[[_Warp, Instruction], None]] = {
@@ -535,48 +462,6 @@ _HANDLERS: dict[str, Callable[[_Warp, Instruction], None]] = {
     "cp": _Warp.cp,
 }
 """Instructions that are more than integer arithmetic on their sources."""
-
-
-def _result(
-    kind: str, parts: list[str], sources: list[Lanes], bits: int, *, signed: bool
-) -> Lanes | None:
-    """Return the result of an operation on known values; None if it is not integer arithmetic."""
-    if kind in ("mul", "mad") and "hi" in parts:
-        # The product has up to 128 bits: Python's integers hold it.
-        high = [int(a) * int(b) >> bits for a, b in zip(sources[0], sources[1], strict=True)]
-        product = np.array(high, dtype=np.int64)
-        return _unsigned(product + sources[2] if kind == "mad" else product, bits)
-    wide = 2 * bits if "wide" in parts else bits
-    if kind == "mad":
-        return _unsigned(sources[0] * sources[1] + sources[2], wide)
-    if kind in _TWO and len(sources) == 2:
-        return _unsigned(_TWO[kind](sources[0], sources[1]), wide)
-    if kind in ("shl", "shr"):
-        # An arithmetic shift by too much leaves the sign, any other leaves 0.
-        shift = np.minimum(sources[1], bits - 1) if signed else sources[1]
-        by = np.minimum(shift, 63)
-        moved = sources[0] << by if kind == "shl" else sources[0] >> by
-        return np.where(shift >= bits, 0, _unsigned(moved, bits))
-    return _of_bits(kind, sources, bits)
-
-
-def _of_bits(kind: str, sources: list[Lanes], bits: int) -> Lanes | None:
-    """Return the result of an operation of one source, or on fields of bits."""
-    result: Lanes | None = None
-    if kind == "not":
-        result = _unsigned(~sources[0], bits)
-    elif kind == "neg":
-        result = _unsigned(-sources[0], bits)
-    elif kind == "abs":
-        result = np.abs(sources[0])
-    elif kind == "bfi":  # insert `length` bits of a field at `begin`
-        inserted, base, begin, length = sources
-        mask = ((1 << length) - 1) << begin
-        result = _unsigned((base & ~mask) | (inserted << begin & mask), bits)
-    elif kind == "bfe":
-        value, begin, length = sources
-        result = value >> begin & ((1 << length) - 1)
-    return result
 
 
 def _special_registers(launch: Launch) -> dict[str, Lanes]:
