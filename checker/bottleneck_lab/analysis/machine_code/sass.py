@@ -157,6 +157,8 @@ _TENSOR = (
     "UTCIMMA",
     "UTCOMMA",
 )
+_WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+"""Bytes a thread, by the modifier of an access."""
 _BULK = ("UTMALDG", "UBLKCP")
 """Copies of whole tiles by Hopper's copy engine: of a tensor map, and of plain bytes."""
 
@@ -203,18 +205,17 @@ def _report(
 ) -> KernelReport:
     registers, stack, shared = resources
     bare = Counter(opcode.split(".")[0] for opcode in opcodes)
-    reserved = ARCHITECTURES.get(int(re.sub(r"\D", "", arch)), ARCHITECTURES[80]).reserved_bytes
+    capability = int(re.sub(r"\D", "", arch))
+    reserved = ARCHITECTURES.get(capability, ARCHITECTURES[80]).reserved_bytes
+    # Hopper's compiler counts the system's reserve as the kernel's own; older ones do not.
+    if capability >= 90 and shared >= reserved:
+        shared -= reserved
     return KernelReport(
         name=name,
         arch=arch,
         registers=registers,
         stack_bytes=stack,
-        # Hopper's compiler counts the system's reserve as the kernel's own; older ones do not.
-        shared_bytes=(
-            shared - reserved
-            if int(re.sub(r"\D", "", arch)) >= 90 and shared >= reserved
-            else shared
-        ),
+        shared_bytes=shared,
         max_threads=max_threads,
         instructions=len(opcodes) - bare["NOP"],
         global_load_bytes=_widths(opcodes, "LDG"),
@@ -235,16 +236,7 @@ def _widths(opcodes: list[str], operation: str) -> dict[int, int]:
         kind, *modifiers = opcode.split(".")
         if kind == operation:
             # LDG.E.128 loads 16 bytes a thread, LDG.E.U8 one.
-            bits = next((int(word) for word in modifiers if word in ("128", "64")), 32)
-            small = next(
-                (
-                    8 if word in ("U8", "S8") else 16
-                    for word in modifiers
-                    if word in ("U8", "S8", "U16", "S16")
-                ),
-                bits,
-            )
-            widths[small // 8] += 1
+            widths[min((_WIDTHS[word] for word in modifiers if word in _WIDTHS), default=4)] += 1
     return dict(sorted(widths.items(), reverse=True))
 
 
