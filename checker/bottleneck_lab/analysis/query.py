@@ -6,7 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import OUTSIDE
 from bottleneck_lab.analysis.device.graphs import GraphNode, find_graph_nodes
 from bottleneck_lab.analysis.device.kernels import find_interrupted
-from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import build_calls
@@ -27,6 +26,7 @@ from bottleneck_lab.analysis.steps.window import begun_inside
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
+    TABLES,
     ActivityKind,
     DeviceTable,
     Direction,
@@ -36,7 +36,6 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
-TABLES = ("device", "runtime", "operators", "ranges", "python", "memory")
 GRAPH_NODES = "graph_nodes"
 IDLE, RECORDED = "idle", "recorded"
 """When each device did nothing, and the time of each that shares are of. Both are computed, as a
@@ -59,6 +58,9 @@ ALLOWED = (
 )
 
 
+Columns = dict[str, NDArray[Any]]
+
+
 class QueryResult(msgspec.Struct, frozen=True):
     """The answer: column names and rows. `cut` says that there were more than the limit."""
 
@@ -79,22 +81,8 @@ def query(
     """
     connection = sqlite3.connect(":memory:")
     try:
-        for name in TABLES:
-            wanted = name in sql.lower()
-            _fill(connection, columns_of(timeline, name, empty=not wanted), name, wanted=wanted)
-        wanted = GRAPH_NODES in sql.lower()
-        nodes = find_graph_nodes(timeline) if wanted else []
-        _fill(connection, _graph_columns(nodes), GRAPH_NODES, wanted=wanted)
-        wanted = _names(sql, WAITS)
-        waits = _waits(timeline) if wanted else take(timeline.runtime, slice(0))
-        _fill(connection, _columns(timeline, waits, calls=True), WAITS, wanted=wanted)
-        wanted = _names(sql, INTERRUPTIONS)
-        interrupted = _interruption_columns(timeline, empty=not wanted)
-        _fill(connection, interrupted, INTERRUPTIONS, wanted=wanted)
-        wanted = _names(sql, IDLE, RECORDED)
-        times = [each for _, each in find_device_uses(timeline)] if wanted else []
-        for name, table in _time_columns(timeline, times).items():
-            _fill(connection, table, name, wanted=wanted)
+        for name, columns in _tables(timeline, sql):
+            _fill(connection, name, columns)
         connection.execute("PRAGMA query_only = 1")
         # An end to a query that never ends, and no ATTACH: that would open other files.
         ends = time.monotonic() + limit_s
@@ -104,7 +92,7 @@ def query(
         )
         cursor = connection.execute(sql)
         rows = cursor.fetchmany(limit + 1)
-        columns = [column[0] for column in cursor.description or ()]
+        heads = [column[0] for column in cursor.description or ()]
     except (sqlite3.Error, sqlite3.Warning) as error:
         if str(error) == "interrupted":
             raise UsageError(
@@ -116,28 +104,38 @@ def query(
         raise UsageError(f"The query cannot be run: {error}.", _schema_remedy()) from error
     finally:
         connection.close()
-    return QueryResult(columns, [list(row) for row in rows[:limit]], len(rows) > limit)
+    return QueryResult(heads, [list(row) for row in rows[:limit]], len(rows) > limit)
 
 
-def _names(sql: str, *tables: str) -> bool:
-    """Return True if a query names one of these tables."""
-    return any(re.search(rf"\b{table}\b", sql, re.IGNORECASE) for table in tables)
+def _tables(timeline: Timeline, sql: str) -> Iterator[tuple[str, Columns]]:
+    """Yield every table with its columns; those that a query does not name have no rows."""
+    empty = replace(timeline, **{name: take(getattr(timeline, name), slice(0)) for name in TABLES})
+
+    def source(*names: str) -> Timeline:
+        used = any(re.search(rf"\b{name}\b", sql, re.IGNORECASE) for name in names)
+        return timeline if used else empty
+
+    for name in TABLES:
+        yield name, columns_of(source(name), name)
+    yield GRAPH_NODES, _graph_columns(find_graph_nodes(source(GRAPH_NODES)))
+    yield WAITS, _wait_columns(source(WAITS))
+    yield INTERRUPTIONS, _interruption_columns(source(INTERRUPTIONS))
+    yield from _time_columns(source(IDLE, RECORDED)).items()
 
 
-def _fill(
-    connection: sqlite3.Connection, columns: dict[str, NDArray[Any]], name: str, *, wanted: bool
-) -> None:
+def _fill(connection: sqlite3.Connection, name: str, columns: Columns) -> None:
+    """Create a table and insert its rows."""
     kinds = {"f": "REAL", "i": "INTEGER", "U": "TEXT", "O": "TEXT"}
     typed = ", ".join(
         f'"{column}" {kinds[values.dtype.kind]}' for column, values in columns.items()
     )
     connection.execute(f'CREATE TABLE "{name}" ({typed})')
-    if wanted and len(next(iter(columns.values()))):
+    if len(next(iter(columns.values()))):
         marks = ", ".join("?" * len(columns))
         connection.executemany(f'INSERT INTO "{name}" VALUES ({marks})', _rows(columns))
 
 
-def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
+def _rows(columns: Columns, batch: int = 50_000) -> Iterator[tuple[Any, ...]]:
     """Yield rows as Python values, a batch of columns at a time: a million rows never exist as
     objects at once.
     """
@@ -148,18 +146,17 @@ def _rows(columns: dict[str, NDArray[Any]], batch: int = 50_000) -> Iterator[tup
         )
 
 
-def columns_of(timeline: Timeline, name: str, *, empty: bool = False) -> dict[str, NDArray[Any]]:
+def columns_of(timeline: Timeline, name: str) -> Columns:
     """Return a table as plain columns: names as text, enumerations as words, a duration, and the
     user's own line of each call in `runtime` ("" where none was recorded). Times count from the
-    start of the capture, as in a report and for `lab report --at`. With `empty`, no rows.
+    start of the capture, as in a report and for `lab report --at`.
     """
-    table = getattr(timeline, name)
-    return _columns(timeline, take(table, slice(0)) if empty else table, calls=name == "runtime")
+    return _columns(timeline, getattr(timeline, name), calls=name == "runtime")
 
 
-def _columns(timeline: Timeline, table: Any, *, calls: bool) -> dict[str, NDArray[Any]]:
+def _columns(timeline: Timeline, table: Any, *, calls: bool) -> Columns:
     """Return the columns of a table of `timeline`, with the line of each row where it has calls."""
-    columns: dict[str, NDArray[Any]] = {}
+    columns: Columns = {}
     strings = np.array(timeline.strings or ("",), dtype=object)
     for column in fields(table):
         values = getattr(table, column.name)
@@ -173,20 +170,20 @@ def _columns(timeline: Timeline, table: Any, *, calls: bool) -> dict[str, NDArra
     return columns
 
 
-def _waits(timeline: Timeline) -> HostTable:
+def _wait_columns(timeline: Timeline) -> Columns:
+    """Return the columns of the table `waits`: those of `runtime`."""
     inside = begun_inside(timeline)
     rows, _ = find_waits(inside, build_calls(inside, python=False))
-    return take(inside.runtime, rows)
+    return _columns(timeline, take(inside.runtime, rows), calls=True)
 
 
-def _interruption_columns(timeline: Timeline, *, empty: bool) -> dict[str, NDArray[Any]]:
+def _interruption_columns(timeline: Timeline) -> Columns:
     """Return the columns of the table `interruptions`: those of `device`, and the `excess`, ns."""
-    nothing = np.zeros(0, np.int64)
-    rows, excess_ns = (nothing, nothing) if empty else find_interrupted(timeline)
+    rows, excess_ns = find_interrupted(timeline)
     return {**_columns(timeline, take(timeline.device, rows), calls=False), "excess": excess_ns}
 
 
-def _graph_columns(nodes: list[GraphNode]) -> dict[str, NDArray[Any]]:
+def _graph_columns(nodes: list[GraphNode]) -> Columns:
     kinds = {int: np.int64, float: np.float64, str: object}
     return {
         column.name: np.array(
@@ -196,9 +193,7 @@ def _graph_columns(nodes: list[GraphNode]) -> dict[str, NDArray[Any]]:
     }
 
 
-def _time_columns(
-    timeline: Timeline, times: list[DeviceTime]
-) -> dict[str, dict[str, NDArray[Any]]]:
+def _time_columns(timeline: Timeline) -> dict[str, Columns]:
     """Return the columns of the tables `idle` and `recorded`, in ns from the capture's start.
 
     Where no steps are marked, neither counts what lies before the first and after the last work of
@@ -206,11 +201,11 @@ def _time_columns(
     """
     idle: list[NDArray[np.int64]] = []
     recorded: list[NDArray[np.int64]] = []
-    for each in times:
+    for _, each in find_device_uses(timeline):
         outside = iv.join(*(each.causes[cause] for cause in OUTSIDE))
         for rows, stretches in (
             (idle, iv.subtract(each.idle, outside)),
-            (recorded, iv.subtract(iv.Intervals(*np.array([each.window]).T), outside)),
+            (recorded, iv.subtract(iv.stretch(*each.window), outside)),
         ):
             begin, end = (ends - timeline.extent[0] for ends in stretches)
             own = np.broadcast_to([[each.rank], [each.device]], (2, len(begin)))
@@ -250,10 +245,8 @@ def write_parquet(timeline: Timeline, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     tables = {name: columns_of(timeline, name) for name in TABLES}
-    for name, columns in {
-        **tables,
-        GRAPH_NODES: _graph_columns(find_graph_nodes(timeline)),
-    }.items():
+    tables[GRAPH_NODES] = _graph_columns(find_graph_nodes(timeline))
+    for name, columns in tables.items():
         if len(next(iter(columns.values()))):
             path = folder / f"{name}.parquet"
             pyarrow.parquet.write_table(pyarrow.table(columns), path)

@@ -262,7 +262,6 @@ def as_timeline(kernels: list[KernelCounters], path: Path, notes: tuple[str, ...
     anything.
     """
     lengths = np.array([min(max(int(k.duration_ns), 0), 2**40) for k in kernels], dtype=np.int64)
-    # ncu replays kernels one by one: they are laid end to end.
     end = np.cumsum(lengths)
     numbers = {name: i for i, name in enumerate(dict.fromkeys(k.name for k in kernels))}
     table = make_table(

@@ -44,28 +44,25 @@ def match_collectives(timeline: Timeline) -> dict[int, list[Arrival]]:
         collectives = _on_hosts(timeline)
     if len(timeline.ranks) < 2 or not len(collectives.start):
         return {}
-    rank, start, end = collectives.rank, collectives.start, collectives.end
-    step = _step_numbers(timeline, collectives)
-    counts: Counter[tuple[int, ...]] = Counter()
+    start, end = collectives.start, collectives.end
+    ranks, kinds = collectives.rank.tolist(), collectives.kind.tolist()
+    steps = _step_numbers(timeline, collectives)
+    # Which members belong to one collective: the n-th of its kind in a step, on every rank.
+    earlier: Counter[tuple[int, ...]] = Counter()
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for each, (number, kind) in enumerate(zip(step, collectives.kind.tolist(), strict=True)):
-        if number is None:
-            continue
-        same = (number, *kind)
-        count = counts[(int(rank[each]), *same)]
-        counts[(int(rank[each]), *same)] += 1
-        members[(*same, count)].append(each)
+    for i, (rank, step, kind) in enumerate(zip(ranks, steps, kinds, strict=True)):
+        if step is not None:
+            members[step, *kind, earlier[rank, step, *kind]].append(i)
+            earlier[rank, step, *kind] += 1
     shared = [each for each in members.values() if len(each) > 1]
     arrivals: dict[int, list[Arrival]] = defaultdict(list)
     overlapping = 0
     for number, together in enumerate(sorted(shared, key=lambda each: int(start[each[0]]))):
         last = int(start[together].max())
         overlapping += bool((end[together] + JITTER_NS >= last).all())
-        for each in together:
-            row = int(collectives.row[each])
-            arrivals[int(rank[each])].append(
-                Arrival(number, int(start[each]), int(end[each]), last, row)
-            )
+        for i in together:
+            row = int(collectives.row[i])
+            arrivals[ranks[i]].append(Arrival(number, int(start[i]), int(end[i]), last, row))
     if overlapping < MATCHED_SHARE * len(shared):
         return {}
     return dict(arrivals)

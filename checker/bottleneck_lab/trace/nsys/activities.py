@@ -52,8 +52,10 @@ _OPERATOR = re.compile(r"^(?:aten|autograd|torch|c10d|prims|torchvision)::[\w:]+
 _MARKS = re.compile("|".join(map(re.escape, NUMBER_MARKS)))
 
 _DENSE = 4
+"""Ids that span up to so many times as many numbers as are looked up have a table of their own."""
 
 _LONGEST_NS = 86_400_000_000_000
+"""A day."""
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz)?$|_ptsz$")
 
@@ -128,20 +130,22 @@ class Threads:
 
 
 def read_kernels(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+    """Return the kernels, of which those that communicate are told by their names."""
     rows = _plausible(rows, notes)
     name = strings.look_up(rows["kernelName"])
     communicates = np.array([is_communication(value) for value in strings.values], dtype=bool)
     kind = np.where(
         communicates[name], np.int8(ActivityKind.COMMUNICATION), np.int8(ActivityKind.KERNEL)
     )
-    return _rows(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
+    return _activities(rows, ranks, name, kind, grid=rows["grid"], block=rows["block"])
 
 
 def read_copies(rows: Rows, strings: Strings, ranks: Ranks, notes: list[str]) -> DeviceTable:
+    """Return the copies, with their direction and the memory on the host's side."""
     rows = _plausible(rows, notes)
     # The host's memory is the target of a copy to the host, else the source.
     host_side = np.where(rows["copyKind"] == 2, rows["dstKind"], rows["srcKind"])
-    return _rows(
+    return _activities(
         rows,
         ranks,
         _named(strings, rows["copyKind"], _COPY_NAMES, "Memcpy "),
@@ -159,7 +163,7 @@ def read_other_activities(
 ) -> Iterator[DeviceTable]:
     """Yield memsets, waits, and CUDA graphs that were recorded as wholes."""
     memsets = _plausible(export.table("CUPTI_ACTIVITY_KIND_MEMSET"), notes)
-    yield _rows(
+    yield _activities(
         memsets,
         ranks,
         np.full(len(memsets), strings.add("Memset")),
@@ -167,7 +171,7 @@ def read_other_activities(
         bytes=memsets["bytes"],
     )
     syncs = _plausible(export.table("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"), notes)
-    yield _rows(
+    yield _activities(
         syncs, ranks, _named(strings, syncs["syncType"], _SYNC_NAMES, ""), ActivityKind.SYNC
     )
     graphs = _plausible(export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"), notes)
@@ -176,10 +180,13 @@ def read_other_activities(
             f"{len(graphs)} CUDA graph launches were recorded without their kernels (use"
             " --cuda-graph-trace=node)"
         )
-    yield _rows(graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), ActivityKind.KERNEL)
+    yield _activities(
+        graphs, ranks, np.full(len(graphs), strings.add("CUDA graph")), ActivityKind.KERNEL
+    )
 
 
 def read_calls(rows: Rows, strings: Strings, threads: Threads) -> HostTable:
+    """Return the calls of the runtime."""
     rows = rows.only((rows["start"] >= 0) & (rows["end"] >= rows["start"]))
     # cudaLaunchKernel_v7000 is cudaLaunchKernel: names are cleaned once each, not once a row.
     names = strings.look_up(rows["nameId"])
@@ -219,7 +226,7 @@ def read_ranges(export: Export, strings: Strings, threads: Threads) -> tuple[Hos
         value = strings.values[number]
         renamed[number] = strings.add(_MARKS.split(value, 1)[0]) if _MARKS.search(value) else number
         operator[number] = bool(_OPERATOR.match(value)) and not is_range(value)
-    are = operator[names]
+    is_operator = operator[names]
     columns = {
         "start": rows["start"],
         "end": rows["end"],
@@ -227,19 +234,20 @@ def read_ranges(export: Export, strings: Strings, threads: Threads) -> tuple[Hos
         **threads.of(rows),
     }
     del rows, names
-    if not are.any():
-        return make_table(HostTable, len(are), **columns), make_table(HostTable)
-    ranges = make_table(
-        HostTable, int((~are).sum()), **{column: values[~are] for column, values in columns.items()}
+    if is_operator.all() or not is_operator.any():  # nothing to tell apart needs no copy
+        table, nothing = make_table(HostTable, len(is_operator), **columns), make_table(HostTable)
+        return (nothing, table) if is_operator.any() else (table, nothing)
+    ranges, operators = (
+        make_table(
+            HostTable, int(mask.sum()), **{name: values[mask] for name, values in columns.items()}
+        )
+        for mask in (~is_operator, is_operator)
     )
-    if not len(ranges):
-        return ranges, make_table(HostTable, len(are), **columns)
-    return ranges, make_table(
-        HostTable, int(are.sum()), **{column: values[are] for column, values in columns.items()}
-    )
+    return ranges, operators
 
 
 def list_threads(export: Export, strings: Strings, threads: Threads) -> tuple[Thread, ...]:
+    """Return the threads that have any row, with their names where these were recorded."""
     named = export.table("ThreadNames")
     ids = [named.meanings["globalTid"][number] for number in named["globalTid"].tolist()]
     names = dict(zip(ids, strings.look_up(named["nameId"]).tolist(), strict=True))
@@ -256,6 +264,7 @@ def list_threads(export: Export, strings: Strings, threads: Threads) -> tuple[Th
 
 
 def list_devices(export: Export, device: DeviceTable) -> tuple[DeviceInfo, ...]:
+    """Return the devices that have any row, described as far as the export does."""
     described = {}
     wanted = ("id", "name", "smCount", "totalMemory", "computeMajor", "computeMinor")
     there = export.columns.get("TARGET_INFO_GPU", set())
@@ -336,7 +345,7 @@ def _plausible(rows: Rows, notes: list[str]) -> Rows:
     return rows.only(~bad)
 
 
-def _rows(
+def _activities(
     rows: Rows, ranks: Ranks, name: NDArray[Any], kind: Any, **more: NDArray[Any]
 ) -> DeviceTable:
     return make_table(
