@@ -83,26 +83,32 @@ def judge_quality(timeline: Timeline, devices: Sequence[DeviceUse]) -> Quality:
         share = f" ({each.share_of_wall:.0%} of the time)" if each.share_of_wall < 1 else ""
         reasons.append(each.what + share)
     slowed = ""
-    # A loader's workers are sampled from outside, and the lines and frames of an emulated thread
-    # are modelled: neither costs anything.
-    sampled = [
-        thread.name.startswith("DataLoader worker")
-        or thread.name.endswith("(emulated)")
-        or thread.tid.startswith(LINES_OF)
-        for thread in timeline.threads
-    ]
-    threads = different(timeline.python.thread).tolist()
-    slowing = timeline.facts.get(FRAMES_OF) != SECOND_RUN
-    recorded = any(thread >= len(sampled) or not sampled[thread] for thread in threads)
-    # Frames whose names broke the file were recorded, too.
-    recorded |= timeline.facts.get("with_stack") in ("1", "True") and not timeline.emulated
-    if slowing and recorded:
+    if _frames_slowed(timeline):
         slowed = (
             "Python's frames were recorded, which makes Python slower: the host's share is too"
             " high here, and a capture without --stack has the right one"
         )
         notes.append(slowed)
     return Quality(not missing, reasons, notes, missing, slowed)
+
+
+def _frames_slowed(timeline: Timeline) -> bool:
+    """Return True if frames of Python were recorded at the cost of the times in this capture."""
+    if timeline.facts.get(FRAMES_OF) == SECOND_RUN:
+        return False
+    # Frames whose names broke the file were recorded, too.
+    if timeline.facts.get("with_stack") in ("1", "True") and not timeline.emulated:
+        return True
+    # A loader's workers are sampled from outside, and the lines and frames of an emulated thread
+    # are modelled: neither costs anything.
+    free = [
+        thread.name.startswith("DataLoader worker")
+        or thread.name.endswith("(emulated)")
+        or thread.tid.startswith(LINES_OF)
+        for thread in timeline.threads
+    ]
+    threads = different(timeline.python.thread).tolist()
+    return any(thread >= len(free) or not free[thread] for thread in threads)
 
 
 def _unseen_work(devices: Sequence[DeviceUse]) -> list[Missing]:

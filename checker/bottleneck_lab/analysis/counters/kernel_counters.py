@@ -202,83 +202,34 @@ def _active_lanes(metrics: Metrics) -> float | None:
 _COURSE = "the course's thresholds"
 _OWN = "arithmetic: what a request, a pass or a warp can do at best"
 _SHARE = ".pct_of_peak_sustained_elapsed"
+_SM = (f"sm__throughput.avg{_SHARE}", "Compute (SM) Throughput", "SM [%]")
+_MEMORY = (
+    f"gpu__compute_memory_throughput.avg{_SHARE}",
+    f"gpu__compute_memory_access_throughput.avg{_SHARE}",
+)
+_DRAM = (f"dram__throughput.avg{_SHARE}", f"gpu__dram_throughput.avg{_SHARE}")
+_OCCUPANCY = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy")
+_L2 = (
+    "lts__t_sector_hit_rate.pct",
+    "lts__t_sectors_hit_rate.pct",
+    "lts__t_sectors_srcunit_tex_queries_hit_rate.avg.pct",
+    "L2 Hit Rate",
+)
+_IPC = (
+    "sm__inst_executed.avg.per_cycle_active",
+    "sm__inst_executed.sum.per_cycle_active",
+    "Executed Ipc Active",
+)
+_ON_MEMORY, _ON_BARRIERS = _stall("global memory", "shared memory"), _stall("barriers")
 RULES = (
-    Rule(
-        "sm",
-        "SM throughput",
-        "%",
-        80,
-        50,
-        _COURSE,
-        (f"sm__throughput.avg{_SHARE}", "Compute (SM) Throughput", "SM [%]"),
-    ),
-    Rule(
-        "memory",
-        "memory throughput",
-        "%",
-        60,
-        20,
-        _COURSE,
-        (
-            f"gpu__compute_memory_throughput.avg{_SHARE}",
-            f"gpu__compute_memory_access_throughput.avg{_SHARE}",
-        ),
-    ),
-    Rule(
-        "dram",
-        "of it DRAM",
-        "%",
-        60,
-        20,
-        _COURSE,
-        (f"dram__throughput.avg{_SHARE}", f"gpu__dram_throughput.avg{_SHARE}"),
-    ),
-    Rule(
-        "occupancy",
-        "achieved occupancy",
-        "%",
-        50,
-        25,
-        _COURSE,
-        ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
-    ),
-    Rule(
-        "l2",
-        "L2 hit rate",
-        "%",
-        50,
-        20,
-        _COURSE,
-        (
-            "lts__t_sector_hit_rate.pct",
-            "lts__t_sectors_hit_rate.pct",
-            "lts__t_sectors_srcunit_tex_queries_hit_rate.avg.pct",
-            "L2 Hit Rate",
-        ),
-    ),
-    Rule(
-        "ipc",
-        "instructions per cycle",
-        "",
-        1.0,
-        0.5,
-        _COURSE,
-        (
-            "sm__inst_executed.avg.per_cycle_active",
-            "sm__inst_executed.sum.per_cycle_active",
-            "Executed Ipc Active",
-        ),
-    ),
-    Rule(
-        "memory-stalls",
-        "stalls on memory",
-        "%",
-        30,
-        50,
-        _COURSE,
-        derive=_stall("global memory", "shared memory"),
-    ),
-    Rule("barrier-stalls", "stalls on barriers", "%", 10, 20, _COURSE, derive=_stall("barriers")),
+    Rule("sm", "SM throughput", "%", 80, 50, _COURSE, _SM),
+    Rule("memory", "memory throughput", "%", 60, 20, _COURSE, _MEMORY),
+    Rule("dram", "of it DRAM", "%", 60, 20, _COURSE, _DRAM),
+    Rule("occupancy", "achieved occupancy", "%", 50, 25, _COURSE, _OCCUPANCY),
+    Rule("l2", "L2 hit rate", "%", 50, 20, _COURSE, _L2),
+    Rule("ipc", "instructions per cycle", "", 1.0, 0.5, _COURSE, _IPC),
+    Rule("memory-stalls", "stalls on memory", "%", 30, 50, _COURSE, derive=_ON_MEMORY),
+    Rule("barrier-stalls", "stalls on barriers", "%", 10, 20, _COURSE, derive=_ON_BARRIERS),
     Rule("conflicts", "bank conflicts (of passes)", "%", 10, 50, _OWN, derive=_conflict_share),
     Rule("sectors", "sectors per request", "", 16, 24, _OWN, derive=_sectors_per_request),
     Rule("lanes", "active lanes per warp", "%", 90, 60, _OWN, derive=_active_lanes),
@@ -346,15 +297,15 @@ def find_targets(kernel: KernelFigures, library: KernelFigures | None = None) ->
     inputs, they are ordered by the time that they cost beyond what they cost the library.
     """
     urgency = {}
-    for group, find in _TARGETS.items():
-        target = find(kernel)
-        if target is not None:
+    for group, make_target in _TARGETS.items():
+        share = kernel.stalls.get(group, 0.0)
+        if share >= WORTHWHILE:
             # Every attention kernel waits for its tensor cores: what a faster kernel waits for as
             # long is not why this one is slower.
-            spent_ns = target.share * kernel.duration_ns
+            spent_ns = share * kernel.duration_ns
             if library is not None:
                 spent_ns -= library.stalls.get(group, 0.0) * library.duration_ns
-            urgency[target] = spent_ns
+            urgency[make_target(kernel, share)] = spent_ns
     return sorted(urgency, key=lambda target: -urgency[target])
 
 
@@ -363,93 +314,56 @@ WORTHWHILE = 0.15
 """Share of the waiting below which a cause is not worth a line: removing it would change little."""
 
 
-def _global_memory(kernel: KernelFigures) -> Target | None:
-    share = kernel.stalls.get("global memory", 0.0)
+def _global_memory(kernel: KernelFigures, share: float) -> Target:
     sectors, dram, occupancy = (kernel.figure(id_) for id_ in ("sectors", "dram", "occupancy"))
     waited = f"Warps wait {share:.0%} of the time for global memory"
-    if share < WORTHWHILE:
-        return None
     if sectors and sectors.grade == "poor":
+        title = "Global loads are not coalesced"
         evidence = (
             f"{waited}, and a request touches {sectors.value:.0f} sectors of 32 bytes where 4 to 16"
             " would do."
         )
-        return Target(
-            "uncoalesced",
-            "Global loads are not coalesced",
-            share,
-            evidence,
-            "Let neighbouring threads read neighbouring addresses, 16 bytes each.",
-        )
+        advice = "Let neighbouring threads read neighbouring addresses, 16 bytes each."
+        return Target("uncoalesced", title, share, evidence, advice)
     if dram and dram.value >= _DRAM_FULL:
         evidence = f"{waited}, and DRAM is {dram.value:.0f}% busy."
-        return Target(
-            "dram-bound",
-            "Memory bandwidth is used up",
-            share,
-            evidence,
-            "Read less: reuse tiles, fuse, or use a smaller type.",
-        )
+        advice = "Read less: reuse tiles, fuse, or use a smaller type."
+        return Target("dram-bound", "Memory bandwidth is used up", share, evidence, advice)
     warps = f", with {occupancy.value:.0f}% of the warps that fit" if occupancy else ""
     evidence = f"{waited}{warps}: too little is in flight."
-    return Target(
-        "latency",
-        "Warps wait for loads",
-        share,
-        evidence,
+    advice = (
         "Load the next tile before using this one: asynchronous copies and two buffers, or more"
-        " warps.",
+        " warps."
     )
+    return Target("latency", "Warps wait for loads", share, evidence, advice)
 
 
-def _shared_memory(kernel: KernelFigures) -> Target | None:
-    share, conflicts = kernel.stalls.get("shared memory", 0.0), kernel.figure("conflicts")
-    if share < WORTHWHILE:
-        return None
+def _shared_memory(kernel: KernelFigures, share: float) -> Target:
+    conflicts = kernel.figure("conflicts")
     waited = f"Warps wait {share:.0%} of the time for shared memory"
     if conflicts and conflicts.grade != "good":
+        title = "Shared memory is read and written with bank conflicts"
         evidence = f"{waited}, and {conflicts.value:.0f}% of its passes are bank conflicts."
-        return Target(
-            "bank-conflicts",
-            "Shared memory is read and written with bank conflicts",
-            share,
-            evidence,
-            "Pad or swizzle the rows so that the lanes of one request use different banks.",
-        )
-    return Target(
-        "shared-traffic",
-        "Shared memory is busy",
-        share,
-        f"{waited}, with few conflicts.",
-        "Keep more in registers: larger tiles per warp, wider instructions.",
-    )
+        advice = "Pad or swizzle the rows so that the lanes of one request use different banks."
+        return Target("bank-conflicts", title, share, evidence, advice)
+    evidence = f"{waited}, with few conflicts."
+    advice = "Keep more in registers: larger tiles per warp, wider instructions."
+    return Target("shared-traffic", "Shared memory is busy", share, evidence, advice)
 
 
-def _barriers(kernel: KernelFigures) -> Target | None:
-    share = kernel.stalls.get("barriers", 0.0)
+def _barriers(_: KernelFigures, share: float) -> Target:
     evidence = f"Warps wait {share:.0%} of the time at barriers; 10% is good."
     advice = "Load the next tile while computing this one, and remove barriers that nothing needs."
-    if share < WORTHWHILE:
-        return None
     return Target("barriers", "Warps wait for each other", share, evidence, advice)
 
 
-def _arithmetic(kernel: KernelFigures) -> Target | None:
-    share = kernel.stalls.get("arithmetic", 0.0)
-    sm = kernel.figure("sm")
-    lanes = kernel.figure("lanes")
-    if share < WORTHWHILE:
-        return None
+def _arithmetic(kernel: KernelFigures, share: float) -> Target:
+    sm, lanes = kernel.figure("sm"), kernel.figure("lanes")
     waited = f"Warps wait {share:.0%} of the time for arithmetic"
     if lanes and lanes.grade == "poor":
         evidence = f"{waited}, and only {lanes.value:.0f}% of a warp's lanes are active."
-        return Target(
-            "divergence",
-            "Threads of a warp diverge",
-            share,
-            evidence,
-            "Move branches out of inner loops: decide per tile, not per element.",
-        )
+        advice = "Move branches out of inner loops: decide per tile, not per element."
+        return Target("divergence", "Threads of a warp diverge", share, evidence, advice)
     busy = f", and the SMs are at {sm.value:.0f}% of their peak" if sm else ""
     advice = (
         "Near the ceiling, only less work helps; far from it, more independent instructions per"
@@ -464,4 +378,4 @@ _TARGETS = {
     "barriers": _barriers,
     "arithmetic": _arithmetic,
 }
-"""The function that finds a target in the waiting of each group of STALLS."""
+"""By group of STALLS, the function that makes a target of waiting for it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,7 +15,12 @@ from bottleneck_lab.analysis.counters.roofline import find_machine
 from bottleneck_lab.analysis.detectors.idle import SMALL_NS, repeated_calls
 from bottleneck_lab.analysis.evidence import IDLE_SHARE, Detection, Evidence
 from bottleneck_lab.analysis.memory.growth import MemoryUse
-from bottleneck_lab.analysis.ranks.collectives import BEFORE_ITS_STEP, COMMUNICATING, COMPUTING
+from bottleneck_lab.analysis.ranks.collectives import (
+    BEFORE_ITS_STEP,
+    COMMUNICATING,
+    COMPUTING,
+    LateRank,
+)
 from bottleneck_lab.analysis.what_if.removal import Removal
 
 OUTGROWN_SHARE = 0.25
@@ -128,17 +133,7 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     can be matched, by their own work where not.
     """
     if seen.collective_waits is None:
-        slow = [row for row in seen.stragglers if row.share_of_step >= IDLE_SHARE]
-        if not slow:
-            return []
-        worst = max(slow, key=lambda row: row.share_of_step)
-        often = " per step" if seen.steps else ""
-        evidence = (
-            f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms{often} longer than the"
-            " median rank; the others wait for it in their collectives."
-        )
-        title = f"Rank {worst.rank} keeps the others waiting"
-        return [Detection(evidence, worst.share_of_step, title)]
+        return _slow_ranks(seen)
     # Waiting for a rank that stood idle for a cause is told with that cause, if it is reported.
     reported = [cause for cause in CAUSES if seen.idle_share(cause) >= IDLE_SHARE]
     late = [row for row in seen.late if row.doing not in reported]
@@ -149,20 +144,15 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     share = waiting_ns * ranks / seen.time_ns
     if share < IDLE_SHARE:
         return []
-    waited = seen.collective_waits.waiting_ns
-    by_rank: Counter[int] = Counter()
-    unreported: Counter[int] = Counter()
-    for row in seen.late:
-        by_rank[row.rank] += row.waiting_ns
-    for row in late:
-        unreported[row.rank] += row.waiting_ns
+    by_rank, unreported = _waiting_by_rank(seen.late), _waiting_by_rank(late)
     parts = [f"{ns / 1e6:.2f} ms for rank {rank}" for rank, ns in by_rank.most_common(3)]
     worst_rank, worst_ns = unreported.most_common(1)[0]
-    doing = max((row for row in late if row.rank == worst_rank), key=lambda row: row.waiting_ns)
+    worst = max((row for row in late if row.rank == worst_rank), key=lambda row: row.waiting_ns)
+    because = _LATE_BECAUSE.get(worst.doing) or CAUSE_OF[worst.doing].sentence
     transfer = seen.collective_waits.transfer_ns
-    because = _LATE_BECAUSE.get(doing.doing) or CAUSE_OF[doing.doing].sentence
+    alone = seen.collective_waits.waiting_ns + transfer
     evidence = (
-        f"Of {(waited + transfer) / 1e6:.2f} ms in which ranks only communicated, they waited"
+        f"Of {alone / 1e6:.2f} ms in which ranks only communicated, they waited"
         f" {', '.join(parts)} to join a collective: {share:.0%} of the time of each that waits, on"
         f" average. Rank {worst_rank} was late mostly because {because}. The transfers themselves"
         f" take {transfer / 1e6:.2f} ms."
@@ -171,6 +161,29 @@ def late_ranks(seen: Evidence) -> list[Detection]:
     if 2 * worst_ns < unreported.total():
         title = "Ranks take turns in keeping the others waiting"
     return [Detection(evidence, share, title)]
+
+
+def _waiting_by_rank(late: Sequence[LateRank]) -> Counter[int]:
+    """Return how long each rank was waited for, ns."""
+    waiting: Counter[int] = Counter()
+    for row in late:
+        waiting[row.rank] += row.waiting_ns
+    return waiting
+
+
+def _slow_ranks(seen: Evidence) -> list[Detection]:
+    """Detect a rank that works longer than the others, where collectives were not matched."""
+    slow = [row for row in seen.stragglers if row.share_of_step >= IDLE_SHARE]
+    if not slow:
+        return []
+    worst = max(slow, key=lambda row: row.share_of_step)
+    often = " per step" if seen.steps else ""
+    evidence = (
+        f"Rank {worst.rank} computes {worst.excess_ns / 1e6:.2f} ms{often} longer than the"
+        " median rank; the others wait for it in their collectives."
+    )
+    title = f"Rank {worst.rank} keeps the others waiting"
+    return [Detection(evidence, worst.share_of_step, title)]
 
 
 _LATE_BECAUSE = {
