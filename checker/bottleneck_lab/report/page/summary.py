@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.findings import Finding
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
@@ -56,13 +57,8 @@ def _warnings(summary: Summary) -> list[Markup]:
     ]
     if summary.withheld:
         withheld = ", ".join(finding.id for finding in summary.withheld)
-        warnings.append(
-            tag(
-                "p",
-                f"Withheld, because the data behind it is missing: {withheld}.",
-                class_="warning",
-            )
-        )
+        sentence = f"Withheld, because the data behind it is missing: {withheld}."
+        warnings.append(tag("p", sentence, class_="warning"))
     if summary.emulated:
         warnings.append(tag("p", words.EMULATED, class_="warning"))
     return warnings
@@ -86,17 +82,9 @@ def _wall_time(summary: Summary) -> Markup:
     many = ""
     if len(summary.devices) > 1:
         many = f" of all {len(summary.devices)} devices"
-    return join(
-        [
-            bar,
-            table(
-                ["part", "share", "time", "what happened"],
-                rows,
-                caption=f"Wall time{many}, by activity",
-                numeric={1, 2},
-            ),
-        ]
-    )
+    head = ["part", "share", "time", "what happened"]
+    caption = f"Wall time{many}, by activity"
+    return join([bar, table(head, rows, caption=caption, numeric={1, 2})])
 
 
 def _figures(summary: Summary) -> Markup:
@@ -105,47 +93,30 @@ def _figures(summary: Summary) -> Markup:
     parts = [] if summary.blind else wall_parts(summary.devices)
     worst = next((part for part in parts if part.key != "compute"), None)
     idle = sum(use.idle_ns for use in summary.devices) / wall
-    shown = [
-        (words.format_share(busy), "device busy" if not summary.cpu_only else "operators running")
-    ]
+    states = ("operators running", "no operator running")
+    if not summary.cpu_only:
+        states = ("device busy", "device idle")
+    shown = {states[0]: words.format_share(busy)}
     if worst:
-        shown.append((words.format_share(worst.share), f"largest part that is lost: {worst.label}"))
+        shown[f"largest part that is lost: {worst.label}"] = words.format_share(worst.share)
     elif summary.blind:
-        shown.append(
-            (
-                words.format_share(idle),
-                "device idle" if not summary.cpu_only else "no operator running",
-            )
-        )
+        shown[states[1]] = words.format_share(idle)
     if summary.steps:
-        shown.append((words.format_duration(summary.step_mean_ns), "mean step"))
+        shown["mean step"] = words.format_duration(summary.step_mean_ns)
     if summary.findings and summary.findings[0].share_of_wall:
-        shown.append(
-            (
-                words.describe_gain(summary.findings[0]),
-                "most that fixing the first finding can gain",
-            )
-        )
-    return tag(
-        "ul",
-        [tag("li", tag("b", figure), tag("span", what)) for figure, what in shown],
-        class_="figures",
-    )
+        gain = words.describe_gain(summary.findings[0])
+        shown["most that fixing the first finding can gain"] = gain
+    items = [tag("li", tag("b", figure), tag("span", what)) for what, figure in shown.items()]
+    return tag("ul", items, class_="figures")
 
 
 def _device_bars(summary: Summary) -> Markup:
     bars = []
     for use in summary.devices:
         parts = [(part.label, part.colour, part.share) for part in wall_parts([use])]
-        bars.append(
-            tag(
-                "div",
-                tag("p", device_label(use, ranks=len(summary.ranks)), class_="soft"),
-                charts.stacked_bar(
-                    parts, label=f"Wall time of {device_label(use, ranks=2)} by cause"
-                ),
-            )
-        )
+        name = tag("p", device_label(use, ranks=len(summary.ranks)), class_="soft")
+        spoken = f"Wall time of {device_label(use, ranks=2)} by cause"
+        bars.append(tag("div", name, charts.stacked_bar(parts, label=spoken)))
     return tag("div", tag("h3", "Each device"), bars)
 
 
@@ -171,18 +142,9 @@ def _range_bar(summary: Summary) -> Markup | None:
         caption = "Shares of the steps' time on their thread"
     if drawn and rest:
         rows.append([_keyed("ground", REST), words.format_share_column(rest)])
-    return join(
-        [
-            tag("h3", "A step by the ranges marked in it") if drawn else None,
-            drawn,
-            table(
-                ["range", "share of the step"],
-                rows,
-                caption=caption,
-                numeric={1},
-            ),
-        ]
-    )
+    heading = tag("h3", "A step by the ranges marked in it") if drawn else None
+    listed = table(["range", "share of the step"], rows, caption=caption, numeric={1})
+    return join([heading, drawn, listed])
 
 
 def _keyed(colour: str, label: str) -> Markup:
@@ -192,11 +154,8 @@ def _keyed(colour: str, label: str) -> Markup:
 def findings_section(summary: Summary) -> Section:
     """Render findings, costliest first, each with what to try and what removing it would gain."""
     if not summary.findings:
-        return section(
-            "findings",
-            "Findings",
-            tag("p", words.MEASURES if summary.measures else words.NO_FINDINGS),
-        )
+        nothing = words.MEASURES if summary.measures else words.NO_FINDINGS
+        return section("findings", "Findings", tag("p", nothing))
     lead = (
         "Ranked by the time they cost. The gain is the most that removing a finding entirely can"
         " bring, by what waits for what in the recording."
@@ -204,38 +163,25 @@ def findings_section(summary: Summary) -> Section:
     scope = describe_scope(summary)
     if scope:
         lead += f" Shares and gains are of the time {scope}."
-    drawn = []
-    for finding in summary.findings:
-        gain = "–"
-        if finding.share_of_wall:
-            gain = words.describe_gain(finding)
-        doubted = []
-        if finding.doubt:
-            doubted = [("In doubt", f"{finding.doubt}.")]
-        facts = [
-            ("Evidence", finding.evidence),
-            *doubted,
-            ("What to try", finding.advice),
-            ("Kind", finding.cause),
-        ]
-        drawn.append(
-            tag(
-                "div",
-                tag(
-                    "div",
-                    gain,
-                    tag("small", f"{words.format_share(finding.share_of_wall)} of the time"),
-                    class_="gain",
-                ),
-                tag(
-                    "div",
-                    tag("h3", finding.title),
-                    tag("dl", [join([tag("dt", name), tag("dd", text)]) for name, text in facts]),
-                ),
-                class_="finding",
-            )
-        )
-    return section("findings", "Findings", drawn, lead=lead)
+    return section("findings", "Findings", map(_finding, summary.findings), lead=lead)
+
+
+def _finding(finding: Finding) -> Markup:
+    gain = "–"
+    if finding.share_of_wall:
+        gain = words.describe_gain(finding)
+    facts = {"Evidence": finding.evidence}
+    if finding.doubt:
+        facts["In doubt"] = f"{finding.doubt}."
+    facts |= {"What to try": finding.advice, "Kind": finding.cause}
+    cost = tag("small", f"{words.format_share(finding.share_of_wall)} of the time")
+    listed = [join([tag("dt", name), tag("dd", text)]) for name, text in facts.items()]
+    return tag(
+        "div",
+        tag("div", gain, cost, class_="gain"),
+        tag("div", tag("h3", finding.title), tag("dl", listed)),
+        class_="finding",
+    )
 
 
 def operators_section(summary: Summary) -> Section | None:

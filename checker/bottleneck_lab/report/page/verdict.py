@@ -4,7 +4,7 @@ circumstances.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bottleneck_lab.catalog import criterion_label
@@ -35,7 +35,7 @@ class AnsweredQuestion:
 
 
 def section(
-    anchor: str, title: str, *children: str | Sequence[str | None] | None, lead: str = ""
+    anchor: str, title: str, *children: str | Iterable[str | None] | None, lead: str = ""
 ) -> Section:
     """Return a part of the page with its title, `lead` (a sentence or two that introduce it) and
     children.
