@@ -162,63 +162,71 @@ def read_rocprofv3(data: bytes, source: Path) -> Timeline:
 
 
 def _events(process: _Process) -> Iterator[dict[str, Any]]:
+    """Yield a process's records as events of a Chrome trace."""
+    gpus = {
+        agent.id.handle: agent.logical_node_type_id
+        for agent in process.agents
+        if agent.type == _GPU
+    }
+    yield from _kernels(process, gpus)
+    yield from _copies(process, gpus)
     pid, records = process.metadata.pid, process.buffer_records
+    # Calls of HSA are made by those of HIP: both would count the same time twice.
+    for record in records.hip_api or records.hsa_api:
+        args = {"correlation": record.correlation_id.internal}
+        name = _operation(process, record)
+        yield _event("cuda_runtime", name, record, pid, record.thread_id, args)
+    messages = {message.key: message.value for message in process.strings.marker_api}
+    for record in records.marker_api:
+        name = messages.get(record.correlation_id.internal) or _operation(process, record)
+        yield _event("user_annotation", name, record, pid, record.thread_id, {})
+
+
+def _kernels(process: _Process, gpus: dict[int, int]) -> Iterator[dict[str, Any]]:
+    """Yield the kernels. `gpus`: the number of each GPU, by its handle."""
     names = {
         symbol.kernel_id: symbol.formatted_kernel_name
         or symbol.demangled_kernel_name
         or symbol.kernel_name
         for symbol in process.kernel_symbols
     }
-    index = {
-        agent.id.handle: agent.logical_node_type_id
-        for agent in process.agents
-        if agent.type == _GPU
-    }
-    for record in records.kernel_dispatch:
+    for record in process.buffer_records.kernel_dispatch:
         dispatch = record.dispatch_info or _Dispatch()
-        block, threads = dispatch.workgroup_size, dispatch.grid_size
-        device = index.get(dispatch.agent_id.handle, 0)
-        # A grid of HIP counts threads, one of CUDA blocks: the tables hold blocks.
-        grid = [
-            -(-size // max(group, 1))
-            for size, group in zip(
-                (threads.x, threads.y, threads.z), (block.x, block.y, block.z), strict=True
-            )
-        ]
-        yield _event("kernel", names.get(dispatch.kernel_id, "kernel"), record, device, device) | {
-            "args": {
-                "device": device,
-                "stream": (record.stream_id or dispatch.queue_id).handle,
-                "correlation": record.correlation_id.internal,
-                "grid": grid,
-                "block": [block.x, block.y, block.z],
-            }
+        device = gpus.get(dispatch.agent_id.handle, 0)
+        threads, block = (
+            (size.x, size.y, size.z) for size in (dispatch.grid_size, dispatch.workgroup_size)
+        )
+        args = {
+            "device": device,
+            "stream": (record.stream_id or dispatch.queue_id).handle,
+            "correlation": record.correlation_id.internal,
+            # A grid of HIP counts threads, one of CUDA blocks: the tables hold blocks.
+            "grid": [-(-size // max(of, 1)) for size, of in zip(threads, block, strict=True)],
+            "block": list(block),
         }
-    for record in records.memory_copy:
+        name = names.get(dispatch.kernel_id, "kernel")
+        yield _event("kernel", name, record, device, device, args)
+
+
+def _copies(process: _Process, gpus: dict[int, int]) -> Iterator[dict[str, Any]]:
+    """Yield the copies, each on the GPU that is its source or its target."""
+    for record in process.buffer_records.memory_copy:
         operation = _operation(process, record)
         name = next((name for word, name in _COPIES.items() if word in operation), "Memcpy")
         agent = record.src_agent_id if "DtoH" in name else record.dst_agent_id
-        device = index.get(agent.handle, 0)
-        yield _event("gpu_memcpy", name, record, device, device) | {
-            "args": {
-                "device": device,
-                "stream": record.stream_id.handle if record.stream_id else -1,
-                "correlation": record.correlation_id.internal,
-                "bytes": record.bytes,
-            }
+        device = gpus.get(agent.handle, 0)
+        args = {
+            "device": device,
+            "stream": record.stream_id.handle if record.stream_id else -1,
+            "correlation": record.correlation_id.internal,
+            "bytes": record.bytes,
         }
-    # Calls of HSA are made by those of HIP: both would count the same time twice.
-    for record in records.hip_api or records.hsa_api:
-        yield _event("cuda_runtime", _operation(process, record), record, pid, record.thread_id) | {
-            "args": {"correlation": record.correlation_id.internal}
-        }
-    messages = {message.key: message.value for message in process.strings.marker_api}
-    for record in records.marker_api:
-        name = messages.get(record.correlation_id.internal) or _operation(process, record)
-        yield _event("user_annotation", name, record, pid, record.thread_id)
+        yield _event("gpu_memcpy", name, record, device, device, args)
 
 
-def _event(category: str, name: str, record: _Record, pid: int, tid: int) -> dict[str, Any]:
+def _event(
+    category: str, name: str, record: _Record, pid: int, tid: int, args: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "ph": "X",
         "cat": category,
@@ -227,6 +235,7 @@ def _event(category: str, name: str, record: _Record, pid: int, tid: int) -> dic
         "tid": tid,
         "ts": record.start_timestamp / 1000,  # ns → µs
         "dur": (record.end_timestamp - record.start_timestamp) / 1000,
+        "args": args,
     }
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.view import named
 from bottleneck_lab.trace.timeline import ActivityKind, Timeline
@@ -43,42 +44,44 @@ def find_graph_nodes(timeline: Timeline) -> list[GraphNode]:
     kernels were not recorded.
     """
     device = timeline.device
-    launches = named(timeline, timeline.runtime, _LAUNCH)
-    launched = timeline.launched_by
-    rows = np.flatnonzero((launched >= 0) & (device.kind != ActivityKind.SYNC))
-    if len(rows):
-        rows = rows[launches[launched[rows]]]
-    if not len(rows):
-        return []
-    # By replay, then stream, then start: the number within is the node.
-    order = np.lexsort((device.start[rows], device.stream[rows], launched[rows]))
-    rows = rows[order]
-    edges = np.flatnonzero(np.diff(launched[rows])) + 1
-    graphs: defaultdict[tuple[bytes, bytes], list[np.ndarray]] = defaultdict(list)
-    for replay in np.split(rows, edges):
-        graphs[device.name[replay].tobytes(), device.stream[replay].tobytes()].append(replay)
     length = device.end - device.start
-    whole = max(int(length[rows].sum()), 1)
+    graphs = list(_replays(timeline).values())
+    whole = max(sum(int(length[replay].sum()) for graph in graphs for replay in graph), 1)
     nodes = []
-    for graph, replays in enumerate(graphs.values(), 1):
-        table = length[np.stack(replays)]
+    for graph, replays in enumerate(graphs, 1):
+        times = length[np.stack(replays)]
         first = replays[0]
         # Nodes are numbered as they start in the first replay, whatever their streams.
         number = np.empty(len(first), dtype=np.int64)
         number[np.argsort(device.start[first], kind="stable")] = np.arange(1, len(first) + 1)
-        for column, row in enumerate(first.tolist()):
-            times = table[:, column]
+        for node, row, took in zip(number.tolist(), first.tolist(), times.T, strict=True):
             nodes.append(
                 GraphNode(
                     graph=graph,
-                    node=int(number[column]),
+                    node=node,
                     name=timeline.strings[int(device.name[row])],
                     stream=int(device.stream[row]),
                     replays=len(replays),
-                    mean_us=float(times.mean()) / 1e3,
-                    shortest_us=float(times.min()) / 1e3,
-                    longest_us=float(times.max()) / 1e3,
-                    percent=100 * int(times.sum()) / whole,
+                    mean_us=float(took.mean()) / 1e3,
+                    shortest_us=float(took.min()) / 1e3,
+                    longest_us=float(took.max()) / 1e3,
+                    percent=100 * int(took.sum()) / whole,
                 )
             )
     return sorted(nodes, key=lambda node: -node.percent)[:MOST_NODES]
+
+
+def _replays(timeline: Timeline) -> dict[tuple[bytes, bytes], list[NDArray[np.intp]]]:
+    """Return the rows of each replay in the order of its nodes, by the names and streams of these:
+    replays of one graph have the same.
+    """
+    device, launched = timeline.device, timeline.launched_by
+    rows = np.flatnonzero((launched >= 0) & (device.kind != ActivityKind.SYNC))
+    rows = rows[named(timeline, timeline.runtime, _LAUNCH)[launched[rows]]]
+    # By replay, then stream, then start: the number within is the node.
+    rows = rows[np.lexsort((device.start[rows], device.stream[rows], launched[rows]))]
+    graphs: defaultdict[tuple[bytes, bytes], list[NDArray[np.intp]]] = defaultdict(list)
+    for replay in np.split(rows, np.flatnonzero(np.diff(launched[rows])) + 1):
+        if len(replay):
+            graphs[device.name[replay].tobytes(), device.stream[replay].tobytes()].append(replay)
+    return graphs
