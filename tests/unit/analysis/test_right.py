@@ -61,6 +61,13 @@ def test_streams_that_overlap_are_not_counted_twice(tmp_path):
     assert use.streams == 3
 
 
+def test_a_wait_beside_kernels_of_no_length(tmp_path):
+    """As formats in whole microseconds have them: nothing that ran has an end to wait beyond."""
+    wait = event("cuda_runtime", "cudaDeviceSynchronize", 40, 50)
+    (use,) = summed_up(tmp_path, kernel(0, 0), kernel(30, 0), wait).devices
+    assert (use.busy_ns, use.idle_ns) == (0, 90_000)
+
+
 def test_waits_drawn_on_a_stream_are_not_busy(tmp_path):
     (use,) = summed_up(
         tmp_path, kernel(0, 10), event("cuda_sync", "Stream Sync", 10, 80, stream=7), kernel(90, 10)

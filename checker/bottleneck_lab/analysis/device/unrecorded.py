@@ -75,32 +75,41 @@ def find_unrecorded(
     waits = np.flatnonzero(named(timeline, runtime, _WAITED_FOR) & (runtime.rank == rank))
     if not len(worked) or not len(runtime):
         return Unrecorded(iv.NONE)
-    begin, end = runtime.start[waits], runtime.end[waits]
+    outlasting, stretches = _outlasting(timeline, rank, waits)
+    contradicted = _contradicted(timeline, worked, waits, outlasting)
+    early = _early_rows(timeline, worked)
+    if contradicted > CONTRADICTED_SHARE * len(waits) or early:
+        stretches = iv.join(stretches, idle)  # where the work really ran is not known
+    calls, lost = lost_launches(timeline, rank)
+    if calls >= FEW_LAUNCHES and lost > LOST_SHARE * calls:
+        stretches = iv.join(stretches, _beside_lost_launches(timeline, rank, worked, idle))
+    missing = iv.intersect(idle, stretches)
+    return Unrecorded(missing, len(waits), len(outlasting), contradicted, early)
 
+
+def _outlasting(
+    timeline: Timeline, rank: int, waits: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], iv.Intervals]:
+    """Return (the waits that go on after all recorded work has ended; how long they do)."""
+    device, runtime = timeline.device, timeline.runtime
     # A wait is for the rank's work on every device: only where none ran any more did it outlast
     # what was recorded.
     busy = union_of(device, (device.rank == rank) & (device.kind != ActivityKind.SYNC))
-    before = np.searchsorted(busy.start, end, side="left") - 1
-    reached = np.where(before >= 0, busy.end[np.maximum(before, 0)], end)
-    since = np.maximum(begin, reached)
-    long = (before >= 0) & (end - since > LONGEST_PAUSE_NS)
-    stretches = [iv.union(since[long], end[long])]
+    end = runtime.end[waits]
+    begun = np.searchsorted(busy.start, end)
+    reached = np.where(begun > 0, np.concatenate(([0], busy.end))[begun], end)
+    since = np.maximum(runtime.start[waits], reached)
+    long = end - since > LONGEST_PAUSE_NS
+    return waits[long], iv.union(since[long], end[long])
 
-    contradicted = _contradicted(timeline, worked, waits, waits[long])
+
+def _early_rows(timeline: Timeline, worked: NDArray[np.intp]) -> int:
+    """Count the rows that start before the call that launched them; 0 if they are few."""
     call = timeline.launched_by[worked]
     launched, call = worked[call >= 0], call[call >= 0]
-    early = int((device.start[launched] < runtime.start[call] - LATE_END_NS).sum())
-    if early <= CONTRADICTED_SHARE * len(launched):
-        early = 0
-    if contradicted > CONTRADICTED_SHARE * len(waits) or early:
-        stretches.append(idle)  # where the work really ran is not known
-
-    calls, lost = lost_launches(timeline, rank)
-    if calls >= FEW_LAUNCHES and lost > LOST_SHARE * calls:
-        stretches.append(_beside_lost_launches(timeline, rank, worked, idle))
-    return Unrecorded(
-        iv.intersect(idle, iv.join(*stretches)), len(waits), int(long.sum()), contradicted, early
-    )
+    start = timeline.device.start[launched]
+    early = int((start < timeline.runtime.start[call] - LATE_END_NS).sum())
+    return early if early > CONTRADICTED_SHARE * len(launched) else 0
 
 
 def _contradicted(
@@ -113,12 +122,11 @@ def _contradicted(
     device, runtime = timeline.device, timeline.runtime
     call = timeline.launched_by[worked]
     worked, call = worked[call >= 0], call[call >= 0]
-    names = [timeline.strings[name] for name in runtime.name[waits].tolist()]
-    meant = np.array([not _EVENT.search(name) for name in names], dtype=bool)
+    meant = ~named(timeline, runtime, _EVENT)[waits]
     if len(np.unique(device.stream[worked])) > 1:
         # A stream's wait says nothing about the others, and calls don't record which one it is;
         # but a device that did nothing all the while would have begun what was in their queues.
-        whole = np.array([bool(_WHOLE_DEVICE.search(name)) for name in names], dtype=bool)
+        whole = named(timeline, runtime, _WHOLE_DEVICE)[waits]
         meant &= whole | np.isin(waits, outlasting)
     waits = waits[meant]
     if not len(worked) or not len(waits):
