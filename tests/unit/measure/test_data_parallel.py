@@ -103,9 +103,9 @@ def test_moments_know_no_scale_and_tell_a_gradient_from_zeros_and_one_number():
 
 def test_what_broadcasts_cost_is_said_where_it_counts():
     dear = msgspec.structs.replace(CURVES[0].points[-1], step_ms=180, broadcast_ms=118)
-    assert "`broadcast_buffers`" in dear.broadcast_sentence
-    assert "96.8% of the ideal, not 33.3%" in dear.broadcast_sentence
-    assert not msgspec.structs.replace(dear, broadcast_ms=1).broadcast_sentence
+    assert "`broadcast_buffers`" in dear.broadcast_note
+    assert "96.8% of the ideal, not 33.3%" in dear.broadcast_note
+    assert not msgspec.structs.replace(dear, broadcast_ms=1).broadcast_note
 
 
 def test_gradients_are_ready_after_the_last_micro_batch_s_backward_not_after_the_first():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-LEAST_BROADCAST_SHARE = 0.01
+_NOTED_FROM = 0.01
 """Share of a step above which the cost of broadcasts is reported."""
 
 
@@ -41,9 +41,9 @@ class Point(msgspec.Struct, frozen=True):
         return self.alone_ms / self.step_ms
 
     @property
-    def broadcast_sentence(self) -> str:
+    def broadcast_note(self) -> str:
         """A sentence about the cost of broadcasts; empty below 1% of the step."""
-        if self.broadcast_ms < LEAST_BROADCAST_SHARE * self.step_ms:
+        if self.broadcast_ms < _NOTED_FROM * self.step_ms:
             return ""
         return (
             f"On {self.ranks} ranks, {self.broadcast_ms:.1f} of {self.step_ms:.1f} ms per step are"

@@ -97,5 +97,5 @@ def _print_bounds(sheet: Sheet, curve: Sweep) -> None:
             f" all of it hidden: {hidden:.2f}x.",
             indent=1,
         )
-    if broadcast := curve.points[-1].broadcast_sentence:
+    if broadcast := curve.points[-1].broadcast_note:
         sheet.line(broadcast, indent=1)

@@ -61,11 +61,7 @@ def scaling_section(curves: Sequence[Sweep]) -> Section | None:
         _many_chart(curves),
         _legend([*(curve.algorithm for curve in curves), "ring-hidden"]),
         [_figures(curve) for curve in curves],
-        [
-            tag("p", broadcast)
-            for curve in curves
-            if (broadcast := curve.points[-1].broadcast_sentence)
-        ],
+        [tag("p", broadcast) for curve in curves if (broadcast := curve.points[-1].broadcast_note)],
         tag("h3", "What these figures are based on"),
         tag("ul", [tag("li", line) for line in assumptions(curves)]),
         lead=lead,
