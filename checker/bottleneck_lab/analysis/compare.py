@@ -228,7 +228,9 @@ def _compare(before: Side, after: Side) -> Comparison:
     differences = _find_differences(old, new)
     changes = [_withheld(differences, change) for change in changes]
     whole = changes[0]
-    gone, come = ({f.id: f.title for o in side for f in o.summary.findings} for side in (old, new))
+    findings, new_findings = (
+        {f.id: f.title for o in side for f in o.summary.findings} for side in (old, new)
+    )
     return Comparison(
         speedup=whole.ratio,
         speedup_low=whole.low,
@@ -241,8 +243,8 @@ def _compare(before: Side, after: Side) -> Comparison:
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
         reasons=_reasons(old, new),
         changes=sorted(changes, key=lambda c: -abs(c.before - c.after)),
-        findings_gone={id_: title for id_, title in gone.items() if id_ not in come},
-        findings_new={id_: title for id_, title in come.items() if id_ not in gone},
+        findings_gone={k: title for k, title in findings.items() if k not in new_findings},
+        findings_new={k: title for k, title in new_findings.items() if k not in findings},
         differences=differences,
         unit=unit,
         images_per_s=None if unit != "image" else (1e9 / whole.before, 1e9 / whole.after),

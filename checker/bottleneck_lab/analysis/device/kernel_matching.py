@@ -35,20 +35,20 @@ def match_kernels(before: Series, after: Series, origins: Mapping[str, str]) -> 
     against one after. `origins`: the launching operator by kernel.
     """
     kernels = [{name for group, name in side if group == "kernel"} for side in (before, after)]
-    gone, come = kernels[0] - kernels[1], kernels[1] - kernels[0]
+    removed, added = kernels[0] - kernels[1], kernels[1] - kernels[0]
 
     def origin(name: str) -> str:
         return origins.get(name, "")
 
-    by_name = _one_against_one(gone, come, _plain)
-    by_operators = _fused(gone, come, origins)
-    by_origin = _one_against_one(gone, come, origin)
+    by_name = _one_against_one(removed, added, _plain)
+    by_operators = _fused(removed, added, origins)
+    by_origin = _one_against_one(removed, added, origin)
     matches: list[Match] = []
     for match in (*by_name, *by_operators, *by_origin):
-        if match.new in come and gone.issuperset(match.old):
+        if match.new in added and removed.issuperset(match.old):
             matches.append(match)
-            come.discard(match.new)
-            gone.difference_update(match.old)
+            added.discard(match.new)
+            removed.difference_update(match.old)
     return matches
 
 
@@ -59,13 +59,13 @@ def _plain(name: str) -> str:
     return _VARIANT.sub("", re.sub(r"[<(].*", "", name.removeprefix("void "))).strip("_: ")
 
 
-def _one_against_one(gone: set[str], come: set[str], key: Callable[[str], str]) -> list[Match]:
+def _one_against_one(removed: set[str], added: set[str], key: Callable[[str], str]) -> list[Match]:
     """Match kernels whose keys are equal. Of several with one key it cannot be told which is
     which.
     """
     old: dict[str, list[str]] = defaultdict(list)
     new: dict[str, list[str]] = defaultdict(list)
-    for groups, names in ((old, gone), (new, come)):
+    for groups, names in ((old, removed), (new, added)):
         for name in sorted(names):
             groups[key(name)].append(name)
     return [
@@ -75,16 +75,16 @@ def _one_against_one(gone: set[str], come: set[str], key: Callable[[str], str]) 
     ]
 
 
-def _fused(gone: set[str], come: set[str], origins: Mapping[str, str]) -> list[Match]:
+def _fused(removed: set[str], added: set[str], origins: Mapping[str, str]) -> list[Match]:
     """Match fused kernels by their names: Inductor puts the operators into them."""
     matches = []
-    for name in sorted(come):
+    for name in sorted(added):
         fused = _FUSED.match(name)
         if fused is None:
             continue
         inside = f"_{fused[1]}_"  # of triton_poi_fused_add_mul_0: _add_mul_
         replaced = []
-        for old in sorted(gone):
+        for old in sorted(removed):
             operator = origins.get(old, "").rpartition("::")[2].strip("_")  # aten::add_ is add
             if operator and f"_{operator}_" in inside:
                 replaced.append(old)

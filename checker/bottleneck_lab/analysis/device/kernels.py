@@ -125,7 +125,7 @@ def find_interrupted(timeline: Timeline) -> tuple[NDArray[np.intp], Ints]:
     steps, device = step_rows(timeline), timeline.device
     rows = kernel_rows(device)
     rows = rows[(device.kind[rows] == ActivityKind.KERNEL) & (timeline.launched_by[rows] >= 0)]
-    hit, excess_ns = [rows[:0]], [np.zeros(0, dtype=np.int64)]
+    interrupted_rows, excess_ns = [rows[:0]], [np.zeros(0, dtype=np.int64)]
     for rank, number in devices_of(device, rows):
         own = rows[(device.rank[rows] == rank) & (device.device[rows] == number)]
         launched = timeline.runtime.start[timeline.launched_by[own]]
@@ -141,9 +141,9 @@ def find_interrupted(timeline: Timeline) -> tuple[NDArray[np.intp], Ints]:
         usual = np.quantile(lengths, 0.25, axis=0)
         longer = lengths - usual
         interrupted = longer > np.maximum(usual / 2, INTERRUPTION_NS)
-        hit.append(kernels[interrupted])
+        interrupted_rows.append(kernels[interrupted])
         excess_ns.append(longer[interrupted].astype(np.int64))
-    return np.concatenate(hit), np.concatenate(excess_ns)
+    return np.concatenate(interrupted_rows), np.concatenate(excess_ns)
 
 
 def kernel_rows(device: DeviceTable) -> NDArray[np.intp]:

@@ -122,13 +122,13 @@ def _contradicted(
     device, runtime = timeline.device, timeline.runtime
     call = timeline.launched_by[worked]
     worked, call = worked[call >= 0], call[call >= 0]
-    meant = ~named(timeline, runtime, _EVENT)[waits]
+    counted = ~named(timeline, runtime, _EVENT)[waits]
     if len(np.unique(device.stream[worked])) > 1:
         # A stream's wait says nothing about the others, and calls don't record which one it is;
         # but a device that did nothing all the while would have begun what was in their queues.
         whole = named(timeline, runtime, _WHOLE_DEVICE)[waits]
-        meant &= whole | np.isin(waits, outlasting)
-    waits = waits[meant]
+        counted &= whole | np.isin(waits, outlasting)
+    waits = waits[counted]
     if not len(worked) or not len(waits):
         return 0
     # For each wait: all that had been launched when it began has ended by `ends` of the last.

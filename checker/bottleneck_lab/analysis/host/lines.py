@@ -127,10 +127,10 @@ def code_at(timeline: Timeline, moments: Ints, threads: SmallInts) -> list[str]:
     # Where no line was recorded: the frames of the user's own functions, then the operators that
     # no other encloses.
     own = ~named(timeline, timeline.python, _LIBRARY)
-    functions, along = take(timeline.python, own), _all_along(timeline)[own].tolist()
+    functions, whole = take(timeline.python, own), _all_along(timeline)[own].tolist()
     function_names = [
-        _called(_FOLDERS.sub("", name), whole)
-        for name, whole in zip(timeline.names(functions), along, strict=True)
+        _called(_FOLDERS.sub("", name), open_all_along)
+        for name, open_all_along in zip(timeline.names(functions), whole, strict=True)
     ]
     operators = timeline.operators
     enclosing = take(operators, outermost(operators))

@@ -85,9 +85,9 @@ def _use(
         int(level[max(low - 1, 0) : max(high, 1)].max())
         for low, high in itertools.pairwise(positions)
     ]
-    stood = np.unique(at[at >= 0])
-    if len(stood) > 1 and level[stood[-1]] < LET_GO * level[stood[-2]]:
-        stood = stood[:-1]
+    step_ends = np.unique(at[at >= 0])
+    if len(step_ends) > 1 and level[step_ends[-1]] < LET_GO * level[step_ends[-2]]:
+        step_ends = step_ends[:-1]
     between = levels[1:-1]
     return MemoryUse(
         rank=rank,
@@ -102,7 +102,7 @@ def _use(
         lowest_after_step_bytes=int(between.min()) if len(between) else 0,
         highest_after_step_bytes=int(between.max()) if len(between) else 0,
         levels_bytes=highest,
-        holders=_holders(timeline, rows, int(level.argmax()), stood),
+        holders=_holders(timeline, rows, int(level.argmax()), step_ends),
     )
 
 

@@ -37,12 +37,11 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     sheet.sides(title, sheet.safe(f"{current_name(verdict.lab)} on {verdict.device} "))
     sheet.rule(style)
     # What the summary says beyond the criteria, which follow it.
-    unsaid = verdict.summary
-    for stated in verdict.criteria:
-        unsaid = unsaid.replace(stated.sentence, "")
-    summary = "" if verdict.outcome is Outcome.PASS else unsaid.strip()
-    if summary:
-        sheet.line(summary, indent=1)
+    summary = verdict.summary
+    for criterion in verdict.criteria:
+        summary = summary.replace(criterion.sentence, "")
+    if summary.strip() and verdict.outcome is not Outcome.PASS:
+        sheet.line(summary.strip(), indent=1)
         sheet.blank()
     reached = [each for each in verdict.criteria if UNMEASURED not in each.sentence]
     for criterion in sorted(reached, key=lambda each: _ORDER[each.holds]):
