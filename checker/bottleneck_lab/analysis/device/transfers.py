@@ -48,8 +48,10 @@ class CollectiveRow(msgspec.Struct, frozen=True):
     exposed_ns: int = 0
 
 
-Sizes = Counter[tuple[int, int, int]]
-"""Time by a collective's name, type and size, as the device table has them, ns."""
+Message = tuple[int, int, int]
+"""A collective's name, type and size, as the device table has them."""
+Sizes = Counter[Message]
+"""Time by message, ns."""
 
 
 def exposed_by_size(timeline: Timeline, time: DeviceTime) -> Sizes:
@@ -63,17 +65,18 @@ def exposed_by_size(timeline: Timeline, time: DeviceTime) -> Sizes:
     before = np.maximum.accumulate(np.concatenate([[time.window.start], end]))[:-1]
     start = np.minimum(np.maximum(device.start[rows], before), end)
     beside = iv.covered_within(time.compute, start, end)
-    sizes: Sizes = Counter()
-    if not len(rows):
-        return sizes
+    messages, number = _messages(timeline, rows)
+    exposed = np.bincount(number, weights=end - start - beside, minlength=len(messages))
+    return Counter({message: int(ns) for message, ns in zip(messages, exposed, strict=True)})
+
+
+def _messages(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[list[Message], NDArray[np.intp]]:
+    """Return (the different messages of some rows; which of them each row sent)."""
+    device = timeline.device
+    # The kernel's name tells the collective and its algorithm, the size which bucket it is.
     keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
-    groups, number = np.unique(keys, axis=1, return_inverse=True)
-    exposed = np.bincount(
-        number.reshape(-1), weights=end - start - beside, minlength=groups.shape[1]
-    )
-    for (name, dtype, size), ns in zip(groups.T.tolist(), exposed.tolist(), strict=True):
-        sizes[name, dtype, size] = int(ns)
-    return sizes
+    different, number = np.unique(keys, axis=1, return_inverse=True)
+    return [(name, dtype, size) for name, dtype, size in different.T.tolist()], number.reshape(-1)
 
 
 def largest_messages(timeline: Timeline, time: DeviceTime) -> iv.Intervals:
@@ -92,7 +95,7 @@ def _collectives_of(timeline: Timeline, time: DeviceTime) -> NDArray[np.bool_]:
 
 
 def find_collectives(
-    timeline: Timeline, exposed: Mapping[tuple[int, int, int], int], top: int = 30
+    timeline: Timeline, exposed: Mapping[Message, int], top: int = 30
 ) -> list[CollectiveRow]:
     """Sum up what was sent between ranks, longest total first. Rows of the same size may be the
     same bucket of DDP. `exposed` is `exposed_by_size` of all devices together.
@@ -100,26 +103,25 @@ def find_collectives(
     device = timeline.device
     rows = np.flatnonzero(device.kind == ActivityKind.COMMUNICATION)
     steps = max(len(step_rows(timeline)), 1)
-    # The kernel's name tells the collective and its algorithm, the size which bucket it is.
-    keys = np.stack([device.name[rows], device.dtype[rows], device.bytes[rows]])
-    groups, number = np.unique(keys, axis=1, return_inverse=True)
-    calls = np.bincount(number.reshape(-1), minlength=groups.shape[1])
-    times = np.bincount(
-        number.reshape(-1), weights=(device.end - device.start)[rows], minlength=groups.shape[1]
-    )
-    return [
-        CollectiveRow(
-            collective=collective_of(timeline.strings[int(groups[0, i])]),
-            dtype=DTYPES[int(groups[1, i])],
-            bytes=int(groups[2, i]),
-            calls=int(calls[i]),
-            calls_per_step=int(calls[i]) / steps,
-            total_ns=int(times[i]),
-            gb_per_s=int(groups[2, i]) * int(calls[i]) / int(times[i]) if times[i] else 0.0,
-            exposed_ns=exposed.get((int(groups[0, i]), int(groups[1, i]), int(groups[2, i])), 0),
+    messages, number = _messages(timeline, rows)
+    calls = np.bincount(number, minlength=len(messages))
+    times = np.bincount(number, (device.end - device.start)[rows], len(messages))
+    collectives = []
+    for i in np.argsort(-times, kind="stable")[:top].tolist():
+        (name, dtype, size), count, total_ns = messages[i], int(calls[i]), int(times[i])
+        collectives.append(
+            CollectiveRow(
+                collective=collective_of(timeline.strings[name]),
+                dtype=DTYPES[dtype],
+                bytes=size,
+                calls=count,
+                calls_per_step=count / steps,
+                total_ns=total_ns,
+                gb_per_s=size * count / total_ns if total_ns else 0.0,
+                exposed_ns=exposed.get(messages[i], 0),
+            )
         )
-        for i in np.argsort(-times, kind="stable")[:top].tolist()
-    ]
+    return collectives
 
 
 def find_copies(timeline: Timeline) -> list[CopyRow]:
