@@ -12,7 +12,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.transfers import largest_messages
 from bottleneck_lab.analysis.host.lines import longest_line
-from bottleneck_lab.analysis.host.view import SYNC_CALL, named
+from bottleneck_lab.analysis.host.view import SYNC_CALL, named, union_of
 from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline
 
@@ -215,4 +215,4 @@ def _named_times(
 
 
 def _covered(table: HostTable, mask: np.ndarray, inside: Window) -> iv.Intervals:
-    return iv.clip(iv.union(table.start[mask], table.end[mask]), *inside)
+    return iv.clip(union_of(table, mask), *inside)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.time import DeviceTime
+from bottleneck_lab.analysis.host.view import union_of
 from bottleneck_lab.analysis.steps.window import step_rows
 from bottleneck_lab.trace.names import DTYPES, collective_of
 from bottleneck_lab.trace.timeline import ActivityKind, Direction, HostMemory, Timeline
@@ -85,7 +86,7 @@ def largest_messages(timeline: Timeline, time: DeviceTime) -> iv.Intervals:
     mine = _collectives_of(timeline, time)
     mine &= (device.start >= time.window.start) & (device.start < time.window.end)
     mine &= device.bytes == device.bytes[mine].max(initial=0)
-    return iv.union(device.start[mine], device.end[mine])
+    return union_of(device, mine)
 
 
 def _collectives_of(timeline: Timeline, time: DeviceTime) -> NDArray[np.bool_]:

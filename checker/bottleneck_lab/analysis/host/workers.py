@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
+from bottleneck_lab.analysis.host.view import union_of
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.trace.timeline import Timeline, different
 
@@ -66,7 +67,7 @@ def find_loader(timeline: Timeline, window: Window) -> LoaderUse | None:
         match = _START.match(text)
         if match:
             rows = ranges.name == name
-            starts = iv.clip(iv.union(ranges.start[rows], ranges.end[rows]), *window)
+            starts = iv.clip(union_of(ranges, rows), *window)
             workers, cores = int(match[1]), int(match[2])
             kept, count = match[3] == "kept", len(starts.start)
             loaders[text] = LoaderUse(workers, cores, kept, count, starts.total)
@@ -82,7 +83,7 @@ def find_workers(timeline: Timeline, window: Window) -> list[WorkerUse]:
         if not _WORKER.match(info.name or ""):
             continue
         mine = (timeline.ranges.thread == thread) & (timeline.ranges.end > window.start)
-        busy = iv.clip(iv.union(timeline.ranges.start[mine], timeline.ranges.end[mine]), *window)
+        busy = iv.clip(union_of(timeline.ranges, mine), *window)
         if busy.total:
             count = int(mine.sum())
             rank = int(timeline.ranges.rank[mine][0])

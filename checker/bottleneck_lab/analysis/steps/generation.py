@@ -87,8 +87,8 @@ def _use(
     if not len(work):
         operators = take(timeline.operators, timeline.operators.rank == rank)
         busy, launched = iv.union(operators.start, operators.end), operators.start
-    mine = np.isin(runtime.thread, launching_threads(timeline, rank))
-    waits = union_of(runtime, named(timeline, runtime, SYNC_CALL) & mine)
+    launching = np.isin(runtime.thread, launching_threads(timeline, rank))
+    waits = union_of(runtime, named(timeline, runtime, SYNC_CALL) & launching)
     lengths = np.diff(starts)
     one = lengths < PAUSE * np.median(lengths)  # the rest is a prompt, or what lies between two
     if one.sum() < LEAST:
