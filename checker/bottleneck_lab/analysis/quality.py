@@ -213,12 +213,11 @@ def _work_elsewhere(timeline: Timeline) -> list[Missing]:
     device = timeline.device
     if not len(step_rows(timeline)) or not len(device):
         return []
-    worked = device.kind != ActivityKind.SYNC
     without = []
     for rank in np.unique(device.rank).tolist():
         window = find_window(timeline, rank)
         inside = (device.end > window.start) & (device.start < window.end)
-        if not (worked & (device.rank == rank) & inside).any():
+        if not (device.works & (device.rank == rank) & inside).any():
             without.append(rank)
     if not without:
         return []

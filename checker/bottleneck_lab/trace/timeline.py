@@ -89,6 +89,11 @@ class DeviceTable:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def works(self) -> NDArray[np.bool_]:
+        """A mask of the rows in which the device does something: all but SYNC."""
+        return self.kind != ActivityKind.SYNC
+
 
 @dataclass(frozen=True, slots=True)
 class HostTable:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.view import named
-from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+from bottleneck_lab.trace.timeline import Timeline
 
 _LAUNCH = re.compile(r"^(?:cuda|cu|hip)GraphLaunch")
 
@@ -76,7 +76,7 @@ def _replays(timeline: Timeline) -> dict[tuple[bytes, bytes], list[NDArray[np.in
     replays of one graph have the same.
     """
     device, launched = timeline.device, timeline.launched_by
-    rows = np.flatnonzero((launched >= 0) & (device.kind != ActivityKind.SYNC))
+    rows = np.flatnonzero((launched >= 0) & device.works)
     rows = rows[named(timeline, timeline.runtime, _LAUNCH)[launched[rows]]]
     # By replay, then stream, then start: the number within is the node.
     rows = rows[np.lexsort((device.start[rows], device.stream[rows], launched[rows]))]

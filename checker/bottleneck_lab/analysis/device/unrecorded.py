@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import LAUNCH_CALL, named, union_of
-from bottleneck_lab.trace.timeline import ActivityKind, Direction, Timeline
+from bottleneck_lab.trace.timeline import Direction, Timeline
 
 LONGEST_PAUSE_NS = 1_000_000
 """A device with work in its queue pauses for microseconds, and a waiting host wakes within some.
@@ -71,7 +71,7 @@ def find_unrecorded(
     `device.use`.
     """
     device, runtime = timeline.device, timeline.runtime
-    worked = rows[device.kind[rows] != ActivityKind.SYNC]
+    worked = rows[device.works[rows]]
     waits = np.flatnonzero(named(timeline, runtime, _WAITED_FOR) & (runtime.rank == rank))
     if not len(worked) or not len(runtime):
         return Unrecorded(iv.NONE)
@@ -94,7 +94,7 @@ def _outlasting(
     device, runtime = timeline.device, timeline.runtime
     # A wait is for the rank's work on every device: only where none ran any more did it outlast
     # what was recorded.
-    busy = union_of(device, (device.rank == rank) & (device.kind != ActivityKind.SYNC))
+    busy = union_of(device, (device.rank == rank) & device.works)
     end = runtime.end[waits]
     begun = np.searchsorted(busy.start, end)
     reached = np.where(begun > 0, np.concatenate(([0], busy.end))[begun], end)

@@ -146,9 +146,7 @@ def _accelerators(
         rows = DeviceRows.of(table, chosen)
         time = device_time(rank, device, rows, window)
         # When the rank's other devices worked.
-        others = union_of(
-            table, mine & (table.device != device) & (table.kind != ActivityKind.SYNC)
-        )
+        others = union_of(table, mine & table.works & (table.device != device))
         queued, waited = waiting_in_queue(timeline, chosen, time.idle, others)
         unrecorded = find_unrecorded(timeline, rank, chosen, time.idle)
         # A gap before queued work in which rows are missing was no gap.

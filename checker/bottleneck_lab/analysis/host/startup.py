@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bottleneck_lab.trace.timeline import ActivityKind, Timeline
+from bottleneck_lab.trace.timeline import Timeline
 
 # A start-up is named where it is long, and one call was most of it (0-1).
 LEAST_NS = 5_000_000
@@ -30,7 +30,7 @@ def find_startup(timeline: Timeline) -> StartUp | None:
     device, calls = timeline.device, timeline.runtime
     longest = None
     for rank in timeline.ranks:
-        work = device.start[(device.rank == rank) & (device.kind != ActivityKind.SYNC)]
+        work = device.start[(device.rank == rank) & device.works]
         tables = (calls, timeline.operators, timeline.ranges, timeline.python)
         begins = [
             int(starts.min()) for table in tables if len(starts := table.start[table.rank == rank])

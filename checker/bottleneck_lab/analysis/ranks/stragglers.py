@@ -38,7 +38,7 @@ def find_stragglers(timeline: Timeline) -> list[Straggler]:
     work, length = [], []
     for rank in ranks:
         count = max(int((steps.rank == rank).sum()), 1)
-        mine = (device.rank == rank) & (device.kind != ActivityKind.SYNC)
+        mine = (device.rank == rank) & device.works
         window = find_window(timeline, rank)
         exposed = iv.subtract(
             union_of(device, mine & communicating), union_of(device, mine & ~communicating)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.view import SYNC_CALL, launching_threads, named, union_of
-from bottleneck_lab.trace.timeline import ActivityKind, Ints, Timeline, different, take
+from bottleneck_lab.trace.timeline import Ints, Timeline, different, take
 
 LEAST = 4
 """Fewer tokens show no loop."""
@@ -82,7 +82,7 @@ def _use(
     timeline: Timeline, rank: int, starts: Ints, unit: Literal["token", "prediction"]
 ) -> GenerationUse | None:
     device, runtime = timeline.device, timeline.runtime
-    work = take(device, (device.rank == rank) & (device.kind != ActivityKind.SYNC))
+    work = take(device, (device.rank == rank) & device.works)
     busy, launched = iv.union(work.start, work.end), work.start
     if not len(work):
         operators = take(timeline.operators, timeline.operators.rank == rank)

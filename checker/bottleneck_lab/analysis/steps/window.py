@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.trace.names import STEP, STEP_NAME
 from bottleneck_lab.trace.timeline import (
-    ActivityKind,
     DeviceTable,
     HostTable,
     Ints,
@@ -111,7 +110,7 @@ def find_window(timeline: Timeline, rank: int | None = None) -> Window:
     if not len(step_rows(timeline)):
         return host
     # Only work that ends after the host's last step can move the end: the rest is not looked at.
-    late = np.flatnonzero((device.end > host.end) & (device.kind != ActivityKind.SYNC))
+    late = np.flatnonzero((device.end > host.end) & device.works)
     launched = launch_times(timeline, late)
     mine = (launched >= host.start) & (launched < host.end)
     if rank is not None:
@@ -205,7 +204,7 @@ def step_costs(timeline: Timeline, steps: HostTable) -> Ints:
     costs = np.zeros(len(steps), dtype=np.int64)
     for rank in np.unique(steps.rank).tolist():
         mine = np.flatnonzero(steps.rank == rank)
-        rows = np.flatnonzero((device.rank == rank) & (device.kind != ActivityKind.SYNC))
+        rows = np.flatnonzero((device.rank == rank) & device.works)
         launched = launch_times(timeline, rows)
         at = np.searchsorted(steps.start[mine], launched, side="right") - 1
         inside = (at >= 0) & (launched < steps.end[mine].max())

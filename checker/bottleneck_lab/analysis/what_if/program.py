@@ -14,7 +14,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.ranks.matching import Arrival
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.what_if.host import Host
-from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline, different
+from bottleneck_lab.trace.timeline import Ints, SmallInts, Timeline, different
 
 LAUNCH_NS = 10_000
 """A kernel starts at most this long after its launch where its stream is free. Launched work that
@@ -95,7 +95,7 @@ def _number_streams(
     device = timeline.device
     rows = np.flatnonzero(
         (device.rank == rank)
-        & (device.kind != ActivityKind.SYNC)
+        & device.works
         & (device.start < window.end)
         & (device.end > window.start)
     )
