@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,8 @@ _LEFT_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?a
 # around `all_reduce` may only launch it: its end says nothing about the other ranks.
 _ON_HOST = re.compile(r"^(?:gloo|mpi|ucc):|barrier", re.I)
 _ROOTED = re.compile(r":(?:broadcast|send|recv\w*|reduce|gather|scatter)$", re.I)
+Key = tuple[int, ...]
+"""What tells a collective from others: its step, process group, name, type and size."""
 _HOST = -2
 """The process group, in a key, of a collective on the host."""
 
@@ -75,34 +77,26 @@ def set_clocks(timeline: Timeline) -> Timeline:
     return replace(timeline, notes=(*timeline.notes, note), **tables)
 
 
-def _collective_times(timeline: Timeline) -> dict[tuple[int, ...], dict[int, Ints]]:
+def _collective_times(timeline: Timeline) -> dict[Key, dict[int, Ints]]:
     """Return (start, end) of each rank's collectives, by step, process group, name, type and size;
     nothing for what was not launched in a marked step, which tells which is which.
     """
-    device, ranges = timeline.device, timeline.ranges
-    together, on_host, steps_of_torch, steps_of_any = (
-        np.array([bool(matches(name)) for name in timeline.strings] or [False])
-        for matches in (
-            _LEFT_TOGETHER.search,
-            lambda name: _ON_HOST.search(name) and not _ROOTED.search(name),
-            lambda name: name.startswith(STEP),
-            STEP_NAME.match,
-        )
-    )
-    marks = steps_of_torch if steps_of_torch.any() else steps_of_any
-    chosen = (device.kind == ActivityKind.COMMUNICATION) & (timeline.launched_by >= 0)
-    rows = np.flatnonzero(chosen & together[device.name])
+    device, ranges, strings = timeline.device, timeline.ranges, timeline.strings
+    torch_steps = _mask(name.startswith(STEP) for name in strings)
+    marks = torch_steps if torch_steps.any() else _mask(STEP_NAME.match(name) for name in strings)
+    together = _mask(_LEFT_TOGETHER.search(name) for name in strings)
+    on_host = _mask(_ON_HOST.search(name) and not _ROOTED.search(name) for name in strings)
+    launched = (device.kind == ActivityKind.COMMUNICATION) & (timeline.launched_by >= 0)
+    rows = np.flatnonzero(launched & together[device.name])
     waits = np.flatnonzero(on_host[ranges.name])
     steps = np.flatnonzero(marks[ranges.name])
-    lists: dict[tuple[int, ...], dict[int, list[tuple[int, int]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    columns = (device.process_group, device.name, device.dtype, device.bytes)
+    lists: dict[Key, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for rank in timeline.ranks:
         mine = steps[ranges.rank[steps] == rank]
         own = rows[device.rank[rows] == rank]
-        launched = timeline.runtime.start[timeline.launched_by[own]]
-        for row, step in _in_steps(own, launched, mine, ranges.start[mine]):
-            columns = (device.process_group, device.name, device.dtype, device.bytes)
+        launches = timeline.runtime.start[timeline.launched_by[own]]
+        for row, step in _in_steps(own, launches, mine, ranges.start[mine]):
             key = int(ranges.name[step]), *(int(column[row]) for column in columns)
             lists[key][rank].append((int(device.start[row]), int(device.end[row])))
         own = waits[ranges.rank[waits] == rank]
@@ -115,6 +109,11 @@ def _collective_times(timeline: Timeline) -> dict[tuple[int, ...], dict[int, Int
     }
 
 
+def _mask(matches: Iterable[object]) -> NDArray[np.bool_]:
+    """Return which names match, never empty: tables without rows look nothing up in it."""
+    return np.array([bool(match) for match in matches] or [False])
+
+
 def _in_steps(
     rows: NDArray[np.intp], moments: Ints, steps: NDArray[np.intp], begins: Ints
 ) -> Iterator[tuple[int, int]]:
@@ -123,9 +122,7 @@ def _in_steps(
     yield from zip(rows[at >= 0].tolist(), steps[at[at >= 0]].tolist(), strict=True)
 
 
-def _offset(
-    moments: dict[tuple[int, ...], dict[int, Ints]], rank: int, offsets: dict[int, int]
-) -> int | None:
+def _offset(moments: dict[Key, dict[int, Ints]], rank: int, offsets: dict[int, int]) -> int | None:
     """Return how far the clock of a rank is ahead, by the ranks whose clocks are known, ns; None
     if that cannot be told.
     """
