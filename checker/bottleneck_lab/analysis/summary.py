@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.device.kernels import (
     find_kernels,
     find_launches,
 )
+from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.transfers import (
     CollectiveRow,
     CopyRow,
@@ -27,7 +28,7 @@ from bottleneck_lab.analysis.device.transfers import (
     find_collectives,
     find_copies,
 )
-from bottleneck_lab.analysis.device.use import DeviceTime, DeviceUse, find_device_uses
+from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
 from bottleneck_lab.analysis.host.lines import LineRow, find_lines, longest_line

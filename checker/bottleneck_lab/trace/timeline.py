@@ -92,7 +92,8 @@ class DeviceTable:
     @property
     def works(self) -> NDArray[np.bool_]:
         """A mask of the rows in which the device does something: all but SYNC."""
-        return self.kind != ActivityKind.SYNC
+        works: NDArray[np.bool_] = self.kind != ActivityKind.SYNC
+        return works
 
 
 @dataclass(frozen=True, slots=True)

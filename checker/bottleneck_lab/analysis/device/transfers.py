@@ -92,7 +92,8 @@ def largest_messages(timeline: Timeline, time: DeviceTime) -> iv.Intervals:
 def _collectives_of(timeline: Timeline, time: DeviceTime) -> NDArray[np.bool_]:
     device = timeline.device
     mine: NDArray[np.bool_] = (device.rank == time.rank) & (device.device == time.device)
-    return mine & (device.kind == ActivityKind.COMMUNICATION)
+    mine &= device.kind == ActivityKind.COMMUNICATION
+    return mine
 
 
 def find_collectives(

@@ -173,7 +173,7 @@ def _order(columns: Ints) -> Tasks:
     apart = stream[in_turn] * (int(start.max(initial=0)) - int(launch.min(initial=0)) + 1)
     launch[in_turn] = np.minimum.accumulate((launch[in_turn] + apart)[::-1])[::-1] - apart
     order = np.lexsort((transfers >= 0, start, launch))[:MOST_TASKS]
-    tasks = Tasks(*columns[:, order], needs=np.full(len(order), -1))
+    tasks = Tasks._make([*columns[:, order], np.full(len(order), -1)])
     return tasks._replace(needs=_find_needs(tasks))
 
 
