@@ -21,7 +21,7 @@ from bottleneck_lab.cohort.rehearsal.learners import (
 )
 from bottleneck_lab.cohort.rehearsal.measuring import measure_durations
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
-from bottleneck_lab.cohort.rehearsal.summary import by_hour, quantile, rehearse, what_breaks
+from bottleneck_lab.cohort.rehearsal.summary import Plan, by_hour, quantile, rehearse, what_breaks
 from bottleneck_lab.cohort.running.durations import keep_duration, load_durations
 from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.commands.cohort import rehearse as command
@@ -102,7 +102,8 @@ def test_waits_are_told_by_the_hour():
 
 def test_what_breaks_first_is_named():
     checks = [Check(0, "slow", "cpu", sent=60.0, began=1000.0, ended=5000.0)]
-    sentences = what_breaks([BLOCK], Outcomes(checks, {}, 5000.0), {}, Machines())
+    plan = Plan([BLOCK], 1, 1.0, Machines(), {})
+    sentences = what_breaks(plan, Outcomes(checks, {}, 5000.0))
     assert "Who submits slow at 0:01 waits longer than 5 minutes" in sentences[0]
     assert (
         "All checks of slow take 67 minutes; in the 60 minutes of the lab, 60 can be had"
@@ -112,7 +113,8 @@ def test_what_breaks_first_is_named():
 
 
 def test_what_would_help_is_tried_out():
-    result = rehearse([BLOCK], 4, 1.2, Machines(), {("slow", "cpu"): [600.0]}, budget=2)
+    plan = Plan([BLOCK], 4, 1.2, Machines(), {("slow", "cpu"): [600.0]}, budget=2)
+    result = rehearse(plan)
     assert result.longest_s > 600
     assert result.options[0].what == "one more machine"
     assert result.options[0].longest_s < result.longest_s < result.slower.longest_s
@@ -120,7 +122,7 @@ def test_what_would_help_is_tried_out():
 
 def test_slower_checks_wait_longer_where_nothing_was_recorded():
     busy = Block("slow", "cpu", 0.0, 300.0)
-    result = rehearse([busy], 6, 1.2, Machines(), {}, options=False)
+    result = rehearse(Plan([busy], 6, 1.2, Machines(), {}), options=False)
     assert 0 < result.longest_s < result.slower.longest_s
 
 

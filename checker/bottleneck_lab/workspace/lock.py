@@ -18,6 +18,20 @@ if sys.platform != "win32":
     import fcntl
 
 
+def try_lock(path: Path, *, shared: bool = False) -> int | None:
+    """Return a descriptor that holds the lock file `path`; None while another one holds it.
+
+    The lock goes with the last process that has the descriptor: whoever inherits it holds it too.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def _take(descriptor: int, *, wait: bool, on_wait: Callable[[str], None] | None) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

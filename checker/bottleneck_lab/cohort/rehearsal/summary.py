@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 from bottleneck_lab.cohort.rehearsal.learners import Block, make_scripts
 from bottleneck_lab.cohort.rehearsal.play import Check, Machines, Outcomes, play
 from bottleneck_lab.cohort.running.durations import Durations, typical_s
-from bottleneck_lab.cohort.running.forecast import needs_quiet
+from bottleneck_lab.cohort.running.forecast import sort_of
 from bottleneck_lab.cohort.words import counted
 
 TOO_LONG_S = 300.0
@@ -21,6 +22,23 @@ SLOWER = 1.25
 """How much longer checks may take on the day: near a full machine, waits grow by far more."""
 BUDGET = 3
 """Submissions per learner and lab that the advice tries out."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A workshop to play: `learners` who need `tries` submissions on average until a lab passes.
+
+    `durations` are those of checks, by lab and device. `budget` limits submissions per learner and
+    lab. With `halves`, half of the room takes the labs in the opposite order.
+    """
+
+    blocks: list[Block]
+    learners: int
+    tries: float
+    machines: Machines
+    durations: Durations
+    budget: int | None = None
+    seed: int = 0
+    halves: bool = False
 
 
 class Hour(msgspec.Struct, frozen=True):
@@ -112,39 +130,36 @@ def _longest_queue(checks: Sequence[Check], begins: float, ends: float) -> int:
     return most
 
 
-def what_breaks(
-    blocks: Sequence[Block], outcomes: Outcomes, durations: Durations, machines: Machines
-) -> list[str]:
+def what_breaks(plan: Plan, outcomes: Outcomes) -> list[str]:
     """Return in sentences what goes wrong, the earliest first; nothing if all is well."""
     sentences = []
     late = [check for check in outcomes.checks if (check.wait_s or 0.0) > TOO_LONG_S]
     if late:
         first = min(late, key=lambda check: check.sent)
-        alone = first.device != "cuda" and needs_quiet(first.lab, first.device)
-        why = "its checks need the machine to themselves" if alone else "its slots are full"
+        why = "its slots are full"
+        if sort_of(first.lab, first.device) == "quiet":
+            why = "its checks need the machine to themselves"
         sentences.append(
             f"Who submits {first.lab} at {clock(first.sent)} waits longer than"
             f" {TOO_LONG_S / 60:.0f} minutes: {why}."
         )
-    for block in blocks:
-        seconds = [
+    at_once = {"gpu": plan.machines.gpus, "quiet": 1, "modelled": plan.machines.slots}
+    for block in plan.blocks:
+        seconds = sum(
             check.ended - check.began
             for check in outcomes.checks
             if check.lab == block.lab and check.ended is not None and check.began is not None
-        ]
-        at_once = machines.slots
-        if block.device == "cuda":
-            at_once = machines.gpus
-        elif needs_quiet(block.lab, block.device):
-            at_once = 1
-        room = (block.ends - block.begins) * at_once * machines.count
-        if room and sum(seconds) > room:
+        )
+        minutes = (block.ends - block.begins) / 60
+        room = minutes * at_once[sort_of(block.lab, block.device)] * plan.machines.count
+        if room and seconds / 60 > room:
             sentences.append(
-                f"All checks of {block.lab} take {sum(seconds) / 60:.0f} minutes; in the"
-                f" {(block.ends - block.begins) / 60:.0f} minutes of the lab,"
-                f" {room / 60:.0f} can be had."
+                f"All checks of {block.lab} take {seconds / 60:.0f} minutes; in the"
+                f" {minutes:.0f} minutes of the lab, {room:.0f} can be had."
             )
-    unknown = [block.lab for block in blocks if (block.lab, block.device) not in durations]
+    unknown = [
+        block.lab for block in plan.blocks if (block.lab, block.device) not in plan.durations
+    ]
     if unknown:
         sentences.append(
             f"No check of {', '.join(unknown)} has run on this machine yet, so how long one takes"
@@ -158,75 +173,70 @@ def what_breaks(
     return sentences
 
 
+def _what_may_help(plan: Plan) -> dict[str, Plan]:
+    """Return the plan with one thing changed, by what that is."""
+    machines = plan.machines
+    changed = {
+        "one more machine": replace(plan, machines=replace(machines, count=machines.count + 1))
+    }
+    if any(sort_of(block.lab, block.device) == "modelled" for block in plan.blocks):
+        wider = replace(machines, slots=2 * machines.slots)
+        changed[f"{wider.slots} slots (cores) on each machine"] = replace(plan, machines=wider)
+    if plan.budget is None or plan.budget > BUDGET:
+        what = f"at most {BUDGET} submissions per learner and lab"
+        changed[what] = replace(plan, budget=BUDGET)
+    if len(plan.blocks) > 1:
+        what = "half of the room taking the labs in the opposite order"
+        changed[what] = replace(plan, halves=True)
+    return changed
+
+
 def rehearse(
-    blocks: Sequence[Block],
-    learners: int,
-    tries: float,
-    machines: Machines,
-    durations: Durations,
+    plan: Plan,
     *,
-    budget: int | None = None,
-    seed: int = 0,
     options: bool = True,
     progress: Callable[[str, float], None] = lambda _activity, _share: None,
 ) -> Rehearsal:
     """Play a workshop, and where waits are too long, play it again with what might help."""
 
-    # A lab without a record is assumed to be typical, and that too grows with `slower`.
-    assumed = {
-        (block.lab, block.device): [typical_s(durations, block.lab, block.device)]
-        for block in blocks
-    }
-    known = {**assumed, **durations}
-
-    def once(
-        activity: str,
-        machines: Machines,
-        budget: int | None,
-        *,
-        halves: bool = False,
-        slower: float = 1.0,
-    ) -> Outcomes:
-        taken = {pair: [slower * one for one in seconds] for pair, seconds in known.items()}
+    def once(activity: str, changed: Plan) -> Outcomes:
         return play(
-            make_scripts(blocks, learners, tries, seed, halves=halves),
-            machines,
-            taken,
-            budget=budget,
-            seed=seed,
+            make_scripts(
+                changed.blocks, changed.learners, changed.tries, changed.seed, halves=changed.halves
+            ),
+            changed.machines,
+            changed.durations,
+            budget=changed.budget,
+            seed=changed.seed,
             progress=lambda share: progress(activity, share),
         )
 
-    outcomes = once("playing the workshop", machines, budget)
+    def option(what: str, changed: Plan) -> Option:
+        waits = waits_of(once(what, changed).checks)
+        return Option(what, quantile(waits, QUANTILE), max(waits, default=0.0))
+
+    # A lab without a record is assumed to be typical, and that too grows with `SLOWER`.
+    assumed = {
+        (block.lab, block.device): [typical_s(plan.durations, block.lab, block.device)]
+        for block in plan.blocks
+    }
+    known = replace(plan, durations={**assumed, **plan.durations})
+    outcomes = once("playing the workshop", known)
     waits = waits_of(outcomes.checks)
     longest = max(waits, default=0.0)
     tried = []
     if options and longest > TOO_LONG_S:
-        more = msgspec.structs.replace(machines, count=machines.count + 1)
-        changes = [("one more machine", more, budget, False)]
-        if any(not needs_quiet(block.lab, block.device) for block in blocks):
-            wider = msgspec.structs.replace(machines, slots=2 * machines.slots)
-            changes.append((f"{wider.slots} slots (cores) on each machine", wider, budget, False))
-        if budget is None or budget > BUDGET:
-            what = f"at most {BUDGET} submissions per learner and lab"
-            changes.append((what, machines, BUDGET, False))
-        if len(blocks) > 1:
-            what = "half of the room taking the labs in the opposite order"
-            changes.append((what, machines, budget, True))
-        for what, changed, limit, halves in changes:
-            other = waits_of(once(what, changed, limit, halves=halves).checks)
-            tried.append(Option(what, quantile(other, QUANTILE), max(other, default=0.0)))
-    what = f"checks that take {SLOWER:g} times as long"
-    slow = waits_of(once(what, machines, budget, slower=SLOWER).checks)
+        tried = [option(what, changed) for what, changed in _what_may_help(known).items()]
+    slow = {pair: [SLOWER * each for each in seconds] for pair, seconds in known.durations.items()}
     return Rehearsal(
-        list(blocks),
+        plan.blocks,
         by_hour(outcomes),
         quantile(waits, QUANTILE),
         longest,
-        max(0.0, outcomes.ended - max(block.ends for block in blocks)),
-        what_breaks(blocks, outcomes, durations, machines),
-        sorted(tried, key=lambda option: option.longest_s),
-        Option(what, quantile(slow, QUANTILE), max(slow, default=0.0)),
+        max(0.0, outcomes.ended - max(block.ends for block in plan.blocks)),
+        what_breaks(plan, outcomes),
+        sorted(tried, key=lambda each: each.longest_s),
+        option(f"checks that take {SLOWER:g} times as long", replace(known, durations=slow)),
         outcomes.refusals,
     )
 

@@ -35,6 +35,13 @@ def needs_quiet(lab: str, device: Device) -> bool:
         return True
 
 
+def sort_of(lab: str, device: Device) -> Sort:
+    """Return what a check needs of the one machine that measures it."""
+    if device == "cuda":
+        return "gpu"
+    return "quiet" if needs_quiet(lab, device) else "modelled"
+
+
 _PREFIXES: dict[Sort, str] = {"gpu": "gpu", "quiet": "cpu", "modelled": "cpu", "cluster": "cluster"}
 _RIVALS: dict[Sort, tuple[Sort, ...]] = {
     "gpu": ("quiet", "modelled"),
@@ -111,12 +118,13 @@ def forecast(
                 lab, device, began = running[slot.busy]
                 # A check that is overdue is taken to end now.
                 ends = max(now, began + typical[lab, device])
-                machine.occupy(slot.name, _sort(slot.name, lab, device), ends)
+                cluster = slot.name.startswith(_PREFIXES["cluster"])
+                machine.occupy(slot.name, "cluster" if cluster else sort_of(lab, device), ends)
         machines.append(machine)
     waits: dict[str, float | None] = {}
     latest: dict[Device, float] = {}
     for one in waiting:
-        sorts: tuple[Sort, ...] = ("cluster", _sort("", one.lab, one.device))
+        sorts: tuple[Sort, ...] = ("cluster", sort_of(one.lab, one.device))
         offers = [
             (*offer, number, sort)
             for number, machine in enumerate(machines)
@@ -145,14 +153,6 @@ class _Typical(dict[tuple[str, Device], float]):
     def __missing__(self, key: tuple[str, Device]) -> float:
         self[key] = typical_s(self._durations, *key)
         return self[key]
-
-
-def _sort(slot: str, lab: str, device: Device) -> Sort:
-    if slot.startswith("cluster"):
-        return "cluster"
-    if device == "cuda":
-        return "gpu"
-    return "quiet" if needs_quiet(lab, device) else "modelled"
 
 
 def load_forecast(connection: Connection, now: float) -> Forecast:

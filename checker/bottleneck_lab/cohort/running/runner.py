@@ -4,14 +4,13 @@ run once, and none to tell the truth.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,7 @@ from bottleneck_lab.cohort.running.workers import RunnerStatus, Slot
 from bottleneck_lab.cohort.submissions.ledger import Circumstances
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.workspace.dataset import missing_datasets
+from bottleneck_lab.workspace.lock import try_lock
 
 log = logging.getLogger("bottleneck_lab.cohort.running.runner")
 BEAT_S = 5.0
@@ -257,19 +257,16 @@ def machine_id() -> str:
         return socket.gethostname()
 
 
-def keep_lock(folder: Path, name: str) -> int:
-    """Be the only runner with that name on the cohort of `folder`; the lock goes with the process.
-
-    Returns the descriptor that holds it. Raises MachineError while another has it.
-    """
-    path = folder / f"runner-{name}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+@contextmanager
+def only_runner(folder: Path, name: str) -> Iterator[None]:
+    """Be the only runner called `name` on the cohort of `folder`; MachineError if there is one."""
+    lock = try_lock(folder / f"runner-{name}.lock")
+    if lock is None:
         raise MachineError(
             f"A runner called '{name}' is already working for this cohort.",
             "Choose another name with --name, or stop that runner.",
-        ) from None
-    return descriptor
+        )
+    try:
+        yield
+    finally:
+        os.close(lock)

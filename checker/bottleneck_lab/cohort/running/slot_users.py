@@ -8,7 +8,6 @@ was submitted, the key and the database to itself.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import re
@@ -24,6 +23,7 @@ from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap_problem
 from bottleneck_lab.measure.sandbox.cgroup import delegate_group, remove_tree
 from bottleneck_lab.measure.sandbox.visible import torch_home
 from bottleneck_lab.workspace.home import home
+from bottleneck_lab.workspace.lock import try_lock
 
 USERS_ROOT = Path("/var/lib/bottleneck-lab-slots")
 FIRST_UID = 61000
@@ -147,14 +147,10 @@ class SlotUser:
         self._group: Path | None = None
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o711)  # users reach their own folders, and list nobody's
-        self._lock = os.open(root / f"{uid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise MachineError(
-                f"Another runner uses uid {uid}.", "Name others with --uids."
-            ) from None
+        lock = try_lock(root / f"{uid}.lock")
+        if lock is None:
+            raise MachineError(f"Another runner uses uid {uid}.", "Name others with --uids.")
+        self._lock = lock
 
     def take_in(self, job: Path) -> Path:
         """Copy a job's folder for this user, who sees nothing of an earlier one; return its path.

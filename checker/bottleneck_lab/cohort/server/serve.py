@@ -17,6 +17,8 @@ from bottleneck_lab.cohort.server.app import create_app
 from bottleneck_lab.errors import ExitCode, MachineError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fastapi import FastAPI
 
     from bottleneck_lab.cohort.folder import Cohort
@@ -37,9 +39,12 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[str, str] | None = None
+    cohort: Cohort, host: str, port: int, url: str, *, tls: tuple[Path, Path] | None = None
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Raises MachineError if the address cannot be had."""
+    """Serve until SIGINT or SIGTERM, over HTTPS with the certificate and key of `tls`.
+
+    Raises MachineError if the address cannot be had.
+    """
     certificate, key = tls or (None, None)
     config = uvicorn.Config(
         create_app(cohort, url),

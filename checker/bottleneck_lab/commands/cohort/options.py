@@ -1,8 +1,9 @@
-"""Options that several commands of the group share."""
+"""Options that several commands of the group share, and what they mean."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import psutil
 import typer
 
 from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.cohort.running.preflight import Preflight
 from bottleneck_lab.cohort.workshop import as_setting
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.measure.gpu import cuda_devices
@@ -84,6 +86,46 @@ def parse_labs(text: str) -> list[str]:
     labs = [find_lab(name.strip()).slug for name in text.split(",") if name.strip()]
     as_setting(labs)  # refuses none and twice
     return labs
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How a runner measures on this machine. `lab cohort serve` takes the same options, and passes
+    them on to the runner beside it.
+    """
+
+    gpus: str | None
+    slots: int
+    uids: str | None
+    allow_unsandboxed: bool
+    allow_no_cgroup: bool
+    quiet_s: float
+
+    def choose_users(self, preflight: Preflight) -> list[int]:
+        """Check that learners' code can be contained here; return the users of the slots.
+
+        Empty if all slots share the runner's own user. Reasons against it go to `preflight`.
+        """
+        preflight.check_containment(
+            allow_unsandboxed=self.allow_unsandboxed, allow_no_cgroup=self.allow_no_cgroup
+        )
+        with preflight.step():
+            slots = len(parse_gpus(self.gpus)) + self.slots
+            return preflight.check_slot_users(
+                self.uids, slots, allow_unsandboxed=self.allow_unsandboxed
+            )
+        return []
+
+    def arguments(self, users: list[int]) -> list[str]:
+        """Return the options of `lab cohort runner` that mean the same, with `users` chosen."""
+        return [
+            f"--quiet={self.quiet_s}",
+            f"--slots={self.slots}",
+            f"--uids={','.join(map(str, users))}",
+            *([] if self.gpus is None else [f"--gpus={self.gpus}"]),
+            *(["--allow-unsandboxed"] if self.allow_unsandboxed else []),
+            *(["--allow-no-cgroup"] if self.allow_no_cgroup else []),
+        ]
 
 
 def default_slots() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -23,11 +22,12 @@ from bottleneck_lab.cohort.running.executors.slurm import SlurmExecutor
 from bottleneck_lab.cohort.running.job import end_with
 from bottleneck_lab.cohort.running.preflight import Preflight
 from bottleneck_lab.cohort.running.remote import RemoteDispatcher
-from bottleneck_lab.cohort.running.runner import Runner, keep_lock
+from bottleneck_lab.cohort.running.runner import Runner, only_runner
 from bottleneck_lab.commands.cohort.options import (
     SHARED_USER,
     Folder,
     Gpus,
+    Measuring,
     NoCgroup,
     Quiet,
     Slots,
@@ -44,48 +44,53 @@ EXAMPLE = "lab cohort runner --server http://192.168.1.20:8321 --token TOKEN"
 TOKEN = "BOTTLENECK_LAB_RUNNER_TOKEN"
 
 
+_Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        help="URL of a server on another machine. Needs --token.",
+        show_default=False,
+    ),
+]
+_Token = Annotated[
+    str,
+    typer.Option(
+        "--token",
+        envvar=TOKEN,
+        help="The runners' token, which `lab cohort token` prints.",
+        show_default=False,
+    ),
+]
+_Executor = Annotated[
+    Literal["local", "slurm", "ray"], typer.Option("--executor", help="Where checks run.")
+]
+_Jobs = Annotated[int, typer.Option("--jobs", help="On a cluster: how many checks to run at once.")]
+_Sbatch = Annotated[
+    list[str] | None,
+    typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab."),
+]
+_Name = Annotated[
+    str | None,
+    typer.Option("--name", help="This runner's name (default: the machine's).", show_default=False),
+]
+_Parent = Annotated[int | None, typer.Option("--parent", hidden=True)]
+
+
 def command(
     folder: Folder = Path(),
-    server: Annotated[
-        str | None,
-        typer.Option(
-            "--server",
-            help="URL of a server on another machine. Needs --token.",
-            show_default=False,
-        ),
-    ] = None,
-    token: Annotated[
-        str,
-        typer.Option(
-            "--token",
-            envvar=TOKEN,
-            help="The runners' token, which `lab cohort token` prints.",
-            show_default=False,
-        ),
-    ] = "",
-    executor: Annotated[
-        Literal["local", "slurm", "ray"], typer.Option("--executor", help="Where checks run.")
-    ] = "local",
-    jobs: Annotated[
-        int, typer.Option("--jobs", help="On a cluster: how many checks to run at once.")
-    ] = 4,
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", help="This runner's name (default: the machine's).", show_default=False
-        ),
-    ] = None,
+    server: _Server = None,
+    token: _Token = "",
+    executor: _Executor = "local",
+    jobs: _Jobs = 4,
+    sbatch: _Sbatch = None,
+    name: _Name = None,
     gpus: Gpus = None,
     slots: Slots = None,
     allow_unsandboxed: Unsandboxed = False,
     allow_no_cgroup: NoCgroup = False,
     uids: Uids = None,
     quiet: Quiet = 20.0,
-    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+    parent: _Parent = None,
 ) -> None:
     """Measure submissions until stopped. `lab cohort serve` starts a runner of its own.
 
@@ -99,17 +104,13 @@ def command(
     log_json()
     if parent is not None:
         end_with(parent)
+    measuring = Measuring(
+        gpus, slots or default_slots(), uids, allow_unsandboxed, allow_no_cgroup, quiet
+    )
     users: list[int] = []
-    indices = parse_gpus(gpus) if executor == "local" else []
-    slots = slots or default_slots()
     if executor == "local":  # on a cluster, each job checks its own node
         preflight = Preflight()
-        preflight.check_containment(
-            allow_unsandboxed=allow_unsandboxed, allow_no_cgroup=allow_no_cgroup
-        )
-        users = preflight.check_slot_users(
-            uids, len(indices) + slots, allow_unsandboxed=allow_unsandboxed
-        )
+        users = measuring.choose_users(preflight)
         preflight.finish("This machine cannot measure")
         if not users and parent is None:
             say(SHARED_USER, style="yellow", err=True)
@@ -118,28 +119,26 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _frame: stopping.append(signum))
     label = name or socket.gethostname()
-    with _dispatcher(folder, server, token, label) as (dispatcher, own):
-        lock = keep_lock(own, label)
-        try:
-            engine: Executor
-            if executor == "slurm":
-                engine = SlurmExecutor(jobs, gpus=gpus != "", options=sbatch or [])
-            elif executor == "ray":
-                engine = RayExecutor(jobs, gpus=gpus != "")
-            else:
-                # Locks of the machine, not of the cohort: two cohorts may be measured on it.
-                engine = LocalExecutor(home() / "slots", indices, machine=slots, uids=users)
-            Runner(
-                dispatcher,
-                engine,
-                label,
-                own / "jobs",
-                sandbox_required=not allow_unsandboxed,
-                limits_required=not allow_no_cgroup,
-                quiet_s=quiet,
-            ).run(lambda: bool(stopping), 0.2 if server is None else 1.0)
-        finally:
-            os.close(lock)
+    with _dispatcher(folder, server, token, label) as (dispatcher, own), only_runner(own, label):
+        engine: Executor
+        if executor == "slurm":
+            engine = SlurmExecutor(jobs, gpus=gpus != "", options=sbatch or [])
+        elif executor == "ray":
+            engine = RayExecutor(jobs, gpus=gpus != "")
+        else:
+            # Locks of the machine, not of the cohort: two cohorts may be measured on it.
+            engine = LocalExecutor(
+                home() / "slots", parse_gpus(gpus), machine=measuring.slots, uids=users
+            )
+        Runner(
+            dispatcher,
+            engine,
+            label,
+            own / "jobs",
+            sandbox_required=not allow_unsandboxed,
+            limits_required=not allow_no_cgroup,
+            quiet_s=quiet,
+        ).run(lambda: bool(stopping), 0.2 if server is None else 1.0)
 
 
 @contextmanager

@@ -25,13 +25,13 @@ from bottleneck_lab.commands.cohort.options import (
     SHARED_USER,
     Folder,
     Gpus,
+    Measuring,
     NoCgroup,
     Quiet,
     Slots,
     Uids,
     Unsandboxed,
     default_slots,
-    parse_gpus,
 )
 from bottleneck_lab.commands.ui import say
 from bottleneck_lab.errors import MachineError
@@ -40,25 +40,30 @@ from bottleneck_lab.workspace.dataset import missing_datasets
 EXAMPLE = "lab cohort serve --folder autumn-workshop --host 0.0.0.0"
 
 
+_Host = Annotated[
+    str,
+    typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network."),
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        help="URL at which learners reach the server, if that is a proxy's.",
+        show_default=False,
+    ),
+]
+_Tls = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option("--tls", help="Certificate and key, both in PEM format.", show_default=False),
+]
+
+
 def command(
     folder: Folder = Path(),
-    host: Annotated[
-        str,
-        typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network."),
-    ] = "127.0.0.1",
+    host: _Host = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 8321,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            help="URL at which learners reach the server, if that is a proxy's.",
-            show_default=False,
-        ),
-    ] = None,
-    tls: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option("--tls", help="Certificate and key, both in PEM format.", show_default=False),
-    ] = None,
+    url: _Url = None,
+    tls: _Tls = None,
     runner: Annotated[
         bool, typer.Option("--runner/--no-runner", help="Measure on this machine too.")
     ] = True,
@@ -75,40 +80,24 @@ def command(
     once.
     """
     log_json()
+    measuring = Measuring(
+        gpus, slots or default_slots(), uids, allow_unsandboxed, allow_no_cgroup, quiet
+    )
     with open_cohort(folder) as cohort, ExitStack() as stack:
         preflight = Preflight()
         preflight.check_address(host, port)
         preflight.check_sign_in(cohort.config)
         if tls:
             preflight.check_certificate(*tls)
-        users: list[int] = []
-        if runner:
-            preflight.check_containment(
-                allow_unsandboxed=allow_unsandboxed, allow_no_cgroup=allow_no_cgroup
-            )
-            with preflight.step():
-                slots = slots or default_slots()
-                count = len(parse_gpus(gpus)) + slots
-                users = preflight.check_slot_users(uids, count, allow_unsandboxed=allow_unsandboxed)
+        users = measuring.choose_users(preflight) if runner else []
         preflight.finish("This cohort cannot be served here")
         keeper = None
         if runner:
             _warn(cohort, shared_user=not users)
             # A process of its own: what measures holds no sockets, and can be restarted alone.
-            command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner"]
-            options = {
-                "--folder": str(cohort.folder),
-                "--quiet": str(quiet),
-                "--gpus": gpus,
-                "--slots": str(slots),
-                "--uids": ",".join(map(str, users)),
-                "--parent": str(os.getpid()),
-            }
-            for name, value in options.items():
-                command += [] if value is None else [name, value]
-            command += ["--allow-unsandboxed"] if allow_unsandboxed else []
-            command += ["--allow-no-cgroup"] if allow_no_cgroup else []
-            keeper = stack.enter_context(Keeper(command))
+            own = [f"--folder={cohort.folder}", f"--parent={os.getpid()}"]
+            command = [sys.executable, "-m", "bottleneck_lab", "cohort", "runner", *own]
+            keeper = stack.enter_context(Keeper([*command, *measuring.arguments(users)]))
         else:
             say(
                 f"Nothing is measured here: `lab cohort runner --folder {folder}` measures on this"
@@ -117,12 +106,11 @@ def command(
                 style="yellow",
                 err=True,
             )
-        own = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
-        reached = (url or cohort.config.url or own).rstrip("/")
+        listening = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
+        reached = (url or cohort.config.url or listening).rstrip("/")
         cohort.keep_address(reached)
         _print_how_to_join(cohort, reached)
-        files = (str(tls[0]), str(tls[1])) if tls else None
-        serve_forever(cohort, host, port, reached, tls=files)
+        serve_forever(cohort, host, port, reached, tls=tls)
         if keeper and keeper.refused is not None:
             raise MachineError(
                 f"The runner refuses to start here (exit code {keeper.refused}), so the server has"

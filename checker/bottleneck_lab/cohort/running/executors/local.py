@@ -7,12 +7,11 @@ its runner was killed, nobody else gets the slot.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bottleneck_lab.catalog import Device
@@ -20,6 +19,7 @@ from bottleneck_lab.cohort.running.executors.base import Executor, Progress
 from bottleneck_lab.cohort.running.gpu_health import gpu_health
 from bottleneck_lab.cohort.running.slot_users import USERS_ROOT, SlotUser
 from bottleneck_lab.errors import MachineError, UsageError
+from bottleneck_lab.workspace.lock import try_lock
 
 JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
 END_S = 20.0
@@ -80,38 +80,27 @@ class LocalExecutor(Executor):
         # GPUs share `gpus` and modelled checks share `modelled`; each sort tests that nobody holds
         # the other's. A check that measures the CPU holds both alone.
         if slot in self._gpus:
-            locks, others = [("gpus", fcntl.LOCK_SH)], "modelled"
+            shared, alone, others = ["gpus"], [slot], "modelled"
         elif quiet:
-            locks, others = [("gpus", fcntl.LOCK_EX), ("modelled", fcntl.LOCK_EX)], None
+            shared, alone, others = [], ["gpus", "modelled", slot], None
         else:
-            locks, others = [("modelled", fcntl.LOCK_SH)], "gpus"
-        taken: list[int] = []
-        for name, kind in [*locks, (slot, fcntl.LOCK_EX)]:
-            if not self._lock(name, kind, taken):
-                break
-        else:
-            # In this order: of two runners that come at once, each sees what the other holds.
-            tested: list[int] = []
-            if others is None or self._lock(others, fcntl.LOCK_EX, tested):
-                for each in tested:
-                    os.close(each)
-                self._held[slot] = taken
-                return True
-        for each in taken:
-            os.close(each)
-        return False
-
-    def _lock(self, name: str, kind: int, taken: list[int]) -> bool:
-        """Lock a file and add its descriptor to `taken`; False if another holds it."""
-        path = self._locks / f"{name}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # flock belongs to the open file, which the job inherits: it outlives this process.
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        taken.append(descriptor)
+            shared, alone, others = ["modelled"], [slot], "gpus"
+        with ExitStack() as undo:
+            taken = []
+            for name in [*shared, *alone]:
+                lock = try_lock(self._locks / f"{name}.lock", shared=name in shared)
+                if lock is None:
+                    return False
+                undo.callback(os.close, lock)
+                taken.append(lock)
+            if others is not None:
+                # Tested last: of two runners that come at once, each sees what the other holds.
+                tested = try_lock(self._locks / f"{others}.lock")
+                if tested is None:
+                    return False
+                os.close(tested)
+            undo.pop_all()
+        self._held[slot] = taken
         return True
 
     def submit(self, slot: str, folder: Path, device: Device) -> str:
