@@ -41,7 +41,7 @@ def installed(tmp_path, monkeypatch):
     shutil.copytree(EXAMPLE, tmp_path / "some_labs" / "content")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = EntryPoints([EntryPoint("some-labs", "some_labs.content", catalog.PACKS)])
-    monkeypatch.setattr(catalog, "entry_points", found.select)
+    monkeypatch.setattr("bottleneck_lab.catalog.content.entry_points", found.select)
     catalog.load_labs.cache_clear()
     yield tmp_path / "some_labs" / "content"
     sys.modules.pop("some_labs", None)
@@ -91,7 +91,7 @@ def test_two_labs_of_one_name_are_refused_with_both_places(monkeypatch, tmp_path
 
 def test_an_entry_point_that_is_no_package_is_said(monkeypatch):
     found = EntryPoints([EntryPoint("odd", "bottleneck_lab.errors", catalog.PACKS)])
-    monkeypatch.setattr(catalog, "entry_points", found.select)
+    monkeypatch.setattr("bottleneck_lab.catalog.content.entry_points", found.select)
     with pytest.raises(LabError, match=r"names bottleneck_lab\.errors, which is not a package"):
         catalog.load_labs()
 
