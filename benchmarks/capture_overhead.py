@@ -48,15 +48,7 @@ def measure(photos: Path, pairs: int) -> tuple[list[float], list[float]]:
         for side in (plain, profiled) if pair % 2 == 0 else (profiled, plain):
             with Janitor() as janitor, tempfile.TemporaryDirectory() as out:
                 context = Context(
-                    lab,
-                    "virtual",
-                    settings,
-                    lab.path,
-                    lab.path,
-                    photos,
-                    Path(out),
-                    janitor,
-                    lambda *_: None,
+                    lab, "virtual", settings, lab.path, lab.path, photos, janitor, lambda *_: None
                 )
                 trace = Path(out, "trace.json.gz") if side is profiled else None
                 status, run, step_s = run_script(

@@ -95,7 +95,7 @@ def check(script: Path) -> str:
         workspace = Path(folder)
         shutil.copy(LAB / "recipe.py", workspace)
         shutil.copy(script, workspace / "train.py")
-        verdict = check_lab(lab, workspace, "virtual", data=workspace, home=workspace)
+        verdict = check_lab(lab, workspace, "virtual", data=workspace)
     measured = verdict.measurement
     figures = (
         f"{measured['scaling']:7.3f} {measured['overlap_share']:8.1%} {measured['difference']:9.2e}"

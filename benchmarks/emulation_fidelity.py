@@ -106,7 +106,7 @@ def _step_ms(lab: Lab, overlay: Path | None, size: dict[str, int]) -> float:
             constants |= {"BATCH": size["BATCH"] // parts, "STEPS": STEPS}
         recipe.write_text(_with_constants(recipe.read_text("utf-8"), constants), "utf-8")
         settings = kind_of(lab).settings(lab, "virtual")
-        folders = (folder, folder, folder, folder)
+        folders = (folder, folder, folder)
         context = Context(lab, "virtual", settings, *folders, janitor, lambda *_: None)
         (training,) = train_modelled(context, "reference", folder, [7], gpu)
         return figures.step_time_us(training.engine_figures()) / 1000
@@ -145,7 +145,6 @@ def capture_modelled(captured: Captured) -> Shares:
             "virtual",
             "torch",
             data=workspace,
-            home=workspace,
             out=out,
             progress=lambda _doing, _share: None,
         )

@@ -83,15 +83,7 @@ def _train(lab: Lab, overlay: Path | None) -> Figures:
         collect_pristine(lab, folder, overlay)
         settings = kind_of(lab).settings(lab, "virtual")
         context = Context(
-            lab,
-            "virtual",
-            settings,
-            folder,
-            folder,
-            folder,
-            folder,
-            janitor,
-            lambda _doing, _share: None,
+            lab, "virtual", settings, folder, folder, folder, janitor, lambda _doing, _share: None
         )
         (training,) = train_modelled(context, "reference", folder, [TRAINING_SEED])
         assert training.figures is not None

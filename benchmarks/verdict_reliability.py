@@ -227,7 +227,7 @@ def checked(lab: Lab, files: dict[str, str], data: Path, scratch: Path) -> Any:
         shutil.copy(lab.path / name, workspace / name)
     for name, text in files.items():
         (workspace / name).write_text(text, encoding="utf-8")
-    return check_lab(lab, workspace, device_of(lab), data=data, home=workspace)
+    return check_lab(lab, workspace, device_of(lab), data=data)
 
 
 def one_check(slug: str, level: float, data: Path) -> dict[str, Any]:

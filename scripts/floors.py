@@ -184,21 +184,17 @@ def check(slug: str, device: str, photos: str) -> int:
     """Check a lab's solution in a sandbox, print its verdict in a line, and return 1 unless it is
     right as far as a busy machine can tell.
     """
-    import tempfile
-
     from bottleneck_lab.catalog import find_lab
     from bottleneck_lab.measure.verifier import check_lab
 
     lab = find_lab(slug)
-    with tempfile.TemporaryDirectory() as folder:
-        verdict = check_lab(
-            lab,
-            lab.solution,
-            device,  # type: ignore[arg-type]  # one of the lab's own
-            data=Path(photos),
-            home=Path(folder),
-            sandbox_required=True,
-        )
+    verdict = check_lab(
+        lab,
+        lab.solution,
+        device,  # type: ignore[arg-type]  # one of the lab's own
+        data=Path(photos),
+        sandbox_required=True,
+    )
     sys.stdout.write(f"{verdict.outcome} {verdict.summary}\n")
     return int(verdict.outcome in {"FAIL", "ERROR"})
 

@@ -60,7 +60,6 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
     from bottleneck_lab.capture import workload
     from bottleneck_lab.course import proving
     from bottleneck_lab.workspace.dataset import data_folder
-    from bottleneck_lab.workspace.home import home
     from bottleneck_lab.workspace.start import start_workspace
 
     lab = lab_called(slug)
@@ -76,7 +75,6 @@ def capture(slug: str, what: str, tool: str, into: Path) -> dict[str, Any]:
             DEVICE,
             tool,
             data=data_folder(lab),
-            home=home(),
             out=out,
             progress=lambda _doing, _share: None,
         )

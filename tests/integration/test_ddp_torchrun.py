@@ -66,7 +66,6 @@ def context(tmp_path):
             tmp_path,
             tmp_path,
             tmp_path,
-            tmp_path,
             janitor,
             lambda _doing, _share: None,
         )

@@ -86,7 +86,7 @@ def test_honest_work_is_accepted(content, slug, folder, labs_of, photos, tmp_pat
     shutil.copytree(lab.path, tmp_path / "work")
     shutil.copytree(lab.solution, tmp_path / "work", dirs_exist_ok=True)
     shutil.copytree(folder, tmp_path / "work", dirs_exist_ok=True)
-    verdict = check_lab(lab, tmp_path / "work", device, data=photos, home=tmp_path)
+    verdict = check_lab(lab, tmp_path / "work", device, data=photos)
     sys.stdout.write(f"{slug} {folder.name} {hogged}: {verdict.outcome}: {verdict.summary}\n")
     if (
         lab.spec.measure != "data_parallel"

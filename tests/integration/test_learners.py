@@ -37,8 +37,8 @@ from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.criteria import grade_check
-from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
-from bottleneck_lab.grading.verdict import Prediction, Verdict
+from bottleneck_lab.grading.diagnosis import figures_of, for_check, needs_capture
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -122,7 +122,7 @@ class Learner:
         attempts = load_attempts(self.workspace)
         return done, attempts[-1].verdict if len(attempts) > before else None
 
-    def _measure(self, lab, folder, device, *, diagnosis, prediction, **_):
+    def _measure(self, lab, folder, device, *, graded, **_):
         """Stands for the measurement: the fix is right; a lab that judges answers by its own
         captures finds the solution's right.
         """
@@ -143,6 +143,7 @@ class Learner:
             replace(each, value=self.speed, unit="x") if each.id == "speedup" else each
             for each in results
         ]
+        diagnosis = for_check(lab.spec.devices[device].criteria, graded.results)
         results += diagnosis
         specs = [
             *lab.spec.devices[device].criteria,
@@ -163,7 +164,7 @@ class Learner:
             isolation={},
             started_at="2026-01-02T00:00:00+00:00",
             duration_s=1.0,
-            prediction=Prediction(prediction, 2.0) if prediction else None,
+            prediction=graded.prediction and replace(graded.prediction, measured=2.0),
         )
 
     @property

@@ -32,7 +32,6 @@ def captured(slug, photos, folder, scripts):
         "cpu",
         "torch",
         data=photos,
-        home=folder,
         out=out,
         progress=lambda _doing, _share: None,
     )

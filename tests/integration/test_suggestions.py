@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.catalog import load_labs
@@ -27,7 +28,8 @@ from bottleneck_lab.commands import profile, run, start
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import ADVICE, WHEN_QUIET
-from bottleneck_lab.grading.verdict import Outcome, Prediction, Verdict
+from bottleneck_lab.grading.diagnosis import for_check
+from bottleneck_lab.grading.verdict import Outcome, Verdict
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +115,7 @@ class Learner:
         assert error is None or isinstance(error, SystemExit), (words, done.exc_info)
         return SimpleNamespace(status=done.exit_code, shown=done.output)
 
-    def _measure(self, lab, folder, device, *, prediction, diagnosis, **_):
+    def _measure(self, lab, folder, device, *, graded, **_):
         advice = list(ADVICE.get(self.reason, []))
         if self.outcome == "INCONCLUSIVE":
             advice = [WHEN_QUIET, "Then run `lab check` again."]
@@ -126,12 +128,12 @@ class Learner:
             lab_hash=lab.content_hash(),
             submission_hash=lab.code_hash(folder),
             device=device,
-            criteria=list(diagnosis or []),
+            criteria=for_check(lab.spec.devices[device].criteria, graded.results),
             environment={},
             isolation={},
             started_at="2026-01-02T00:00:00+00:00",
             duration_s=1.0,
-            prediction=Prediction(prediction, 2.0) if prediction else None,
+            prediction=graded.prediction and replace(graded.prediction, measured=2.0),
         )
 
 

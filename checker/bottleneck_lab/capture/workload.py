@@ -30,33 +30,22 @@ def run_workload(
     device: Device,
     *,
     data: Path,
-    home: Path,
     on_line: OnLine,
 ) -> int:
     """Run the workload as it stands, line by line to `on_line`; its exit status."""
-    with _context(lab, device, workspace, data, home) as context:
+    with _context(lab, device, workspace, data) as context:
         return kind_of(lab).run(context, on_line)
 
 
 @contextmanager
-def _context(
-    lab: Lab, device: Device, workspace: Path, data: Path, home: Path
-) -> Iterator[Context[Any]]:
+def _context(lab: Lab, device: Device, workspace: Path, data: Path) -> Iterator[Context[Any]]:
     """Yield what a kind needs to run the learner's code in its own folder; whatever it starts or
     writes is gone afterwards.
     """
     settings = kind_of(lab).settings(lab, device)
     with Janitor() as janitor:
         yield Context(
-            lab,
-            device,
-            settings,
-            workspace,
-            workspace,
-            data,
-            home,
-            janitor,
-            lambda _doing, _share: None,
+            lab, device, settings, workspace, workspace, data, janitor, lambda _doing, _share: None
         )
 
 
@@ -67,13 +56,12 @@ def scale_workload(
     ranks: list[int],
     *,
     data: Path,
-    home: Path,
     progress: Progress,
 ) -> list[Sweep]:
     """Return a distributed lab's script on emulated ranks, its modelled scaling carried on to
     `ranks`. Raises CaptureError when the script fails.
     """
-    with _context(lab, device, workspace, data, home) as context:
+    with _context(lab, device, workspace, data) as context:
         context.progress = progress
         try:
             return kind_of(lab).scale(context, ranks)
@@ -90,7 +78,6 @@ def profile(
     tool: str,
     *,
     data: Path,
-    home: Path,
     out: Path,
     progress: Progress,
 ) -> Path:
@@ -103,7 +90,7 @@ def profile(
         return profile_with(lab, workspace, device, tool, data=data, out=out, progress=progress)
     code = lab.code_hash(workspace)  # of what is run: it may be edited meanwhile
     lines: list[str] = []
-    with _context(lab, device, workspace, data, home) as context:
+    with _context(lab, device, workspace, data) as context:
         progress("running the workload under torch.profiler", 0.1)
         status = kind_of(lab).profile(context, out / TRACE, lines.append)
     if status or not (out / TRACE).is_file():

@@ -50,7 +50,6 @@ from bottleneck_lab.workspace.captures import locked_folder, make_capture, new_f
 from bottleneck_lab.workspace.commitments import is_blind_at, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import UNFINISHED, open_workspace, read_json
-from bottleneck_lab.workspace.home import home
 
 EXAMPLE = "lab profile --tool nsys -- python train.py --epochs 1"
 
@@ -357,9 +356,7 @@ def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: boo
 
     def fill(out: Path) -> None:
         with progress() as show:
-            workload.profile(
-                lab, workspace.root, chosen, tool, data=data, home=home(), out=out, progress=show
-            )
+            workload.profile(lab, workspace.root, chosen, tool, data=data, out=out, progress=show)
 
     with workspace.working("lab profile", wait=not no_wait, on_wait=waiting):
         return make_capture(workspace, tool, fill)

@@ -18,7 +18,6 @@ from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.workspace.commitments import is_blind
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.home import home
 
 EXAMPLE = "lab run --device cpu"
 SCALING_PAGE = "scaling.html"
@@ -57,7 +56,6 @@ def command(device: DeviceName = None, no_wait: NoWait = False, ranks: Ranks = N
             workspace.root,
             chosen,
             data=data_folder(lab),
-            home=home(),
             on_line=lambda line: say(line.rstrip("\n")),
         )
     if status:
@@ -73,7 +71,7 @@ def _scale(workspace: Workspace, device: Device, ranks: list[int]) -> None:
     lab = workspace.lab
     with progress() as show:
         scaling = scale_workload(
-            lab, workspace.root, device, ranks, data=data_folder(lab), home=home(), progress=show
+            lab, workspace.root, device, ranks, data=data_folder(lab), progress=show
         )
     blind = is_blind(workspace)
     render_scaling(scaling, console(), blind=blind)

@@ -17,7 +17,7 @@ from bottleneck_lab.course.progress import ShowProgress
 from bottleneck_lab.course.regrading import regrade
 from bottleneck_lab.errors import MachineError
 from bottleneck_lab.grading.attest import load_private_key, sign
-from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
 from bottleneck_lab.grading.verdict import Prediction, Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.measured_key import solution_here
@@ -29,7 +29,6 @@ from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, save_answers
 from bottleneck_lab.workspace.folder import Workspace
-from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.progress import note_attempt
 from bottleneck_lab.workspace.standing import questions_of, standing_of
 
@@ -140,12 +139,10 @@ def _measure(
     if learner.commitments and needs_capture(questions):
         capture = capture_figures(workspace, learner.commitments[-1].capture)
     first = learner.commitments[0].answers if learner.commitments else None
-    results, prediction = grade_diagnosis(questions, answers, solution, capture, first)
-    diagnosis = for_check(lab.spec.devices[device].criteria, results)
-    predicted = prediction.predicted if prediction else None
+    graded = grade_diagnosis(questions, answers, solution, capture, first)
     verdict = None
     if reuse and earlier:
-        verdict = regrade(lab, device, earlier[-1].verdict, folder, diagnosis, predicted)
+        verdict = regrade(lab, device, earlier[-1].verdict, folder, graded)
     if verdict is None:
         with show_progress() as show:
             verdict = check_lab(
@@ -153,10 +150,8 @@ def _measure(
                 folder,
                 device,
                 data=data_folder(lab),
-                home=home(),
                 progress=show,
-                diagnosis=diagnosis,
-                prediction=predicted,
+                graded=graded,
             )
     # In this order: the figures that answer the questions are quoted to those who may have them,
     # and then leave the verdict.
@@ -164,9 +159,9 @@ def _measure(
     verdict = without_answers(lab, verdict)
     if not questions:
         return verdict, remarks
-    if prediction and any(question.to_reference for question in questions):
+    if graded.prediction and any(question.to_reference for question in questions):
         verdict = msgspec.structs.replace(
-            verdict, prediction=_to_reference(lab, earlier, verdict, prediction)
+            verdict, prediction=_to_reference(lab, earlier, verdict, graded.prediction)
         )
     standings = [attempt.verdict.diagnosis for attempt in earlier]
     graded = [standing.named for standing in standings if standing and standing.named is not None]

@@ -16,7 +16,7 @@ from bottleneck_lab.course.captures import read_capture
 from bottleneck_lab.course.progress import ShowProgress, no_progress
 from bottleneck_lab.errors import CaptureError, MachineError, UsageError
 from bottleneck_lab.grading.conclusion import NOT_YOURS
-from bottleneck_lab.grading.diagnosis import for_check, grade_diagnosis
+from bottleneck_lab.grading.diagnosis import grade_diagnosis
 from bottleneck_lab.grading.margins import Part, Proof, Row, margins_of
 from bottleneck_lab.grading.siblings import misdescribed
 from bottleneck_lab.grading.verdict import Verdict
@@ -31,7 +31,6 @@ from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace.dataset import data_folder
 from bottleneck_lab.workspace.diagnosis_file import load_answers, with_answer
 from bottleneck_lab.workspace.folder import handed_out
-from bottleneck_lab.workspace.home import home
 from bottleneck_lab.workspace.siblings import generate, specs_of
 
 _MISSED_TARGET = ("correct but slow", "the mechanism is still there")
@@ -154,14 +153,7 @@ def capture_problems(
         try:
             with show_progress() as show:
                 workload.profile(
-                    lab,
-                    workspace,
-                    device,
-                    "torch",
-                    data=data_folder(lab),
-                    home=home(),
-                    out=out,
-                    progress=show,
+                    lab, workspace, device, "torch", data=data_folder(lab), out=out, progress=show
                 )
             return captured(lab, read_capture(out))
         except (UsageError, CaptureError) as error:
@@ -271,17 +263,15 @@ def _check_once(
     # has to fail for its own.
     unanswered = folder == lab.path and lab.spec.starter_fails != "wrong diagnosis"
     answers = solution if unanswered else load_answers(workspace)
-    results, prediction = grade_diagnosis(questions, answers, solution, None)
+    graded = grade_diagnosis(questions, answers, solution, None)
     with show_progress() as show:
         return check_lab(
             lab,
             workspace,
             device,
             data=data_folder(lab),
-            home=home(),
             progress=show,
-            diagnosis=for_check(lab.spec.devices[device].criteria, results),
-            prediction=prediction.predicted if prediction else None,
+            graded=graded,
             sandbox_required=sandbox_required,
         )
 

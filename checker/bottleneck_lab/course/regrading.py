@@ -11,7 +11,8 @@ import msgspec
 
 from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.grading.conclusion import conclude
-from bottleneck_lab.grading.verdict import CriterionResult, Verdict
+from bottleneck_lab.grading.diagnosis import Graded
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.machine import fingerprint
 
 STANDS = "Only answers have changed since the check before, so its measurement stands."
@@ -24,11 +25,10 @@ def regrade(
     device: Device,
     last: Verdict,
     folder: Path,
-    diagnosis: list[CriterionResult],
-    prediction: float | None,
+    graded: Graded,
 ) -> Verdict | None:
-    """Return the last verdict with these results of the answers, or None if the work in `folder`
-    has to be measured.
+    """Return the last verdict with the answers as they are graded now, or None if the work in
+    `folder` has to be measured.
 
     That verdict must have failed for its answers alone: all that was measured was decided, and
     holds. Code, lab, device, machine and versions must be the same. Like the verdict that it is
@@ -44,17 +44,17 @@ def regrade(
         and last.lab_hash == lab.content_hash()
         and last.submission_hash == lab.code_hash(folder)
         and _lasting(last.environment) == _lasting(fingerprint())
-        and (prediction is None or last.prediction is not None)
+        and (graded.prediction is None or last.prediction is not None)
     )
     # Some labs judge the answers against what the check itself records.
     if not unchanged or any(criterion.kind == "diagnosis" for criterion in criteria):
         return None
-    results = [*measured, *diagnosis]
-    questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis]
+    results = [*measured, *graded.results]
+    questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in graded.results]
     conclusion = conclude(results, specs=[*criteria, *questions])
     predicted = last.prediction
-    if predicted is not None and prediction is not None:
-        predicted = msgspec.structs.replace(predicted, predicted=prediction)
+    if predicted is not None and graded.prediction is not None:
+        predicted = msgspec.structs.replace(predicted, predicted=graded.prediction.predicted)
     return msgspec.structs.replace(
         last,
         outcome=conclusion.outcome,

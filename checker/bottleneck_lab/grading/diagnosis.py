@@ -121,15 +121,23 @@ class CaptureFigures(NamedTuple):
     longest_gap_ns: int = 0
 
 
+class Graded(NamedTuple):
+    """Graded answers: a result for each question that is judged, and the prediction if a usable one
+    was made.
+    """
+
+    results: list[CriterionResult]
+    prediction: Prediction | None
+
+
 def grade_diagnosis(
     questions: list[QuestionSpec],
     answers: Mapping[str, Any],
     solution: Mapping[str, Any],
     seen: CaptureFigures | None,
     first: Mapping[str, Any] | None = None,
-) -> tuple[list[CriterionResult], Prediction | None]:
-    """Return one result for each question that is judged, and the prediction if a usable one was
-    made.
+) -> Graded:
+    """Return one result for each question that is judged, and the prediction.
 
     `solution` holds the right choices; `seen` is the learner's own capture, None without one. A
     number that is asked for without `from_capture`, and a choice that the solution does not answer,
@@ -149,7 +157,7 @@ def grade_diagnosis(
                 result, sentence=f"{result.sentence} {_CORRECTED}", corrected=True
             )
         results.append(result)
-    return results, _prediction(questions, answers)
+    return Graded(results, _prediction(questions, answers))
 
 
 def _grade_all(

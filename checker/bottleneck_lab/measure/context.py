@@ -37,7 +37,6 @@ class Context(Generic[S_co]):
     submission: Path
     workspace: Path
     data: Path
-    home: Path
     janitor: Janitor
     progress: Progress
     rng: random.Random = field(default_factory=random.SystemRandom)

@@ -17,6 +17,7 @@ from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.conclusion import Stopped, conclude
 from bottleneck_lab.grading.criteria import grade_check, not_measured
+from bottleneck_lab.grading.diagnosis import Graded, for_check
 from bottleneck_lab.grading.verdict import (
     CriterionResult,
     Outcome,
@@ -61,44 +62,41 @@ def check_lab(
     device: Device,
     *,
     data: Path,
-    home: Path,
     progress: Progress = lambda _doing, _share: None,
-    diagnosis: list[CriterionResult] | None = None,
-    prediction: float | None = None,
+    graded: Graded | None = None,
     sandbox_required: bool = False,
 ) -> Verdict:
     """Measure the workspace's editable files and return the verdict.
 
-    `diagnosis` holds one result per question of the lab. They join the others once the work was
-    measured: of work that ends a check at once nobody learns which answers are right. With
-    `sandbox_required`, as is right for code that may do harm, nothing runs where bubblewrap does
-    not work: that is an ERROR. Whatever the learner's code does is in the verdict;
-    KeyboardInterrupt alone comes through, with every process ended.
+    The results of the `graded` answers join the others once the work was measured: of work that
+    ends a check at once nobody learns which answers are right. With `sandbox_required`, as is right
+    for code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR.
+    Whatever the learner's code does is in the verdict; KeyboardInterrupt alone comes through, with
+    every process ended.
     """
     started = datetime.now(UTC)
-    questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis or []]
-    specs = [*lab.spec.devices[device].criteria, *questions]
+    criteria = lab.spec.devices[device].criteria
+    diagnosis = for_check(criteria, graded.results) if graded else []
+    questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis]
+    specs = [*criteria, *questions]
     ended = _measure(
         lab,
         workspace,
         device,
         specs,
         data=data,
-        home=home,
         progress=progress,
         sandbox_required=sandbox_required,
     )
     measured, stopped = ended.measured, ended.stopped
-    results = _complete(
-        [*measured.results, *_graded(diagnosis or [], ended)], specs, stopped is not None
-    )
+    results = _complete([*measured.results, *_graded(diagnosis, ended)], specs, stopped is not None)
     conclusion = conclude(
         results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions
     )
     predicted = None
-    if prediction is not None:
+    if graded and graded.prediction:
         quantity: Quantity = "memory" if lab.predicts_memory(device) else "time"
-        predicted = Prediction(prediction, measured.speedup, quantity)
+        predicted = Prediction(graded.prediction.predicted, measured.speedup, quantity)
     return Verdict(
         outcome=conclusion.outcome,
         reason=conclusion.reason,
@@ -157,7 +155,6 @@ def _measure(
     specs: list[CriterionSpec],
     *,
     data: Path,
-    home: Path,
     progress: Progress,
     sandbox_required: bool,
 ) -> _Ended:
@@ -177,7 +174,6 @@ def _measure(
                 janitor.folder / "submission",
                 workspace,
                 data,
-                home,
                 janitor,
                 progress,
                 clock=ended.clock,

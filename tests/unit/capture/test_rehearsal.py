@@ -73,7 +73,7 @@ def lab(tmp_path, monkeypatch, pretend):
 
 
 def check(lab, folder, tmp_path):
-    return verifier.check_lab(lab, folder, "cuda", data=tmp_path, home=tmp_path)
+    return verifier.check_lab(lab, folder, "cuda", data=tmp_path)
 
 
 def test_a_rehearsal_is_no_verdict_and_has_no_figure(lab, tmp_path):

@@ -80,11 +80,11 @@ def test_a_choice_is_wrong_only_if_this_machine_measures_another(workspace, monk
     save_answers(workspace, {"cause": "memory bandwidth"})
     results, passing = [], checking.check_lab
 
-    def graded(*arguments, diagnosis, **more):
-        results.extend(diagnosis)
+    def measure(*arguments, graded, **more):
+        results.extend(graded.results)
         return passing(*arguments, **more)
 
-    monkeypatch.setattr(checking, "check_lab", graded)
+    monkeypatch.setattr(checking, "check_lab", measure)
     monkeypatch.setattr(measured_key, "has_key", lambda _: True)
     monkeypatch.setattr(measured_key, "measure_key", lambda *_: {"cause": measured})
     verdict = checking.check_workspace(workspace, None, show_progress=no_progress).attempt.verdict
@@ -110,14 +110,14 @@ def measured(workspace, monkeypatch):
     folders, passing = [], checking.check_lab
     monkeypatch.setattr(regrading, "fingerprint", lambda: {"torch": "2.14", "load": "0.31"})
 
-    def measure(lab, folder, device, *, diagnosis, prediction, **_):
+    def measure(lab, folder, device, *, graded, **_):
         folders.append(folder)
         results = [
             CriterionResult("right-answers", "correctness", True, "Every sum is right."),
             CriterionResult("speedup", "target", True, "30x as fast.", value=30.0),
-            *diagnosis,
+            *graded.results,
         ]
-        questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis]
+        questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in graded.results]
         conclusion = conclude(results, specs=[*lab.spec.devices[device].criteria, *questions])
         return msgspec.structs.replace(
             passing(lab, folder, device),
@@ -125,7 +125,7 @@ def measured(workspace, monkeypatch):
             reason=conclusion.reason,
             criteria=results,
             environment={"torch": "2.14", "load": "0.28"},
-            prediction=Prediction(prediction, 30.0),
+            prediction=Prediction(graded.prediction.predicted, 30.0),
         )
 
     monkeypatch.setattr(checking, "check_lab", measure)

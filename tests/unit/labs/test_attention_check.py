@@ -64,7 +64,6 @@ def context(tmp_path):
             tmp_path / "submission",
             LAB,
             tmp_path,
-            tmp_path,
             janitor,
             lambda *_: None,
         )

@@ -376,7 +376,6 @@ def profiled(lab, workspace, tmp_path):
         "cpu",
         "torch",
         data=photos.parent,
-        home=tmp_path,
         out=out,
         progress=lambda *_: None,
     )

@@ -47,7 +47,6 @@ def context(lab: Lab, workspace: Path, tmp_path: Path):
             janitor.folder / "submission",
             workspace,
             data,
-            tmp_path,
             janitor,
             lambda *_: None,
             random.Random(1),

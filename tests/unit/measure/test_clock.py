@@ -101,7 +101,7 @@ def test_a_judge_s_functions_count_as_judging(time):
 
 
 def test_a_verdict_says_where_its_seconds_went(lab, workspace, tmp_path):
-    verdict = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path)
+    verdict = check_lab(lab, workspace, "cpu", data=tmp_path)
     assert list(verdict.seconds) == list(PHASES)
     assert sum(verdict.seconds.values()) == pytest.approx(verdict.duration_s, abs=0.1)
     assert all(verdict.seconds[phase] > 0 for phase in ("imports", "workers", "learner", "judging"))

@@ -99,7 +99,7 @@ def verdict(gpu_lab, tmp_path, cubins, monkeypatch):
         # A CPU that runs other tests is slowed by those.
         monkeypatch.setattr(refusals, "MAX_SLOWED", 99.0)
         monkeypatch.setattr(refusals, "SURELY_SLOWED", 99.0)
-        return check_lab(gpu_lab, work, "cuda", data=tmp_path, home=tmp_path)
+        return check_lab(gpu_lab, work, "cuda", data=tmp_path)
 
     return check
 

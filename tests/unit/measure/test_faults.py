@@ -91,7 +91,6 @@ class Bench:
             self.workspace,
             self.device,
             data=self.workspace,
-            home=self.workspace,
             progress=progress,
         )
         if isinstance(progress, Saboteur):
@@ -384,7 +383,7 @@ def test_a_disk_that_was_full_is_not(small_disk):
             file.write(bytes(1 << 16))
     assert shutil.disk_usage(small_disk.temporary).free == 0
     lab, workspace = small_disk.lab, small_disk.workspace
-    verdict = check_lab(lab, workspace, small_disk.device, data=workspace, home=workspace)
+    verdict = check_lab(lab, workspace, small_disk.device, data=workspace)
     assert verdict.outcome is Outcome.ERROR, verdict.summary
     assert "is full" in verdict.summary
     assert [path.name for path in small_disk.temporary.iterdir()] == ["fill"]

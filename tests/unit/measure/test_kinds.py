@@ -69,7 +69,7 @@ def quiz(lab, **settings):
 
 def test_another_package_s_kind_measures_a_lab(pack, lab, workspace, tmp_path):
     def outcome(**settings):
-        return check_lab(quiz(lab, **settings), workspace, "cpu", data=tmp_path, home=tmp_path)
+        return check_lab(quiz(lab, **settings), workspace, "cpu", data=tmp_path)
 
     assert registry.find_kind("quiz") is pack
     assert outcome().outcome is Outcome.PASS
@@ -103,7 +103,7 @@ def test_an_entry_point_that_is_not_a_kind_is_an_error(pack, name, says):
 @pytest.mark.usefixtures("pack")
 def test_an_unknown_kind_is_an_error_that_names_the_known(lab, workspace, tmp_path):
     unknown = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, measure="riddle"))
-    verdict = check_lab(unknown, workspace, "cpu", data=tmp_path, home=tmp_path)
+    verdict = check_lab(unknown, workspace, "cpu", data=tmp_path)
     assert verdict.outcome is Outcome.ERROR
     assert "input_pipeline, odd, operator_profile, quiz" in verdict.advice[0]
 

@@ -10,6 +10,7 @@ import pytest
 from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.conclusion import Stopped
+from bottleneck_lab.grading.diagnosis import Graded
 from bottleneck_lab.grading.verdict import CriterionResult, Outcome
 from bottleneck_lab.measure import verifier
 from bottleneck_lab.measure.context import Measured
@@ -45,7 +46,7 @@ def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(
     lab, workspace, tmp_path
 ):
     (workspace / "smooth.py").write_text("#" * (2 << 20))
-    verdict = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path, diagnosis=GIVEN)
+    verdict = check_lab(lab, workspace, "cpu", data=tmp_path, graded=Graded(GIVEN, None))
     assert verdict.outcome is Outcome.FAIL
     assert [result.holds for result in verdict.criteria if result.kind == "diagnosis"] == [
         None,
@@ -66,7 +67,7 @@ def test_measured_answers_are_told_with_a_pass_only(
     lab, workspace, tmp_path, monkeypatch, slug, outcome, told
 ):
     (workspace / "smooth.py").unlink()
-    made = check_lab(lab, workspace, "cpu", data=tmp_path, home=tmp_path)
+    made = check_lab(lab, workspace, "cpu", data=tmp_path)
     monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
     verdict = msgspec.structs.replace(made, outcome=outcome, measurement={"captures": 4})
     shown = without_answers(_lab(slug), verdict)

@@ -679,7 +679,7 @@ def checked(tmp_path, monkeypatch):
 
     def checked_as(answers, device="cpu"):
         lay_out_answers(tmp_path / "work", answers)
-        return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos", home=tmp_path)
+        return check_lab(lab, tmp_path / "work", device, data=tmp_path / "photos")
 
     return checked_as
 

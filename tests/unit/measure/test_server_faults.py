@@ -73,7 +73,6 @@ def running(tmp_path, monkeypatch):
                 folder,
                 folder,
                 tmp_path,
-                tmp_path,
                 janitor,
                 print,
             )

@@ -123,7 +123,7 @@ def test_a_compiler_that_is_missing_is_the_machines_fault(lab, workspace, tmp_pa
     needing = msgspec.structs.replace(
         lab, spec=msgspec.structs.replace(lab.spec, devices={"cpu": needs})
     )
-    verdict = check_lab(needing, workspace, "cpu", data=tmp_path, home=tmp_path)
+    verdict = check_lab(needing, workspace, "cpu", data=tmp_path)
     assert verdict.outcome is Outcome.ERROR
     assert "no-such-compiler is not installed here" in verdict.summary
     assert verdict.advice == ["Install no-such-compiler."]
@@ -567,9 +567,7 @@ def test_a_judge_that_fails_is_named_with_its_line(lab, workspace, tmp_path):
     copy = tmp_path / "broken"
     shutil.copytree(lab.path, copy)
     (copy / "judge.py").write_text("def cases(rng, settings):\n    return settings['bands']\n")
-    verdict = check_lab(
-        msgspec.structs.replace(lab, path=copy), workspace, "cpu", data=tmp_path, home=tmp_path
-    )
+    verdict = check_lab(msgspec.structs.replace(lab, path=copy), workspace, "cpu", data=tmp_path)
     assert verdict.outcome is Outcome.ERROR
     assert "own judge.py failed: KeyError: 'bands'" in verdict.summary
     assert "judge.py, line 2)" in verdict.summary

@@ -51,7 +51,6 @@ def context_of(tmp_path: Path) -> Iterator[object]:
                 workspace,
                 workspace,
                 tmp_path,
-                tmp_path,
                 janitor,
                 lambda _doing, _share: None,
             )
@@ -79,7 +78,7 @@ def captured(
     with Janitor() as janitor:
         settings = kind_of(lab).settings(lab, "virtual")
         context = Context(
-            lab, "virtual", settings, folder, folder, folder, folder, janitor, lambda *_: None
+            lab, "virtual", settings, folder, folder, folder, janitor, lambda *_: None
         )
         lines: list[str] = []
         assert kind_of(lab).profile(context, folder / "trace.json.gz", lines.append) == 0, lines

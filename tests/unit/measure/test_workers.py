@@ -627,7 +627,7 @@ device = lab.spec.devices["cpu"]
 quick = device.settings | {"self_test_margin": 50.0, "judge": {"samples": [4000, 6000]}}
 devices = {"cpu": msgspec.structs.replace(device, settings=quick)}
 lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
-check_lab(lab, Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]), home=Path(sys.argv[2]),
+check_lab(lab, Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]),
           progress=lambda doing, share: print(doing, flush=True))
 """
 

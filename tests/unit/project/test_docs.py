@@ -55,7 +55,7 @@ def example(monkeypatch):
 def test_the_example_is_a_whole_lab_that_works(example, tmp_path, which, outcomes):
     collect_pristine(example, tmp_path, overlay=example.solution if which == "solution" else None)
     verdict = asked_again(
-        lambda: check_lab(example, tmp_path, "cpu", data=tmp_path, home=tmp_path),
+        lambda: check_lab(example, tmp_path, "cpu", data=tmp_path),
         lambda found: f"{found.outcome} {found.summary}",
     )
     assert verdict.outcome in outcomes, verdict.summary

@@ -27,7 +27,6 @@ from bottleneck_lab.cohort.protocol import Tool
 from bottleneck_lab.cohort.running.profiling import make_capture
 from bottleneck_lab.cohort.submissions.diagnosis import Diagnosis
 from bottleneck_lab.errors import CaptureError, LabError, MachineError
-from bottleneck_lab.grading.diagnosis import for_check
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.sandbox.bubblewrap import bubblewrap
 from bottleneck_lab.measure.sandbox.cgroup import limits_problem, take_charge
@@ -35,7 +34,6 @@ from bottleneck_lab.measure.verifier import check_lab, without_answers
 from bottleneck_lab.workspace.atomic import write_bytes
 from bottleneck_lab.workspace.commitments import Record
 from bottleneck_lab.workspace.dataset import data_folder
-from bottleneck_lab.workspace.home import home
 
 JOB, RESULT, FILES, CAPTURE = "job.json", "result.json", "files", "capture"
 UNSANDBOXED = (
@@ -159,15 +157,12 @@ def _measure(job: Job, folder: Path, check: Check | None) -> Verdict:
     notes = _containment_notes(job)
     wait_until_quiet(job.quiet_s)
     diagnosis = Diagnosis(lab, files, folder / CAPTURE, job.record)
-    results, prediction = diagnosis.graded(job.device)
     verdict = (check or check_lab)(
         lab,
         files,
         job.device,
         data=data_folder(lab),
-        home=home(),
-        diagnosis=for_check(lab.spec.devices[job.device].criteria, results),
-        prediction=prediction.predicted if prediction else None,
+        graded=diagnosis.graded(job.device),
         sandbox_required=job.sandbox_required,
     )
     if verdict.prediction and any(question.to_reference for question in diagnosis.questions):

@@ -170,7 +170,6 @@ def main() -> None:
             request.device,
             request.tool,
             data=Path(request.data),
-            home=folder / "home",
             out=folder / "out",
             progress=lambda _activity, _share: None,
         )

@@ -12,8 +12,8 @@ from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.catalog import Device, Lab
 from bottleneck_lab.cohort.submissions.capture_reading import read_figures
 from bottleneck_lab.errors import CaptureError, LabError
-from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
-from bottleneck_lab.grading.verdict import CriterionResult, Prediction, Standing, Verdict
+from bottleneck_lab.grading.diagnosis import CaptureFigures, Graded, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.measure.measured_key import solution_here
 from bottleneck_lab.workspace.commitments import Help, Record
 from bottleneck_lab.workspace.diagnosis_file import load_answers
@@ -77,8 +77,8 @@ class Diagnosis:
         self.notes.append(FROM_CAPTURE)
         return seen
 
-    def graded(self, device: Device) -> tuple[list[CriterionResult], Prediction | None]:
-        """Return a result for each question that can be graded here, and the prediction.
+    def graded(self, device: Device) -> Graded:
+        """Return the answers as they are graded on this machine.
 
         Raises MachineError if what is right on this machine has to be measured, and cannot be.
         """

@@ -18,7 +18,6 @@ from bottleneck_lab.measure.kinds.http_server import LoadedKind
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.workspace.folder import open_workspace
-from bottleneck_lab.workspace.home import home
 
 
 def main() -> int:
@@ -31,7 +30,7 @@ def main() -> int:
     settings = kind.settings(lab, device)
     with Janitor() as janitor:
         context = Context(
-            lab, device, settings, workspace, workspace, data, home(), janitor, lambda *_: None
+            lab, device, settings, workspace, workspace, data, janitor, lambda *_: None
         )
         return kind.under_load(context, sys.stdout.write)
 
