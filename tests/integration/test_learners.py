@@ -37,7 +37,7 @@ from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.criteria import grade_check
-from bottleneck_lab.grading.diagnosis import figures_of, for_check, needs_capture
+from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts
@@ -143,7 +143,7 @@ class Learner:
             replace(each, value=self.speed, unit="x") if each.id == "speedup" else each
             for each in results
         ]
-        diagnosis = for_check(lab.spec.devices[device].criteria, graded.results)
+        diagnosis = [] if lab.spec.devices[device].judges_diagnosis else graded.results
         results += diagnosis
         specs = [
             *lab.spec.devices[device].criteria,

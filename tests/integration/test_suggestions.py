@@ -28,7 +28,6 @@ from bottleneck_lab.commands import profile, run, start
 from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import ADVICE, WHEN_QUIET
-from bottleneck_lab.grading.diagnosis import for_check
 from bottleneck_lab.grading.verdict import Outcome, Verdict
 from bottleneck_lab.workspace.diagnosis_file import load_answers
 
@@ -128,7 +127,7 @@ class Learner:
             lab_hash=lab.content_hash(),
             submission_hash=lab.code_hash(folder),
             device=device,
-            criteria=for_check(lab.spec.devices[device].criteria, graded.results),
+            criteria=[] if lab.spec.devices[device].judges_diagnosis else graded.results,
             environment={},
             isolation={},
             started_at="2026-01-02T00:00:00+00:00",

@@ -61,6 +61,11 @@ class DeviceSpec(_Spec, frozen=True):
     settings: dict[str, Any] = {}
     gpus: int = 1
 
+    @property
+    def judges_diagnosis(self) -> bool:
+        """True if a check judges the answers itself, against what it has recorded."""
+        return any(criterion.kind == "diagnosis" for criterion in self.criteria)
+
 
 class HintSpec(_Spec, frozen=True):
     """A staged hint. With `finding`, it quotes that finding's evidence from the learner's own

@@ -34,7 +34,7 @@ def regrade(
     holds. Code, lab, device, machine and versions must be the same. Like the verdict that it is
     made from, it is self-attested: whoever signs measures.
     """
-    criteria = lab.spec.devices[device].criteria
+    spec = lab.spec.devices[device]
     measured = [result for result in last.criteria if result.kind != "diagnosis"]
     unchanged = (
         last.reason == "wrong diagnosis"
@@ -47,11 +47,11 @@ def regrade(
         and (graded.prediction is None or last.prediction is not None)
     )
     # Some labs judge the answers against what the check itself records.
-    if not unchanged or any(criterion.kind == "diagnosis" for criterion in criteria):
+    if not unchanged or spec.judges_diagnosis:
         return None
     results = [*measured, *graded.results]
     questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in graded.results]
-    conclusion = conclude(results, specs=[*criteria, *questions])
+    conclusion = conclude(results, specs=[*spec.criteria, *questions])
     predicted = last.prediction
     if predicted is not None and graded.prediction is not None:
         predicted = msgspec.structs.replace(predicted, predicted=graded.prediction.predicted)

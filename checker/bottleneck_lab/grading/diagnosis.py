@@ -19,7 +19,7 @@ from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.selection import parse_stretch
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.catalog import CriterionSpec, QuestionSpec
+from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.grading.verdict import CriterionResult, Prediction
 
 if TYPE_CHECKING:
@@ -178,17 +178,6 @@ def _grade_all(
             sentence = f"{question.id}: It is about your `{question.follows}`: see there first."
             result = msgspec.structs.replace(result, holds=False, sentence=sentence)
         results[question.id] = result
-    return results
-
-
-def for_check(
-    criteria: list[CriterionSpec], results: list[CriterionResult]
-) -> list[CriterionResult]:
-    """Return the results that a check takes over: none where the lab's own criteria judge the
-    diagnosis against the verifier's captures.
-    """
-    if any(criterion.kind == "diagnosis" for criterion in criteria):
-        return []
     return results
 
 

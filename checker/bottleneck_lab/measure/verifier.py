@@ -17,7 +17,7 @@ from bottleneck_lab.catalog import CriterionSpec, Device, Lab
 from bottleneck_lab.errors import LabError, MachineError
 from bottleneck_lab.grading.conclusion import Stopped, conclude
 from bottleneck_lab.grading.criteria import grade_check, not_measured
-from bottleneck_lab.grading.diagnosis import Graded, for_check
+from bottleneck_lab.grading.diagnosis import Graded
 from bottleneck_lab.grading.verdict import (
     CriterionResult,
     Outcome,
@@ -69,16 +69,17 @@ def check_lab(
     """Measure the workspace's editable files and return the verdict.
 
     The results of the `graded` answers join the others once the work was measured: of work that
-    ends a check at once nobody learns which answers are right. With `sandbox_required`, as is right
-    for code that may do harm, nothing runs where bubblewrap does not work: that is an ERROR.
+    ends a check at once nobody learns which answers are right. They are left out where the check
+    judges the answers itself. With `sandbox_required`, as is right for code that may do harm,
+    nothing runs where bubblewrap does not work: that is an ERROR.
     Whatever the learner's code does is in the verdict; KeyboardInterrupt alone comes through, with
     every process ended.
     """
     started = datetime.now(UTC)
-    criteria = lab.spec.devices[device].criteria
-    diagnosis = for_check(criteria, graded.results) if graded else []
+    spec = lab.spec.devices[device]
+    diagnosis = graded.results if graded and not spec.judges_diagnosis else []
     questions = [CriterionSpec(result.id, "diagnosis", result.id) for result in diagnosis]
-    specs = [*criteria, *questions]
+    specs = [*spec.criteria, *questions]
     ended = _measure(
         lab,
         workspace,
@@ -122,9 +123,7 @@ def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
     """Return the verdict as learners get it: without figures that would answer the lab's
     questions, unless it is a PASS.
     """
-    judged = any(
-        criterion.kind == "diagnosis" for criterion in lab.spec.devices[verdict.device].criteria
-    )
+    judged = lab.spec.devices[verdict.device].judges_diagnosis
     if judged and verdict.outcome is not Outcome.PASS:
         return msgspec.structs.replace(verdict, measurement={})
     return verdict

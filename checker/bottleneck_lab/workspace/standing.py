@@ -84,13 +84,13 @@ def _grade_first(
     if any(result.holds is None for result in graded):
         # The work was not measured, and no answer is graded without that.
         return None, UNSET
-    criteria = lab.spec.devices[verdict.device].criteria
-    if any(criterion.kind == "diagnosis" for criterion in criteria):
+    device = lab.spec.devices[verdict.device]
+    if device.judges_diagnosis:
         # These answers are graded against the verifier's own captures, and only the latest answers
         # are: they tell of the first diagnosis only while there is no correction.
         if corrections:
             return False, UNSET
-        names = {criterion.id for criterion in criteria if criterion.names_cause}
+        names = {criterion.id for criterion in device.criteria if criterion.names_cause}
         wrong = {result.id for result in graded if not result.holds}
         return not wrong & names, not wrong - names
     # A cause is named in words, which need no capture. Evidence that was misread is told apart.

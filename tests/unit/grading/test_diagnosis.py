@@ -12,14 +12,13 @@ from msgspec import UNSET, structs
 
 from bottleneck_lab.analysis.device.gaps import GapCause
 from bottleneck_lab.analysis.device.use import DeviceUse
-from bottleneck_lab.catalog import CriterionSpec, QuestionSpec, find_lab, load_labs
+from bottleneck_lab.catalog import QuestionSpec, find_lab, load_labs
 from bottleneck_lab.commands.diagnose import EXAMPLE
 from bottleneck_lab.grading.diagnosis import (
     CaptureFigures,
     beyond_ceiling,
     describe_reading,
     figures_of,
-    for_check,
     grade_diagnosis,
     misplaced_stretch,
     problem,
@@ -393,14 +392,6 @@ def test_memory_that_shrinks_does_not_grow(empty_summary):
 
 def test_an_empty_capture_has_no_figures(empty_summary):
     assert figures_of(empty_summary) == {}
-
-
-def test_a_lab_that_judges_the_diagnosis_itself_gets_no_second_opinion():
-    results, _ = grade_diagnosis([CAUSE], {"cause": "input"}, {}, None)
-    own = CriterionSpec("top-operators", "diagnosis", "The three are right")
-    other = CriterionSpec("speedup", "target", "Faster", target=2.0)
-    assert for_check([other], results) == results
-    assert for_check([other, own], results) == []
 
 
 def test_the_example_in_the_help_answers_a_question_of_the_first_lab():

@@ -4,10 +4,10 @@ figures that answer it.
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from bottleneck_lab.catalog import find_lab, load_labs
+from bottleneck_lab.catalog import CriterionSpec, find_lab, load_labs
 from bottleneck_lab.errors import BusyMachineError
 from bottleneck_lab.grading.conclusion import Stopped
 from bottleneck_lab.grading.diagnosis import Graded
@@ -54,6 +54,17 @@ def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(
     ]
 
 
+def test_a_lab_that_judges_the_diagnosis_itself_gets_no_second_opinion(lab, workspace, tmp_path):
+    (workspace / "smooth.py").unlink()
+    device = lab.spec.devices["cpu"]
+    own = CriterionSpec("top-operators", "diagnosis", "The three are right")
+    judging = replace(device, criteria=[*device.criteria, own])
+    lab = replace(lab, spec=replace(lab.spec, devices={"cpu": judging}))
+    verdict = check_lab(lab, workspace, "cpu", data=tmp_path, graded=Graded(GIVEN, None))
+    answers = [result.id for result in verdict.criteria if result.kind == "diagnosis"]
+    assert answers == ["top-operators"]
+
+
 @pytest.mark.parametrize(
     ("slug", "outcome", "told"),
     [
@@ -69,7 +80,7 @@ def test_measured_answers_are_told_with_a_pass_only(
     (workspace / "smooth.py").unlink()
     made = check_lab(lab, workspace, "cpu", data=tmp_path)
     monkeypatch.delenv("BOTTLENECK_LAB_CONTENT")
-    verdict = msgspec.structs.replace(made, outcome=outcome, measurement={"captures": 4})
+    verdict = replace(made, outcome=outcome, measurement={"captures": 4})
     shown = without_answers(_lab(slug), verdict)
     assert shown.measurement == ({"captures": 4} if told else {})
 
