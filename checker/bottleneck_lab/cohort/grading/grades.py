@@ -108,15 +108,15 @@ class Grade(msgspec.Struct, frozen=True):
     student: Student
     lab: str
     due: float | None
-    submission: str | None
-    received: float | None
-    outcome: str | None
-    held: int
-    total: int
-    raw_score: float
-    penalty: float
-    max_score: float
-    submissions: list[str]
+    submission: str | None = None
+    received: float | None = None
+    outcome: str | None = None
+    held: int = 0
+    total: int = 0
+    raw_score: float = 0.0
+    penalty: float = 0.0
+    max_score: float = 0.0
+    submissions: list[str] = []
     late_s: float = 0.0
     verdict_sha256: str = ""
     checker: str = ""
@@ -281,9 +281,7 @@ def _grade(
 ) -> Grade:
     points = grading.points[rules.lab]
     submissions = [one.submission for one in judged]
-    grade = Grade(
-        student, rules.lab, rules.due, None, None, None, 0, 0, 0.0, 0.0, points, submissions
-    )
+    grade = Grade(student, rules.lab, rules.due, max_score=points, submissions=submissions)
     works = score_work(judged, points, rules.due, grading, basis_of(find_lab(rules.lab)))
     scored = counting(works, grading.scoring)
     if scored is None:

@@ -103,12 +103,12 @@ def by_hour(outcomes: Outcomes) -> list[Hour]:
         hours.append(
             Hour(
                 begins,
-                len(sent),
-                median(waits) if waits else 0.0,
-                quantile(waits, QUANTILE),
-                max(waits, default=0.0),
-                _longest_queue(outcomes.checks, begins, begins + 3600),
-                len(sent) - len(waits),
+                submissions=len(sent),
+                median_s=median(waits) if waits else 0.0,
+                p90_s=quantile(waits, QUANTILE),
+                longest_s=max(waits, default=0.0),
+                queue=_longest_queue(outcomes.checks, begins, begins + 3600),
+                unmeasured=len(sent) - len(waits),
             )
         )
     return hours
@@ -231,13 +231,13 @@ def rehearse(
     return Rehearsal(
         plan.blocks,
         by_hour(outcomes),
-        quantile(waits, QUANTILE),
-        longest,
-        max(0.0, outcomes.ended - max(block.ends for block in plan.blocks)),
-        what_breaks(plan, outcomes),
-        sorted(tried, key=lambda each: each.longest_s),
-        option(f"checks that take {SLOWER:g} times as long", replace(known, durations=slow)),
-        outcomes.refusals,
+        p90_s=quantile(waits, QUANTILE),
+        longest_s=longest,
+        drained_s=max(0.0, outcomes.ended - max(block.ends for block in plan.blocks)),
+        breaks=what_breaks(plan, outcomes),
+        options=sorted(tried, key=lambda each: each.longest_s),
+        slower=option(f"checks that take {SLOWER:g} times as long", replace(known, durations=slow)),
+        refusals=outcomes.refusals,
     )
 
 

@@ -196,7 +196,7 @@ def download_verdict(request: Request, handle: str) -> Response:
         )
     name = f"{handle}-verdict.json"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(rounds[-1][2], media_type="application/json", headers=headers)
+    return Response(rounds[-1].document, media_type="application/json", headers=headers)
 
 
 @router.get("/export/{kind}", dependencies=[Depends(INSTRUCTOR)])

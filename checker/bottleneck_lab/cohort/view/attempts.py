@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -60,6 +60,16 @@ class AnsweredQuestion(msgspec.Struct, frozen=True):
     answers: list[str]
 
 
+class Try(NamedTuple):
+    """One lease of a submission: its state, where it was, when it began and ended, and why so."""
+
+    state: str
+    slot: str
+    taken: float
+    ended: float | None
+    why: str | None
+
+
 class Whole(msgspec.Struct, frozen=True):
     """One submission with everything that is known of it.
 
@@ -71,7 +81,7 @@ class Whole(msgspec.Struct, frozen=True):
     person: str
     name: str
     rounds: list[tuple[CheckedVerdict, Verdict | None]]
-    leases: list[tuple[str, str, float, float | None, str | None]]
+    leases: list[Try]
     changes: dict[str, list[DiffLine]]
     against: str
     receipt: str
@@ -127,46 +137,49 @@ def load_whole(
     who = connection.execute(
         select(people.c.handle, people.c.name).where(people.c.id == row.person)
     ).one()
-    rounds = judge.all_of(connection, handle)
     columns = (leases.c.state, leases.c.slot, leases.c.taken, leases.c.ended, leases.c.why)
     tries = connection.execute(
         select(*columns).where(leases.c.submission == row.id).order_by(leases.c.id)
     )
-
-    names = [*lab.spec.editable, "diagnosis.toml"]
-    shipped = {
-        name: (lab.path / name).read_bytes() for name in names if (lab.path / name).is_file()
-    }
-    old = shipped
+    shipped = lab.code_of(lab.path)
+    if (diagnosis := lab.path / "diagnosis.toml").is_file():
+        shipped["diagnosis.toml"] = diagnosis.read_bytes()
+    new, old = files_of(blobs.get(row.blob)), shipped
     if against == "before":
         earlier = (table.c.person == row.person) & (table.c.lab == row.lab) & (table.c.id < row.id)
         query = select(table.c.blob).where(earlier).order_by(table.c.id.desc())
         if blob := connection.execute(query).scalar():
             old = files_of(blobs.get(blob))
-    new = files_of(blobs.get(row.blob))
-
-    # Not the newest of `rounds`: that a verdict is gone is seen by comparing with the submission.
+    # Not the newest of its rounds: that a verdict is gone is seen by comparing with the submission.
     in_force = judge.latest(connection, table.c.handle == handle)
     attempt = _attempt(row, in_force[0] if in_force else None)
-    commitments = attempt.record.commitments if attempt.record else []
-    diagnosis = []
-    for question in lab.spec.questions if commitments else []:
-        answers = [each.answers for each in commitments if question.id in each.answers]
-        shown = [format_answer(question, each[question.id]) for each in answers]
-        diagnosis.append(AnsweredQuestion(question.ask, shown))
     return Whole(
         attempt,
-        who.handle,
-        who.name,
-        [(judged, verdict) for judged, verdict, _ in rounds],
-        [(each[0], each[1], each[2], each[3], each[4]) for each in tries],
-        {name: difference(old.get(name, b""), new.get(name, b"")) for name in sorted(old | new)},
-        against,
-        row.receipt,
-        diagnosis,
-        _likeness(new, shipped, lab),
-        _captured_code(blobs, attempt.capture, lab, row.lab_hash),
+        person=who.handle,
+        name=who.name,
+        rounds=[(one.judged, one.verdict) for one in judge.all_of(connection, handle)],
+        leases=[Try(*each) for each in tries],
+        changes={
+            name: difference(old.get(name, b""), new.get(name, b"")) for name in sorted(old | new)
+        },
+        against=against,
+        receipt=row.receipt,
+        diagnosis=_committed_answers(lab, attempt.record),
+        likeness=_likeness(new, shipped, lab),
+        captured=_captured_code(blobs, attempt.capture, lab, row.lab_hash),
     )
+
+
+def _committed_answers(lab: Lab, record: Record | None) -> list[AnsweredQuestion]:
+    """Return the lab's questions, each with the answers committed to it; none if nothing was."""
+    if record is None or not record.commitments:
+        return []
+    questions = []
+    for question in lab.spec.questions:
+        answers = [one.answers for one in record.commitments if question.id in one.answers]
+        shown = [format_answer(question, each[question.id]) for each in answers]
+        questions.append(AnsweredQuestion(question.ask, shown))
+    return questions
 
 
 def load_known_record(connection: Connection, person: Person, lab: str) -> Record:
@@ -195,7 +208,7 @@ def find_evidence(connection: Connection, blobs: Blobs, person: Person, lab: Lab
         .where(own, table.c.lab == lab.slug, table.c.made.is_not(None))
         .order_by(table.c.id.desc())
     )
-    shipped = {name: (lab.path / name).read_bytes() for name in lab.spec.editable}
+    shipped = lab.code_of(lab.path)
     for blob, made in connection.execute(query):
         files = files_of(blobs.get(blob))
         if all(files.get(name) == data for name, data in shipped.items()):

@@ -152,19 +152,19 @@ def load_room(connection: Connection, judge: VerdictReader, now: float) -> Room:
     alive = [runner for runner in runners if runner.alive(now)]
     judged = judge.latest(connection)
     return Room(
-        load_settings(connection),
-        labs,
-        _rows(connection, judged, labs, now),
-        queue,
-        queue_length(connection),
-        [_for_workshop(runner, labs) for runner in runners],
-        announcements(connection),
-        _stranded([one for one in queue if one.state == "queued"], alive),
-        latest_event(connection),
-        now,
-        altered_records(connection, judged),
-        _claims(connection),
-        announcements(connection, withdrawn=True)[:5],
+        settings=load_settings(connection),
+        labs=labs,
+        rows=_rows(connection, judged, labs, now),
+        queue=queue,
+        states=queue_length(connection),
+        runners=[_for_workshop(runner, labs) for runner in runners],
+        announcements=announcements(connection),
+        stranded=_stranded([one for one in queue if one.state == "queued"], alive),
+        version=latest_event(connection),
+        now=now,
+        altered=altered_records(connection, judged),
+        claims=_claims(connection),
+        withdrawn=announcements(connection, withdrawn=True)[:5],
     )
 
 
@@ -306,14 +306,14 @@ def _row(
         person.name,
         cells,
         passed,
-        submitted[-1].lab if submitted else None,
-        failed,
-        idle_min,
-        sum(hints.values()),
-        stuck and passed < len(labs),
-        person.joined is None,
-        person.needs_help,
-        person.help_text,
+        lab=submitted[-1].lab if submitted else None,
+        failed=failed,
+        idle_min=idle_min,
+        hints=sum(hints.values()),
+        stuck=stuck and passed < len(labs),
+        gone=person.joined is None,
+        needs_help=person.needs_help,
+        help_text=person.help_text,
     )
 
 

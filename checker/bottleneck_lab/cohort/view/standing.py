@@ -52,7 +52,7 @@ def load_standing(
     # A verdict that somebody has altered is not handed on.
     if rules.hidden(now) or not judged or judged[0].problem:
         return standing
-    return replace(standing, verdict=judge.all_of(connection, handle)[-1][2])
+    return replace(standing, verdict=judge.all_of(connection, handle)[-1].document)
 
 
 def _standing(

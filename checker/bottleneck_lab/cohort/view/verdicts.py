@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -119,6 +119,16 @@ def _query() -> Select[Any]:
     )
 
 
+class Round(NamedTuple):
+    """One round's verdict of a submission: what it says, the whole of it unless it was altered, and
+    the signed document.
+    """
+
+    judged: CheckedVerdict
+    verdict: Verdict | None
+    document: str
+
+
 class VerdictReader:
     """Reads verdicts with the cohort's public key.
 
@@ -155,10 +165,8 @@ class VerdictReader:
         """Return the latest verdicts that are not what the key signed, oldest first."""
         return [one for one in self.latest(connection) if one.problem]
 
-    def all_of(
-        self, connection: Connection, submission: str
-    ) -> list[tuple[CheckedVerdict, Verdict | None, str]]:
-        """Return every round's verdict of one submission, with the whole verdict and document."""
+    def all_of(self, connection: Connection, submission: str) -> list[Round]:
+        """Return every round of one submission, oldest first."""
         query = _query().where(
             tables.submissions.c.handle == submission, tables.verdicts.c.id.is_not(None)
         )
@@ -168,7 +176,7 @@ class VerdictReader:
             whole = None
             if not judged.problem:
                 whole = verify_bytes(row.document.encode(), self._key).verdict
-            rounds.append((judged, whole, row.document))
+            rounds.append(Round(judged, whole, row.document))
         return rounds
 
     def _read(self, row: Row[Any]) -> CheckedVerdict:
