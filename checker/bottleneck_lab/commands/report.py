@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -21,26 +19,23 @@ from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
 from bottleneck_lab.analysis.questions import QUESTIONS, find_question
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.analysis.summary import Analysis, Summary
-from bottleneck_lab.catalog import content_root
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, note, print_json, say
 from bottleneck_lab.course.captures import (
     Known,
-    analyse_capture,
     capture_figures,
-    case_summary,
     circumstances,
-    mismatch,
-    read_timeline,
-    readable,
-    trace_files,
-    visible_summary,
+)
+from bottleneck_lab.course.subjects import (
+    Subject,
+    example_subject,
+    find_subject,
+    recorded_subject,
+    sibling_subject,
 )
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.diagnosis import describe_reading, format_answer
-from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.report.console.counters import render_counters
 from bottleneck_lab.report.console.memory import render_memory
 from bottleneck_lab.report.console.selection import render_selection
@@ -53,16 +48,11 @@ from bottleneck_lab.report.page.html import render_html
 from bottleneck_lab.report.page.verdict import AnsweredQuestion
 from bottleneck_lab.report.perfetto import PERMISSION, PORT, explain_by_hand, serve_trace
 from bottleneck_lab.report.words import format_duration
-from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.trace.fast.allocator import keep_freed
-from bottleneck_lab.trace.load import find_traces, is_snapshot, load_snapshot
-from bottleneck_lab.workspace.attempts import load_attempts
-from bottleneck_lab.workspace.captures import captures_called, find_capture
-from bottleneck_lab.workspace.cases import DrawnCase, case_at, find_case, is_open_at
-from bottleneck_lab.workspace.commitments import is_blind, is_blind_at, load_record
+from bottleneck_lab.trace.load import is_snapshot, load_snapshot
+from bottleneck_lab.workspace.commitments import load_record
 from bottleneck_lab.workspace.diagnosis_file import is_given
-from bottleneck_lab.workspace.folder import Workspace, numbered
-from bottleneck_lab.workspace.siblings import latest_traces, open_sibling
+from bottleneck_lab.workspace.folder import Workspace
 
 EXAMPLE = "lab report --html report.html"
 DEFAULT_PAGE = "report.html"
@@ -169,9 +159,7 @@ def command(
     In a lab, causes and findings appear once you commit a diagnosis. Elsewhere nothing is hidden.
     """
     keep_freed()
-    subject = _choose_subject(
-        captures or [None], example=example, recorded=recorded, sibling=sibling
-    )
+    subject = _choose_subject(captures or [], example=example, recorded=recorded, sibling=sibling)
     if not subject.traces:
         if open_ or query or ask or export or at or gap:
             raise UsageError(
@@ -198,140 +186,22 @@ def command(
         _show(subject, json=json)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The subject of a report: trace files, the capture's folder, and the lab or the drawn case
-    that it is of.
-
-    `blind`: causes are the reader's to find, and are not shown.
-    """
-
-    traces: list[Path]
-    folder: Path | None = None
-    workspace: Workspace | None = None
-    blind: bool = False
-    case: DrawnCase | None = None
-
-    def analysed(self) -> Analysis:
-        """Return the analysis of the capture. Raises CaptureError for an unreadable trace."""
-        return analyse_capture(self.timeline(), self.folder)
-
-    def visible(self, summary: Summary) -> Summary:
-        """Return the summary as this reader may see it."""
-        if self.case:
-            summary = case_summary(summary, find_case(self.case.name))
-        return visible_summary(summary, self.folder, blind=self.blind)
-
-    def timeline(self) -> Timeline:
-        """Return the timeline of all ranks. Raises CaptureError for an unreadable trace."""
-        if self.folder:
-            return read_timeline(self.folder)
-        return merge_ranks([load(path) for path in self.traces])
-
-    def attempts(self) -> list[Verdict]:
-        """Return the verdicts on the lab so far, oldest first."""
-        if self.workspace is None:
-            return []
-        return [attempt.verdict for attempt in load_attempts(self.workspace)]
-
-    def mismatch(self, attempts: list[Verdict]) -> str | None:
-        """Return one sentence if capture and latest check are about different code."""
-        if self.folder is None or not attempts:
-            return None
-        return mismatch(self.folder, attempts[-1])
-
-
-def find_subject(name: str | None) -> Subject:
-    """Return a file or folder with that name, or a capture of the current workspace.
-
-    Raises UsageError, CaptureError.
-    """
-    if name is None and case_at(Path.cwd()):
-        name = "."
-    path = Path(name or "").expanduser()
-    if name and not name.isdecimal() and (path.suffix or path.exists()):
-        blind = is_blind_at(path) or is_open_at(path)
-        if (path / "capture.json").is_file():
-            return Subject(trace_files(path), path, blind=blind)
-        traces = find_traces(path) if path.is_dir() else [path]
-        return Subject(traces, blind=blind, case=case_at(path))
-    try:
-        workspace = here()
-    except UsageError:
-        # Outside a lab, `lab profile -- …` leaves its captures in this folder.
-        captures = captures_called(name, Path.cwd() / "captures")
-        if not captures:
-            raise
-        return Subject(trace_files(captures[-1]), captures[-1])
-    if name is None and not numbered(workspace.captures) and load_attempts(workspace):
-        # Some labs are not captured at all: their report is about the checks alone.
-        return Subject([], None, workspace, is_blind_at(workspace.root))
-    latest = readable(workspace)[-1:] if name is None else []
-    folder = latest[0] if latest else find_capture(workspace, name)
-    return Subject(trace_files(folder), folder, workspace, is_blind_at(workspace.root))
-
-
-def example_subject() -> Subject:
-    """Return the real GPU capture that ships with the package, so that everybody has one."""
-    return Subject([content_root() / "datasets" / "captures" / "h200" / "training.json.gz"])
-
-
-def recorded_subject(tool: str) -> Subject:
-    """Return the capture of the shipped code that ships with this lab.
-
-    It is for machines that cannot make one: recorded on a GPU, or synthetic, which it then states.
-    Raises UsageError if there is none.
-    """
-    workspace = here()
-    slug, folder = workspace.lab.slug, workspace.lab.root / "datasets" / "captures"
-    captures = [
-        *sorted(folder.glob(f"*/{slug}-starter-{tool}.csv")),
-        *folder.glob(f"synthetic-{slug}-{tool}.csv"),
-    ]
-    if not captures:
-        raise UsageError(
-            f"{slug} does not ship with a '{tool}' report.", "Make a capture with `lab profile`."
-        )
-    return Subject(captures[:1], blind=is_blind_at(workspace.root))
-
-
-def sibling_subject() -> Subject:
-    """Return the case last drawn in this lab; blind until it is answered.
-
-    Raises UsageError if none was drawn.
-    """
-    workspace = here()
-    traces = latest_traces(workspace)
-    if not traces:
-        if not workspace.lab.spec.siblings:
-            raise UsageError("This lab has no other cases.", "`lab` shows what to do next.")
-        if is_blind(workspace):
-            raise UsageError(
-                "No other case has been drawn here.",
-                "Commit this lab's own diagnosis first: `lab diagnose`.",
-            )
-        raise UsageError(
-            "No other case has been drawn here.", "`lab diagnose --sibling` draws one."
-        )
-    return Subject(traces, blind=open_sibling(workspace) is not None)
-
-
 def _choose_subject(
-    captures: Sequence[str | None], *, example: bool, recorded: str | None, sibling: bool
+    captures: list[str], *, example: bool, recorded: str | None, sibling: bool
 ) -> Subject:
     if example:
         return example_subject()
     if recorded:
-        return recorded_subject(recorded)
+        return recorded_subject(here(), recorded)
     if sibling:
-        return sibling_subject()
+        return sibling_subject(here())
     if len(captures) > 1:
         raise UsageError(
             f"`lab report` reads one capture, and these are {len(captures)}.",
             "Traces of several ranks belong in one folder: `lab report FOLDER`. Two versions are"
             " set side by side by `lab compare OLD NEW`.",
         )
-    return find_subject(captures[0])
+    return find_subject(captures[0] if captures else None)
 
 
 def _show_snapshot(path: Path, html: Path | None, *, json: bool) -> None:
