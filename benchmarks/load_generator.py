@@ -95,7 +95,7 @@ class Carrier:
         self._message = (
             b"POST /classify HTTP/1.1\r\nHost: lab\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
-        self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._due: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._issued_ns: list[int] = []
         for _ in range(threads):
             threading.Thread(target=self._carry, daemon=True).start()
@@ -104,7 +104,7 @@ class Carrier:
         """Called by LoadGen when a request is due."""
         self._issued_ns += [time.monotonic_ns()] * len(samples)
         for sample in samples:
-            self._asked.put(sample.id)
+            self._due.put(sample.id)
 
     def moments_ns(self) -> list[int]:
         """When requests were due since this was last asked, from the first of them on."""
@@ -115,7 +115,7 @@ class Carrier:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(self._address)
             while True:
-                identity = self._asked.get()
+                identity = self._due.get()
                 connection.sendall(self._message)
                 connection.recv(4096)
                 loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(identity, 0, 0)])

@@ -34,7 +34,7 @@ def rank_suffix() -> str:
     return ""
 
 
-def place(name: str) -> Path:
+def of_rank(name: str) -> Path:
     """Return a file of this rank: `trace.json.gz` becomes `trace.rank3.json.gz`."""
     path = Path(name)
     stem, dot, suffixes = path.name.partition(".")
@@ -125,7 +125,7 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write(f"lab: writing the trace of {steps.count} optimizer steps\n")
             sys.stderr.flush()
-        target = place(options.trace)
+        target = of_rank(options.trace)
         plain = target.with_name(target.name.removesuffix(".gz"))
         done.export_chrome_trace(str(plain))
         lines.compress(plain, target, own, steps.ends_ns)
@@ -157,7 +157,7 @@ def profiling(options: argparse.Namespace) -> Iterator[Steps]:
                 torch.cuda.synchronize()
     finally:
         if options.snapshot and cuda:
-            torch.cuda.memory._dump_snapshot(str(place(options.snapshot)))  # type: ignore[no-untyped-call]  # torch has no types for it
+            torch.cuda.memory._dump_snapshot(str(of_rank(options.snapshot)))  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 def costs_ns(options: argparse.Namespace) -> dict[str, float]:
@@ -295,13 +295,13 @@ def main() -> int:
         outcome["torch"] = torch.__version__
     except ImportError:
         outcome["problem"] = NO_TORCH
-        place(options.outcome).write_text(json.dumps(outcome), encoding="utf-8")
+        of_rank(options.outcome).write_text(json.dumps(outcome), encoding="utf-8")
         return 1
     status = 1
     try:
         status = run(options, program, outcome)
     finally:
-        place(options.outcome).write_text(
+        of_rank(options.outcome).write_text(
             json.dumps({**outcome, "status": status}), encoding="utf-8"
         )
     return status

@@ -22,7 +22,7 @@ from bottleneck_lab.commands.ui import (
     say,
     waiting,
 )
-from bottleneck_lab.commands.where import tell_next
+from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import mismatch, readable
 from bottleneck_lab.course.checking import check_workspace, require_ready
 from bottleneck_lab.course.compiling import compile_kernels
@@ -120,7 +120,7 @@ def command(
             f"Recorded as check {attempt.number}. `lab history` lists all checks; `lab report"
             " --html` plots them."
         )
-        tell_next(workspace, checked.attempts, checked.record)
+        say_next_step(workspace, checked.attempts, checked.record)
     raise typer.Exit(attempt.verdict.outcome.exit_code)
 
 

@@ -31,7 +31,7 @@ from bottleneck_lab.commands.ui import (
     say_next,
     waiting,
 )
-from bottleneck_lab.commands.where import tell_next
+from bottleneck_lab.commands.where import say_next_step
 from bottleneck_lab.course.captures import (
     ceilings_for,
     read_capture,
@@ -339,7 +339,7 @@ def _profile_lab(tool: str, device: str | None, *, no_wait: bool, json: bool) ->
         f" {read_s:.1f} s."
     )
     note(f"The capture is in {folder}")
-    tell_next(workspace, load_attempts(workspace), load_record(workspace))
+    say_next_step(workspace, load_attempts(workspace), load_record(workspace))
 
 
 def capture(workspace_root: Path, tool: str, device: str | None, *, no_wait: bool) -> Path:

@@ -20,7 +20,7 @@ def command() -> None:
     if workspace:
         attempts = load_attempts(workspace)
         _describe(workspace, attempts)
-        tell_next(workspace, attempts, load_record(workspace))
+        say_next_step(workspace, attempts, load_record(workspace))
         return
     labs, progress = load_labs(), load_progress()
     passed = {slug for slug in labs if slug in progress.labs and progress.labs[slug].passed}
@@ -35,7 +35,7 @@ def command() -> None:
         say(f"\nA case waits for your diagnosis in {case.folder}.")
         say_next("lab case")
         return
-    _tell_step(next_lab(labs, progress))
+    _say_step(next_lab(labs, progress))
 
 
 def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
@@ -53,12 +53,12 @@ def _describe(workspace: Workspace, attempts: list[Attempt]) -> None:
         say(change, style="yellow")
 
 
-def tell_next(workspace: Workspace, attempts: list[Attempt], record: Record) -> None:
+def say_next_step(workspace: Workspace, attempts: list[Attempt], record: Record) -> None:
     """Print what to do next in a lab, as the last line of a command."""
-    _tell_step(next_here(workspace, attempts, record, load_labs(), load_progress()))
+    _say_step(next_here(workspace, attempts, record, load_labs(), load_progress()))
 
 
-def _tell_step(step: NextStep) -> None:
+def _say_step(step: NextStep) -> None:
     if step.command:
         say_next(step.command)
     say(step.why)

@@ -22,7 +22,12 @@ from bottleneck_lab.grading.siblings import misdescribed
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.lab_rules.captured import captured
-from bottleneck_lab.measure.lab_rules.mutants import load_mutants, mutant_problems, write_mutant
+from bottleneck_lab.measure.lab_rules.mutants import (
+    Mutant,
+    load_mutants,
+    mutant_problems,
+    write_mutant,
+)
 from bottleneck_lab.measure.lab_rules.variants import variants
 from bottleneck_lab.measure.machine import fingerprint
 from bottleneck_lab.measure.measured_key import has_key, measure_key
@@ -49,43 +54,56 @@ def prove(
     `only` restricts that to a part, `name` to one variant or mutant.
     """
     chosen = choose_device(lab, device)
-    if name is None and only in (None, "capture"):
+    if name is None:
+        yield from _prove_lab(lab, chosen, only, show_progress)
+    if only in (None, "variants"):
+        for folder in variants(lab, chosen):
+            if name in (None, folder.name):
+                verdict = check(lab, folder, chosen, show_progress)
+                yield _row(lab, "variants", folder.name, chosen, verdict, pass_problems(verdict))
+    if only in (None, "mutants"):
+        for mutant in load_mutants(lab, chosen):
+            if name in (None, mutant.id):
+                yield _prove_mutant(lab, mutant, chosen, show_progress)
+
+
+def _prove_lab(
+    lab: Lab, device: Device, only: Part | None, show_progress: ShowProgress
+) -> Iterator[Row]:
+    """Prove what the lab ships: its captures, its key, the starter and the solution."""
+    if only in (None, "capture"):
         if _has_capture(lab):
             subject = "solution" if kind_of(lab).records_itself else "starter"
-            problems = capture_problems(lab, chosen, show_progress)
-            yield Row(lab.slug, f"capture of the {subject} on {chosen}", problems)
+            problems = capture_problems(lab, device, show_progress)
+            yield Row(lab.slug, f"capture of the {subject} on {device}", problems)
         for sibling in specs_of(lab).values():
             what = f"capture of the sibling {sibling.program}"
             yield Row(lab.slug, what, sibling_problems(lab, sibling))
-    if name is None and only in (None, "starter") and has_key(lab):
-        yield Row(lab.slug, f"key on {chosen}", key_problems(lab, chosen))
-    if name is None and only in (None, "starter"):
-        verdict = check(lab, lab.path, chosen, show_progress)
+    if only in (None, "starter"):
+        if has_key(lab):
+            yield Row(lab.slug, f"key on {device}", key_problems(lab, device))
+        verdict = check(lab, lab.path, device, show_progress)
         problems = starter_problems(lab, verdict)
-        yield _row(lab, "starter", "", chosen, verdict, problems, _missed(verdict))
-    if name is None and only in (None, "solution"):
-        verdict = check(lab, lab.solution, chosen, show_progress)
-        yield _row(lab, "solution", "", chosen, verdict, pass_problems(verdict))
-    for folder in variants(lab, chosen) if only in (None, "variants") else []:
-        if name in (None, folder.name):
-            verdict = check(lab, folder, chosen, show_progress)
-            yield _row(lab, "variants", folder.name, chosen, verdict, pass_problems(verdict))
-    for mutant in load_mutants(lab, chosen) if only in (None, "mutants") else []:
-        if name not in (None, mutant.id):
-            continue
-        with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
-            write_mutant(lab, mutant, Path(scratch))
-            verdict = check(
-                lab,
-                Path(scratch),
-                chosen,
-                show_progress,
-                sandbox_required=True,
-                breaks=mutant.criterion,
-            )
-        problems = mutant_problems(mutant, verdict)
-        misses = [mutant.criterion] if mutant.criterion else _missed(verdict)
-        yield _row(lab, "mutants", mutant.id, chosen, verdict, problems, misses)
+        yield _row(lab, "starter", "", device, verdict, problems, _missed(verdict))
+    if only in (None, "solution"):
+        verdict = check(lab, lab.solution, device, show_progress)
+        yield _row(lab, "solution", "", device, verdict, pass_problems(verdict))
+
+
+def _prove_mutant(lab: Lab, mutant: Mutant, device: Device, show_progress: ShowProgress) -> Row:
+    with tempfile.TemporaryDirectory(prefix="bottleneck-lab-") as scratch:
+        write_mutant(lab, mutant, Path(scratch))
+        verdict = check(
+            lab,
+            Path(scratch),
+            device,
+            show_progress,
+            sandbox_required=True,
+            breaks=mutant.criterion,
+        )
+    problems = mutant_problems(mutant, verdict)
+    misses = [mutant.criterion] if mutant.criterion else _missed(verdict)
+    return _row(lab, "mutants", mutant.id, device, verdict, problems, misses)
 
 
 def _missed(verdict: Verdict) -> list[str]:

@@ -60,7 +60,7 @@ class Clock:
     spans: list[Span] | None = None
     """The timeline, where one is recorded."""
     _correlation: int = 0
-    _asked: set[float] = field(default_factory=set)
+    _queried: set[float] = field(default_factory=set)
     """The events for which the program has asked in this step, and which had not happened."""
     _begun_us: float = 0.0
     """When all that had been queued as this step began is done."""
@@ -125,12 +125,14 @@ class Clock:
         """
         # Whoever asks the stream, or records an event for each question, never asks twice for the
         # same one; nor does a loop over events between small kernels. All of them are of this step.
-        of_this_step = sum(asked > self._begun_us for asked in self._asked)
-        again = at_us in self._asked or (at_us > self._begun_us and of_this_step >= FREE_QUESTIONS)
+        of_this_step = sum(event_us > self._begun_us for event_us in self._queried)
+        again = at_us in self._queried or (
+            at_us > self._begun_us and of_this_step >= FREE_QUESTIONS
+        )
         if at_us > self.host_us and again:
             self._wait_until(at_us, line, "wait for an event")
         if at_us > self.host_us:
-            self._asked.add(at_us)
+            self._queried.add(at_us)
             self.host_us += self.spec.wait_us
             return False
         self.awaited_us = max(self.awaited_us, at_us)
@@ -180,7 +182,7 @@ class Clock:
             self._close_step()
         self.step_starts_us.append(self.host_us)
         self.step_waits.append(self.waits)
-        self._asked.clear()
+        self._queried.clear()
         self._begun_us = self.device_us
         start = self.host_us
         self.host_us += samples * self.spec.sample_us if samples else self.spec.batch_us

@@ -67,7 +67,7 @@ class SlurmExecutor(Executor):
         self._gpus, self._options, self._command = gpus, options or [], command or JOB
         self._slots: dict[str, str | None] = {}
         self._ended: set[str] = set()
-        self._asked = 0.0
+        self._polled = 0.0
         self._names = [f"cluster{number}" for number in range(most)]
 
     @property
@@ -108,9 +108,9 @@ class SlurmExecutor(Executor):
         return handle
 
     def poll(self, handle: str) -> Progress:
-        if time.monotonic() - self._asked >= ASK_S:
+        if time.monotonic() - self._polled >= ASK_S:
             self._ask()
-            self._asked = time.monotonic()
+            self._polled = time.monotonic()
         return "ended" if handle in self._ended else "running"
 
     def _ask(self) -> None:
