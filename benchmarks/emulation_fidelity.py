@@ -24,7 +24,7 @@ from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.capture import workload
 from bottleneck_lab.catalog import Lab, find_lab
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures

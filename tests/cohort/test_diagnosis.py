@@ -27,7 +27,7 @@ from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_pr
 from bottleneck_lab.cohort.view.attempts import load_whole
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.report.words import describe_standing
 from bottleneck_lab.trace import load

@@ -37,7 +37,8 @@ from bottleneck_lab.course import checking
 from bottleneck_lab.errors import LabError
 from bottleneck_lab.grading.conclusion import conclude
 from bottleneck_lab.grading.criteria import grade_check
-from bottleneck_lab.grading.diagnosis import figures_of, needs_capture
+from bottleneck_lab.grading.diagnosis import needs_capture
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.trace import Timeline, load, merge_ranks
 from bottleneck_lab.workspace.attempts import load_attempts

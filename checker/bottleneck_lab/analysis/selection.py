@@ -109,7 +109,7 @@ def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> 
 def figures_within(
     timeline: Timeline, times: Sequence[DeviceTime], stretch: Window
 ) -> dict[str, float]:
-    """Return the shares (0-1) of the stretch that `grading.diagnosis.figures_of` names for a whole
+    """Return the shares (0-1) of the stretch that `grading.figures.figures_of` names for a whole
     capture, over all devices together.
     """
     origin = timeline.extent[0]

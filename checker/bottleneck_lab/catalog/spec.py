@@ -124,7 +124,7 @@ class SiblingSpec(_Spec, frozen=True):
     `case` names one of the library of cases: `story`, `cause` and `gain` are then the case's.
     Otherwise `program` names a generator of `datasets/siblings.py`, `story` is all that the learner
     is told, `cause` the truth, and `gain_from` the figure of the capture
-    (`grading.diagnosis.figures_of`) whose removal bounds the gain.
+    (`grading.figures.figures_of`) whose removal bounds the gain.
     """
 
     program: str = ""

@@ -28,7 +28,7 @@ from bottleneck_lab.course.captures import evidence_capture, read_capture, reada
 from bottleneck_lab.course.diagnosing import require_diagnosis
 from bottleneck_lab.errors import ExitCode, LabError, MachineError, UsageError
 from bottleneck_lab.grading.attest import public_key_of
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only

@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.selection import figures_within, longest_gap_ns
 from bottleneck_lab.analysis.summary import Analysis, Summary, analyse, summarise
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.cases import Case
-from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
+from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.measure.ceilings import stored_ceilings
 from bottleneck_lab.measure.kinds.registry import kind_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.cases import Case, PastCase, grade_case, habits, streak
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
 from bottleneck_lab.trace import load, merge_ranks
 from bottleneck_lab.workspace import cases

@@ -11,7 +11,8 @@ from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import QuestionSpec, SiblingSpec
 from bottleneck_lab.grading.cases import CAUSES, MEMORY_GROWTH
-from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of, grade_diagnosis
+from bottleneck_lab.grading.diagnosis import grade_diagnosis
+from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 from bottleneck_lab.grading.verdict import CriterionResult
 
 FINDING_OF = {

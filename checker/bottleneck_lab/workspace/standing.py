@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from bottleneck_lab.catalog import Lab, QuestionSpec
-from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis, needs_capture
+from bottleneck_lab.grading.diagnosis import grade_diagnosis, needs_capture
+from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.likeness import is_the_references
 from bottleneck_lab.grading.verdict import Standing, Verdict
 from bottleneck_lab.workspace.commitments import Record

@@ -16,7 +16,7 @@ from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.errors import UsageError
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.words import describe_startup
 from bottleneck_lab.trace import load
 

@@ -9,7 +9,7 @@ import pytest
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, CAUSES, IDLE_CAUSES, PATTERNS
 from bottleneck_lab.analysis.findings import FINDING_IDS, FINDINGS
-from bottleneck_lab.grading.diagnosis import FIGURES
+from bottleneck_lab.grading.figures import FIGURES
 from bottleneck_lab.report.page.lanes import CATEGORIES
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.trace import load
 

@@ -17,7 +17,7 @@ from bottleneck_lab.grading.cases import (
     habits,
     streak,
 )
-from bottleneck_lab.grading.diagnosis import FIGURES as KNOWN_FIGURES
+from bottleneck_lab.grading.figures import FIGURES as KNOWN_FIGURES
 
 SWITCHES = [
     Switch("workers", "input-bound", "Load in workers.", 2.0, [30, 31]),

@@ -15,14 +15,13 @@ from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.catalog import QuestionSpec, find_lab, load_labs
 from bottleneck_lab.commands.diagnose import EXAMPLE
 from bottleneck_lab.grading.diagnosis import (
-    CaptureFigures,
     beyond_ceiling,
     describe_reading,
-    figures_of,
     grade_diagnosis,
     misplaced_stretch,
     problem,
 )
+from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 
 CAUSE = QuestionSpec("cause", "choice", "What is it?", choices=["input", "launch"])
 WAIT = QuestionSpec(

@@ -23,7 +23,8 @@ from bottleneck_lab.catalog import Lab, LabSpec
 from bottleneck_lab.declared import read_toml
 from bottleneck_lab.errors import CaptureError, UsageError
 from bottleneck_lab.grading.criteria import sequential_test
-from bottleneck_lab.grading.diagnosis import CaptureFigures, grade_diagnosis
+from bottleneck_lab.grading.diagnosis import grade_diagnosis
+from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.sequential import State
 from bottleneck_lab.measure.kinds.speedup.figures import Case
 

@@ -20,7 +20,7 @@ from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import analyse
 from bottleneck_lab.cohort.submissions.handing_in import DESCRIPTION
 from bottleneck_lab.errors import CaptureError
-from bottleneck_lab.grading.diagnosis import CaptureFigures, figures_of
+from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 from bottleneck_lab.measure.sandbox.limits import Limits, set_limits
 from bottleneck_lab.measure.sandbox.process import python_module
 from bottleneck_lab.measure.sandbox.visible import Paths, sandboxed, worker_environment

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bottleneck_lab.analysis.summary import Summary
 from bottleneck_lab.catalog import Lab
 from bottleneck_lab.declared import unknown
-from bottleneck_lab.grading.diagnosis import figures_of
+from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.measure.lab_rules.declarations import asked_by_kind, at
 
 COSTLY = 1.2
