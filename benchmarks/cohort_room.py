@@ -35,6 +35,7 @@ os.environ["BOTTLENECK_LAB_HOME"] = tempfile.mkdtemp(prefix="lab-room-")
 os.environ["BOTTLENECK_LAB_CONTENT"] = os.environ["BOTTLENECK_LAB_HOME"] + "/content"
 
 import psutil
+from markdown_tables import head, row
 from playwright.async_api import Browser, Error, Page, async_playwright
 from tests.chromium import FLAGS
 from tests.cohort.conftest import MINI, Room, opened_room
@@ -85,13 +86,12 @@ class Log:
 
     def print(self) -> None:
         """Print latencies as a table, then memory and errors."""
-        print("| what | times | median, s | 95th percentile, s | longest, s |")
-        print("| --- | --- | --- | --- | --- |")
+        print(head(["what", "times", "median, s", "95th percentile, s", "longest, s"]))
         for name, seconds in self.seconds.items():
             ordered = sorted(seconds)
             high = ordered[int(0.95 * len(ordered))]
-            row = f"{len(ordered)} | {median(ordered):.2f} | {high:.2f} | {ordered[-1]:.2f}"
-            print(f"| {name} | {row} |")
+            figures = [f"{value:.2f}" for value in (median(ordered), high, ordered[-1])]
+            print(row([name, len(ordered), *figures]))
         print("most memory:", ", ".join(f"{name} {mb:.0f} MiB" for name, mb in self.peaks.items()))
         print("seconds of a core:", {name: round(used, 1) for name, used in self.cpu.items()})
         print("errors:", dict(self.errors) or "none")

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 from gate_simulation import LEVELS
+from markdown_tables import table
 from scipy.stats import binomtest
-from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown, table
+from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown
 
 from bottleneck_lab.analysis.compare import Comparison, Observation, compare
 from bottleneck_lab.analysis.gate import alternate

@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from markdown_tables import head, row
+
 from bottleneck_lab.workspace.home import dataset_root
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,14 +128,11 @@ def print_table(figures: dict[str, list[dict[str, float]]]) -> None:
         for way, runs in figures.items()
     }
     shipped = middle[next(iter(WAYS))]
-    print(
-        "| way | images/s | of the shipped | CPU ms an image | of the shipped |\n| --- | --- | ---"
-        " | --- | --- |"
-    )
-    for way, row in middle.items():
-        rate, cost = row["images_per_s"], row["cpu_ms"]
+    print(head(["way", "images/s", "of the shipped", "CPU ms an image", "of the shipped"]))
+    for way, known in middle.items():
+        rate, cost = known["images_per_s"], known["cpu_ms"]
         ratios = rate / shipped["images_per_s"], cost / shipped["cpu_ms"]
-        print(f"| {way} | {rate:.0f} | {ratios[0]:.2f}x | {cost:.1f} | {ratios[1]:.2f} |")
+        print(row([way, f"{rate:.0f}", f"{ratios[0]:.2f}x", f"{cost:.1f}", f"{ratios[1]:.2f}"]))
 
 
 def main() -> None:

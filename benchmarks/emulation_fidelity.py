@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from markdown_tables import head, row
 
 from bottleneck_lab import load
 from bottleneck_lab.analysis.query import query
@@ -154,17 +155,13 @@ def capture_modelled(captured: Captured) -> Shares:
 def capture_table() -> str:
     """Return the table of captures, measured and modelled, printing each row."""
     names = [name.removeprefix("idle_") for name in SHARES]
-    lines = [
-        f"| lab | {' | '.join(names)} | kernels a step | waits a step |",
-        f"| --- |{' --- |' * (len(names) + 2)}",
-    ]
+    lines = [head(["lab", *names, "kernels a step", "waits a step"])]
     for captured in CAPTURES:
         measured = read_shares(ROOT / "datasets" / "captures" / captured.file)
-        for kind, row in (("measured", measured), ("modelled", capture_modelled(captured))):
-            shares = " | ".join(f"{row.shares[name]:.1%}" for name in SHARES)
-            lines.append(
-                f"| {captured.lab}, {kind} | {shares} | {row.launches:.0f} | {row.waits:.1f} |"
-            )
+        for kind, seen in (("measured", measured), ("modelled", capture_modelled(captured))):
+            shares = [f"{seen.shares[name]:.1%}" for name in SHARES]
+            counts = [f"{seen.launches:.0f}", f"{seen.waits:.1f}"]
+            lines.append(row([f"{captured.lab}, {kind}", *shares, *counts]))
             print(lines[-1], flush=True)
     return "\n".join(lines)
 
@@ -185,21 +182,17 @@ def _with_constants(recipe: str, constants: dict[str, int]) -> str:
 
 def table(record: dict[str, Any]) -> str:
     """Return the table of a record, printing each row as it is modelled."""
-    lines = [
-        "| lab | size | measured ms: starter, solution | modelled ms | measured ratio | modelled |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    milliseconds = ["measured ms: starter, solution", "modelled ms"]
+    lines = [head(["lab", "size", *milliseconds, "measured ratio", "modelled"])]
     for training in record["trainings"]:
         modelled, right = model(training), measured_ratio(training)
         size = ", ".join(f"{name.lower()} {value}" for name, value in training["size"].items())
         times = "not read"
         if "starter_ms" in training:
             times = f"{training['starter_ms']:.2f}, {training['solution_ms']:.2f}"
-        lines.append(
-            f"| {training['lab']} | {size or 'as shipped'} | {times}"
-            f" | {modelled.starter_ms:.2f}, {modelled.solution_ms:.2f}"
-            f" | {right:.2f}x | {modelled.ratio:.2f}x ({modelled.ratio / right - 1:+.0%}) |"
-        )
+        ours = f"{modelled.starter_ms:.2f}, {modelled.solution_ms:.2f}"
+        ratios = [f"{right:.2f}x", f"{modelled.ratio:.2f}x ({modelled.ratio / right - 1:+.0%})"]
+        lines.append(row([training["lab"], size or "as shipped", times, ours, *ratios]))
         print(lines[-1], flush=True)
     return "\n".join(lines)
 

@@ -15,8 +15,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from markdown_tables import table
 from scipy.stats import binomtest
-from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown, table
+from verdict_simulation import CONFIDENCE, NOISES, Slots, percent, slowdown
 
 from bottleneck_lab.analysis.gate import BenchmarkChange, Rules, alternate, judge
 

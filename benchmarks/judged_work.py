@@ -21,7 +21,6 @@ import argparse
 import ast
 import hashlib
 import os
-import re
 import statistics
 import subprocess
 import tempfile
@@ -33,6 +32,7 @@ from pathlib import Path
 
 import grimp
 import msgspec
+from markdown_tables import renew, table
 
 import bottleneck_lab
 from bottleneck_lab.catalog import Device, Lab, load_labs
@@ -46,7 +46,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "checker"
 RECORD = ROOT / "docs" / "measured" / "judged_work.jsonl"
 PAGE = RECORD.with_suffix(".md")
-MARKS = re.compile(r"(<!-- checks: begin -->\n).*?(<!-- checks: end -->)", re.DOTALL)
+MARK = "checks"
+"""Of the generated part of a page."""
 TIMES = 3
 WITHOUT_EFFECT = ("*.md", "lab.toml", "diagnosis.toml")
 """Files of a lab on which no verdict depends. Its criteria and settings, which lab.toml holds, are
@@ -308,16 +309,15 @@ def tables(labs: Iterable[Lab]) -> str:
         earlier = recorded if recorded is not None and recorded is not tally else None
         side = "wrong" if work.part in ("mutants", "starter") else "right"
         groups.setdefault((lab.slug, work.device, side), []).append((tally, earlier))
-    rows = [HEAD, ["---"] * len(HEAD)]
-    rows += [
+    rows = [
         [lab, device, f"{len(group)} {side}", *_cells(group)]
         for (lab, device, side), group in groups.items()
     ]
     everything = [pair for group in groups.values() for pair in group]
     rows.append(["**all**", "", str(len(everything)), *_cells(everything)])
     unexpected = [f"- {_unexpected(tally)}" for tally, _ in everything if tally.problems]
-    table = [f"| {' | '.join(cells)} |" for cells in rows]
-    return "\n".join([*table, "", "Otherwise than declared:", "", *(unexpected or ["- nothing"])])
+    below = ["", "Otherwise than declared:", "", *(unexpected or ["- nothing"])]
+    return "\n".join([table(HEAD, rows), *below])
 
 
 def _cells(group: list[tuple[Tally, Tally | None]]) -> list[str]:
@@ -364,14 +364,13 @@ def before_and_after(lab: Lab, device: Device) -> str | None:
         for spec in lab.spec.devices[device].criteria
         if spec.target is not None
     }
-    rows = [["", *targets.values(), "outcome"], ["---"] * (len(targets) + 2)]
+    rows = []
     for tally in tallies:
         name = "shipped" if tally.work.part == "starter" else tally.work.name or "solution"
         rows.append([name, *(tally.figures.get(id_, "–") for id_ in targets), tally.outcome])
     latest = max(tallies, key=lambda tally: tally.at)
-    table = [f"| {' | '.join(cells)} |" for cells in rows]
     source = f"Measured until {latest.at[:10]}, on {latest.machine}."
-    return "\n".join([*table, "", source])
+    return "\n".join([table(["", *targets.values(), "outcome"], rows), "", source])
 
 
 def write(labs: Iterable[Lab]) -> None:
@@ -380,15 +379,14 @@ def write(labs: Iterable[Lab]) -> None:
     _renew(PAGE, tables(labs))
     for lab in labs:
         page = lab.solution / "README.md"
-        if MARKS.search(page.read_text("utf-8")):
+        if f"<!-- {MARK}: begin -->" in page.read_text("utf-8"):
             device = next(device for device in ("virtual", "cpu") if device in lab.spec.devices)
-            if table := before_and_after(lab, device):
-                _renew(page, table)
+            if figures := before_and_after(lab, device):
+                _renew(page, figures)
 
 
-def _renew(page: Path, table: str) -> None:
-    text = MARKS.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", page.read_text("utf-8"))
-    page.write_text(text, "utf-8")
+def _renew(page: Path, text: str) -> None:
+    page.write_text(renew(page.read_text("utf-8"), MARK, text), "utf-8")
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import mlperf_loadgen as loadgen
 import numpy as np
+from markdown_tables import head, row
 from PIL import Image
 
 from bottleneck_lab.measure.kinds.http_server import figures
@@ -178,15 +179,13 @@ def compare(load: Load, strips: Strips, address: str, seconds: float, rounds: in
     table = np.array(
         [[both(rate, 100 * turn + int(rate)) for rate in RATES] for turn in range(rounds)]
     )
-    print(
-        f"| p99, ms, median of {rounds} | {' | '.join(f'{rate:.0f}/s' for rate in RATES)} | knee |"
-    )
-    print("| --- |" + " --- |" * (len(RATES) + 1))
+    rates = [f"{rate:.0f}/s" for rate in RATES]
+    print(head([f"p99, ms, median of {rounds}", *rates, "knee"]))
     knees = []
     for number, who in enumerate(("this generator", "LoadGen")):
         p99s = np.median(table[:, :, number], axis=0).tolist()
         knees.append(knee(p99s))
-        print(f"| {who} | {' | '.join(f'{p99:.0f}' for p99 in p99s)} | {knees[-1]:.0f}/s |")
+        print(row([who, *(f"{p99:.0f}" for p99 in p99s), f"{knees[-1]:.0f}/s"]))
     print(f"\nknees apart: {abs(knees[0] / knees[1] - 1):.1%}")
 
 

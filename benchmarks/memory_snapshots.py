@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from markdown_tables import head, row
+
 ROOT = Path(__file__).resolve().parents[1]
 OURS = [sys.executable, "-m", "bottleneck_lab", "report", "--json"]
 THEIRS = [sys.executable, "-c", "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"]
@@ -52,10 +54,10 @@ def run(command: list[str], path: Path) -> tuple[float, float]:
     return seconds, usage.ru_maxrss / 1024
 
 
-def row(name: str, runs: list[tuple[float, float]], megabytes: float, events: int) -> str:
+def figures(name: str, runs: list[tuple[float, float]], megabytes: float, events: int) -> str:
     seconds, peak = median(run[0] for run in runs), median(run[1] for run in runs)
-    spread = f"{min(run[0] for run in runs):.2f}-{max(run[0] for run in runs):.2f}"
-    return f"| {name} | {megabytes:.0f} | {events:,} | {seconds:.2f} ({spread}) | {peak:.0f} |"
+    spread = f"{seconds:.2f} ({min(run[0] for run in runs):.2f}-{max(run[0] for run in runs):.2f})"
+    return row([name, f"{megabytes:.0f}", f"{events:,}", spread, f"{peak:.0f}"])
 
 
 def main() -> None:
@@ -66,8 +68,7 @@ def main() -> None:
     parser.add_argument("--peer-megabytes", type=int, default=200)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
-    print("| reader | MB | events | seconds (range) | peak MB |")
-    print("| --- | --- | --- | --- | --- |")
+    print(head(["reader", "MB", "events", "seconds (range)", "peak MB"]))
     with tempfile.TemporaryDirectory() as folder:
         kept = options.keep or Path(folder)
         event_bytes = make(kept, SAMPLE_EVENTS, options.depth).stat().st_size / SAMPLE_EVENTS
@@ -76,10 +77,10 @@ def main() -> None:
             path = make(kept, events, options.depth)
             size = path.stat().st_size / 1e6
             ours = [run(OURS, path) for _ in range(options.repeats)]
-            print(row("lab report", ours, size, events), flush=True)
+            print(figures("lab report", ours, size, events), flush=True)
             if megabytes <= options.peer_megabytes:
                 theirs = [run(THEIRS, path) for _ in range(options.repeats)]
-                print(row("pickle.load, nothing analysed", theirs, size, events), flush=True)
+                print(figures("pickle.load, nothing analysed", theirs, size, events), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_tables import head, renew, row
 
 from bottleneck_lab.catalog import Lab, load_labs
 from bottleneck_lab.grading.criteria import format_figure
@@ -32,7 +32,6 @@ from bottleneck_lab.measure.submission import collect_pristine
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.worker import load_module
 
-MARKS = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 TRAINING_SEED = 7
 MEASURING_SEEDS = range(3)
 
@@ -153,11 +152,8 @@ def table(lab: Lab) -> str:
     """Return the table of a lab, printing each row as it is measured."""
     lines: list[str] = []
     for cells in ROWS[lab.spec.measure](lab):
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(row(cells) if lines else head(cells))
         print(lines[-1], flush=True)
-        if len(lines) == 1:
-            lines.append("| --- " * len(cells) + "|")
-            print(lines[-1], flush=True)
     return "\n".join(lines)
 
 
@@ -178,10 +174,7 @@ def main() -> None:
         text = table(labs[slug])
         if options.write:
             page = labs[slug].solution / "README.md"
-            renewed = MARKS.sub(
-                lambda marks, text=text: f"{marks[1]}{text}\n{marks[2]}", page.read_text("utf-8")
-            )
-            page.write_text(renewed, "utf-8")
+            page.write_text(renew(page.read_text("utf-8"), "figures", text), "utf-8")
 
 
 if __name__ == "__main__":

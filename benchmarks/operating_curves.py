@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from markdown_tables import table
 from scipy.stats import binom
 
 from bottleneck_lab.catalog import find_lab
@@ -145,12 +146,6 @@ def simulated_rows() -> Iterator[list[str]]:
                 yield simulated_row(f"*{mutant.id}*", Path(folder))
 
 
-def table(rows: Iterator[list[str]]) -> str:
-    head, *body = rows
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def render() -> str:
     return f"""# Operating curves
 
@@ -161,15 +156,15 @@ that errs a known share of the time.
 
 ## `perf-gate`: false alarms, on `virtual`
 
-{table(gate_rows("virtual"))}
+{table(*gate_rows("virtual"))}
 
 ## `perf-gate`: false alarms, on `cpu` and `cuda`
 
-{table(gate_rows("cpu"))}
+{table(*gate_rows("cpu"))}
 
 ## `timing-pitfalls`: intervals that contain the true cost
 
-{table(interval_rows())}
+{table(*interval_rows())}
 
 ## `timing-pitfalls`: works, by simulated checks
 
@@ -178,7 +173,7 @@ is as slow as a check on `cuda`, which has the least time, but nothing disturbs 
 fail somewhat more often. FAIL counts running out of time, too, which has no column. Works in
 italics are wrong ones of `tests/mutants/`.
 
-{table(simulated_rows())}
+{table(*simulated_rows())}
 """
 
 

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["BOTTLENECK_LAB_HOME"] = tempfile.mkdtemp(prefix="lab-rehearsal-")
 os.environ["BOTTLENECK_LAB_CONTENT"] = os.environ["BOTTLENECK_LAB_HOME"] + "/content"
 
+from markdown_tables import head, row
 from tests.cohort.conftest import MINI, Room, opened_room
 from tests.cohort.fake_job import COMMAND
 from tests.cohort.serving import Process, serving
@@ -119,9 +120,9 @@ def waits_in(room: Room, since: float) -> dict[str, list[float]]:
     """Return how long each submission since then waited for its check, by lab."""
     taken = {lease.submission: lease.taken for lease in room.rows(tables.leases)}
     waits: dict[str, list[float]] = {block.lab: [] for block in BLOCKS}
-    for row in room.rows(tables.submissions):
-        if row.received >= since:
-            waits[row.lab].append(taken[row.id] - row.received)
+    for submission in room.rows(tables.submissions):
+        if submission.received >= since:
+            waits[submission.lab].append(taken[submission.id] - submission.received)
     return waits
 
 
@@ -156,11 +157,11 @@ def compare(scripts: list[Script], before: Durations, room: Room, start: float) 
     ended = max(lease.ended for lease in room.rows(tables.leases)) - start
     real = figures_of(waits_in(room, start), ended)
     first, second = forecast_figures(scripts, before), forecast_figures(scripts, during)
-    print("| figure | forecast | real run | forecast / real | by the run's own durations |")
-    print("| --- | --- | --- | --- | --- |")
+    ratios = ["forecast / real", "by the run's own durations"]
+    print(head(["figure", "forecast", "real run", *ratios]))
     for name, value in real.items():
         cells = (f"{first[name]:.1f}", f"{value:.1f}", f"{first[name] / value:.2f}")
-        print(f"| {name} | {' | '.join(cells)} | {second[name] / value:.2f} |")
+        print(row([name, *cells, f"{second[name] / value:.2f}"]))
 
 
 def print_table() -> None:
@@ -178,15 +179,14 @@ def print_table() -> None:
     for block in blocks:
         seconds = durations[block.lab, block.device]
         print(f"{block.lab} on {block.device}: a check takes {median(seconds):.0f} s")
-    print("| learners | one machine | two machines | four machines |")
-    print("| --- | --- | --- | --- |")
+    print(head(["learners", "one machine", "two machines", "four machines"]))
     for learners in (10, 30, 60):
         scripts = make_scripts(blocks, learners, 2.5, seed=1)
         cells = []
         for count in (1, 2, 4):
             waits = waits_of(play(scripts, Machines(count, 0, SLOTS), durations).checks)
             cells.append(f"{quantile(waits, 0.9) / 60:.0f} min, at most {max(waits) / 60:.0f} min")
-        print(f"| {learners} | {' | '.join(cells)} |", flush=True)
+        print(row([learners, *cells]), flush=True)
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from markdown_tables import table
 
 from bottleneck_lab.measure.worker import load_module
 from bottleneck_lab.workspace.home import dataset_root
@@ -91,16 +92,12 @@ def expected(host_ms):
 
 
 def expected_table(host_ms):
-    lines = [
-        "| machine | preprocessing, share | slowest fix | its p50, ms |",
-        "| --- | --- | --- | --- |",
-    ]
+    rows = []
     for machine, (share, fixes) in expected(host_ms).items():
         name = min(fixes, key=lambda fix: fixes[fix][0])
-        lines.append(
-            f"| {machine} | {share:.0%} | {name}, {fixes[name][0]:.1f}x | {fixes[name][1]:.0f} |"
-        )
-    return "\n".join(lines)
+        slowest = [f"{name}, {fixes[name][0]:.1f}x", f"{fixes[name][1]:.0f}"]
+        rows.append([machine, f"{share:.0%}", *slowest])
+    return table(["machine", "preprocessing, share", "slowest fix", "its p50, ms"], rows)
 
 
 def serve(script, device, pipe):
@@ -147,21 +144,19 @@ def compare(pipes, photos, settings, calls):
     return times, far
 
 
-def table(times, far, starts):
-    lines = [
-        "| script | p50, ms | p90, ms | speed-up | largest disagreement | start-up, s |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+def measured_table(times, far, starts):
+    rows = []
     for name, row in times.items():
         ratio = statistics.median(
             before / after for before, after in zip(times["shipped"], row, strict=True)
         )
         p90 = statistics.quantiles(row, n=10)[-1]
-        lines.append(
-            f"| {name} | {statistics.median(row):.0f} | {p90:.0f} | {ratio:.2f}x |"
-            f" {max(far[name]):.2%} | {starts[name]:.0f} |"
+        p50, apart, start_s = statistics.median(row), max(far[name]), starts[name]
+        rows.append(
+            [name, f"{p50:.0f}", f"{p90:.0f}", f"{ratio:.2f}x", f"{apart:.2%}", f"{start_s:.0f}"]
         )
-    return "\n".join(lines)
+    names = ["script", "p50, ms", "p90, ms", "speed-up", "largest disagreement", "start-up, s"]
+    return table(names, rows)
 
 
 def main():
@@ -229,7 +224,7 @@ def whole(options):
         f"`python benchmarks/resnet_latency.py --device {options.device} --calls {options.calls}`,"
         f" torch {torch.__version__}, {platform.machine()}, {machine},"
         f" {time.strftime('%B %Y')}.\n\n"
-        + table(times, far, {name: seconds for name, (_, seconds) in started.items()})
+        + measured_table(times, far, {name: seconds for name, (_, seconds) in started.items()})
     )
 
 

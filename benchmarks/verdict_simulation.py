@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from markdown_tables import renew, table
 from scipy.stats import binomtest
 
 from bottleneck_lab.grading.sequential import (
@@ -222,11 +223,6 @@ def percent(share: float) -> str:
     return f"{share:.3%}" if 0 < share < 0.01 else f"{share:.1%}"
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def wrong_share(cell: Cell) -> list[str]:
     """Wrong verdicts as a share, and the most it can be."""
     return [
@@ -363,16 +359,6 @@ def render_docs(cells: list[Cell], runs: int, seed: int) -> dict[str, str]:
     }
 
 
-def replace_generated(text: str, name: str, body: str) -> str:
-    """`text` with what stands between the marks of `name` replaced. Raises ValueError where a mark
-    is missing.
-    """
-    start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
-    before, rest = text.split(start)
-    _, after = rest.split(end)
-    return f"{before}{start}{body}{end}{after}"
-
-
 def write(cells: list[Cell], runs: int, seed: int) -> None:
     measured = DOCS / "measured" / "verdict_simulation.md"
     measured.parent.mkdir(exist_ok=True)
@@ -380,7 +366,7 @@ def write(cells: list[Cell], runs: int, seed: int) -> None:
     page = DOCS / "statistics.md"
     text = page.read_text(encoding="utf-8")
     for name, body in render_docs(cells, runs, seed).items():
-        text = replace_generated(text, name, body)
+        text = renew(text, name, body)
     page.write_text(text, encoding="utf-8")
 
 

@@ -11,13 +11,17 @@ from types import ModuleType
 
 
 def load_file(path: Path, name: str) -> ModuleType:
-    """Runs the file and returns it as a new module, under `name` also in `sys.modules`, where
-    dataclasses look for it.
+    """Run the file and return it as a new module, under `name` also in `sys.modules`, where
+    dataclasses look for it. As a script does, it may import what stands beside it.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module

@@ -81,8 +81,7 @@ def test_samples_without_a_partner_take_drift_for_slowness(simulation):
 
 def test_writing_fills_the_pages_from_the_seed(simulation, tmp_path, monkeypatch, capsys):
     page = "\n".join(
-        f"<!-- generated: {name} -->\n\n<!-- end: {name} -->"
-        for name in ("plans", "errors", "usual way")
+        f"<!-- {name}: begin -->\n<!-- {name}: end -->" for name in ("plans", "errors", "usual way")
     )
     (tmp_path / "statistics.md").write_text(page, encoding="utf-8")
     monkeypatch.setattr(simulation, "DOCS", tmp_path)
@@ -110,11 +109,11 @@ def test_the_same_seed_gives_the_same_figures(simulation):
 
 def test_the_documented_plans_are_those_in_use(simulation):
     page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
-    assert simulation.replace_generated(page, "plans", simulation.plan_table()) == page
+    assert simulation.renew(page, "plans", simulation.plan_table()) == page
 
 
 def test_generated_parts_are_replaced_and_nothing_else(simulation):
-    page = "a\n<!-- generated: x -->\nold\n<!-- end: x -->\nb"
-    assert simulation.replace_generated(page, "x", "new") == page.replace("old", "new")
-    with pytest.raises(ValueError, match="unpack"):
-        simulation.replace_generated("no marks", "x", "new")
+    page = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb"
+    assert simulation.renew(page, "x", "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="no marks"):
+        simulation.renew("no marks", "x", "new")

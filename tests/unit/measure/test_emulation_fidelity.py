@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ...modules import load_file
+
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "emulation_fidelity.py"
 
 
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("emulation_fidelity", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fidelity = _load()
+fidelity = load_file(BENCHMARK, "emulation_fidelity")
 TRAININGS = json.loads(fidelity.RECORD.read_text("utf-8"))["trainings"]
 
 
