@@ -81,12 +81,11 @@ def main() -> None:
             change_settings(connection, min_interval_s=0, max_waiting=options.checks)
         tokens = [room.join(f"learner {number}")[1] for number in range(LEARNERS)]
         per_learner = options.checks // LEARNERS
-        for (
-            token
-        ) in tokens:  # the first learner submits everything before the second submits anything
+        # The first learner submits everything before the second submits anything.
+        for token in tokens:
             for number in range(per_learner):
-                asked_for = room.submission(f"# right {options.seconds} {token[:6]} {number}\n")
-                room.intake.offer(token, asked_for).result(30)
+                submission = room.submission(f"# right {options.seconds} {token[:6]} {number}\n")
+                room.intake.offer(token, submission).result(30)
         with executor_of(options.executor, room, Path(folder), options.slots) as executor:
             began = time.perf_counter()
             runner = room.runner(executor=executor, machine=options.slots)

@@ -43,6 +43,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from markdown_tables import table
 from scipy.stats import binomtest
 
 from bottleneck_lab.catalog import Lab, find_lab, load_labs
@@ -393,79 +394,65 @@ def page(checks: list[dict[str, Any]]) -> str:
     days = sorted({line["at"][:10] for line in checks})
     machines = Counter(line["machine"] for line in checks)
     when = " to ".join(days[:1] + days[1:][-1:])
-    out = [
-        "# Whole checks of known speed",
-        "",
-        (
-            f"{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a"
-            " line of verdict_reliability.jsonl."
-        ),
-        *(f"- {count} on: {name}" for name, count in machines.most_common()),
-        "",
-        (
-            "The level is the speed as a multiple of the lab's target. The top of the program"
-            " explains how it is known."
-        ),
-        (
-            "Each load is one process: a loop, copies of 64 MB, or writes with fsync. *Quiet* is a"
-            " virtual machine on which we ran nothing else."
-        ),
-        (
-            "*Measured* is the median, over the checks, of figure divided by target: the level as"
-            " the checks saw it."
-        ),
-        "",
-        (
-            "| lab | load | level | PASS | FAIL | INCONCLUSIVE | ERROR | measured | seconds per"
-            " check | protocol's share of a call |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    columns = ["lab", "load", "level", *OUTCOMES, "measured", "seconds per check"]
+    cells = [
+        (slug, kind, level)
+        for slug, subject in SUBJECTS.items()
+        for kind in LOADS
+        for level in subject.levels
     ]
-    for slug, subject in SUBJECTS.items():
-        for kind in LOADS:
-            for level in subject.levels:
-                cell = [
-                    line
-                    for line in checks
-                    if (line["lab"], line["load"], line["level"]) == (slug, kind, level)
-                ]
-                if cell:
-                    out.append(_row(slug, kind, level, cell))
-    return (
-        "\n".join([*out, "", "## What this shows", "", *_bounds(checks), "", *_others(checks)])
-        + "\n"
-    )
+    rows = []
+    for cell in cells:
+        made = [line for line in checks if (line["lab"], line["load"], line["level"]) == cell]
+        if made:
+            rows.append(_cells(*cell, made))
+    on = "\n".join(f"- {count} on: {name}" for name, count in machines.most_common())
+    return f"""# Whole checks of known speed
+
+{len(checks)} checks by `python benchmarks/verdict_reliability.py`, {when}. Each is a line of \
+verdict_reliability.jsonl.
+{on}
+
+The level is the speed as a multiple of the lab's target. The top of the program explains how it \
+is known.
+Each load is one process: a loop, copies of 64 MB, or writes with fsync. *Quiet* is a virtual \
+machine on which we ran nothing else.
+*Measured* is the median, over the checks, of figure divided by target: the level as the checks \
+saw it.
+
+{table([*columns, "protocol's share of a call"], rows)}
+
+## What this shows
+
+Upper Clopper–Pearson bounds at {CONFIDENCE:.0%} confidence (two-sided). If a bound is above the \
+promise, there are too few checks to confirm it.
+
+{table(["lab", "promise", "where", "seen", "at most"], _bounds(checks))}
+
+## Checks with another outcome than their level calls for
+
+{_others(checks)}
+"""
 
 
-def _row(slug: str, kind: str, level: float, cell: list[dict[str, Any]]) -> str:
-    counts = Counter(line["outcome"] for line in cell)
-    figures = [line["of_target"] for line in cell if line["of_target"]]
+def _cells(slug: str, kind: str, level: float, checks: list[dict[str, Any]]) -> list[object]:
+    counts = Counter(line["outcome"] for line in checks)
+    figures = [line["of_target"] for line in checks if line["of_target"]]
     # Of a feed lab the target is 80%, the level one of 85%.
     scale = 0.80 / STRICTER if SUBJECTS[slug].make is pace else 1.0
     middle = f"{scale * statistics.median(figures):.3g}x" if figures else "–"
-    seconds = statistics.median(line["seconds"] for line in cell)
-    shares = [line["overhead"] for line in cell if line["overhead"] is not None]
+    seconds = statistics.median(line["seconds"] for line in checks)
+    shares = [line["overhead"] for line in checks if line["overhead"] is not None]
     protocol = f"{statistics.median(shares):.1%}" if shares else "–"
-    named = (
-        {0.8: "one wrong", 1.25: "right"}[level] if SUBJECTS[slug].make is answers else f"{level}x"
-    )
-    return (
-        f"| {slug} | {kind} | {named} | {' | '.join(str(counts[name]) for name in OUTCOMES)} |"
-        f" {middle} | {seconds:.1f} | {protocol} |"
-    )
+    named = f"{level}x"
+    if SUBJECTS[slug].make is answers:
+        named = {0.8: "one wrong", 1.25: "right"}[level]
+    outcomes = [counts[name] for name in OUTCOMES]
+    return [slug, kind, named, *outcomes, middle, f"{seconds:.1f}", protocol]
 
 
-def _bounds(checks: list[dict[str, Any]]) -> list[str]:
-    """Counts with the upper Clopper–Pearson bound, beside what is promised."""
-    rows = [
-        (
-            f"Upper Clopper–Pearson bounds at {CONFIDENCE:.0%} confidence (two-sided). If a bound"
-            " is above the promise, there are too few checks to confirm it."
-        ),
-        "",
-        "| lab | promise | where | seen | at most |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+def _bounds(checks: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """Yield counts with the upper Clopper–Pearson bound, beside what is promised."""
     for slug in [*SUBJECTS, "all labs"]:
         for promise, outcome, chosen, where in (
             ("false pass ≤ 0.1%", "PASS", lambda line: line["level"] <= 0.9, "≤ 0.9x, all loads"),
@@ -484,11 +471,8 @@ def _bounds(checks: list[dict[str, Any]]) -> list[str]:
             if group:
                 seen = sum(line["outcome"] == outcome for line in group)
                 high = binomtest(seen, len(group)).proportion_ci(CONFIDENCE).high
-                rows.append(
-                    f"| {slug} | {outcome}: {promise} | {where} | {seen} of {len(group)} |"
-                    f" {high:.1%} |"
-                )
-    return rows
+                counted = f"{seen} of {len(group)}"
+                yield [slug, f"{outcome}: {promise}", where, counted, f"{high:.1%}"]
 
 
 def _promised(line: dict[str, Any], kind: str | None = None) -> bool:
@@ -496,26 +480,18 @@ def _promised(line: dict[str, Any], kind: str | None = None) -> bool:
     return bool(line["level"] != 1.0 and (line["load"] == "quiet") == (kind == "quiet"))
 
 
-def _others(checks: list[dict[str, Any]]) -> list[str]:
+def _others(checks: list[dict[str, Any]]) -> str:
     """Return a table of the checks with another outcome than their level calls for."""
+    keys = ("lab", "load", "level", "outcome", "summary")
     outcomes = Counter(
-        (
-            line["lab"],
-            line["load"],
-            line["level"],
-            line["outcome"],
-            line["summary"],
-        )
+        tuple(line[key] for key in keys)
         for line in checks
         if line["level"] != 1.0 and line["outcome"] != expected(line["level"])
     )
-    rows = [f"| {count} | {' | '.join(map(str, key))} |" for key, count in outcomes.most_common()]
-    head = ["## Checks with another outcome than their level calls for", ""]
-    table = [
-        "| times | lab | load | level | outcome | what it said |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    return [*head, *([*table, *rows] if rows else ["None."])]
+    if not outcomes:
+        return "None."
+    rows = [[count, *values] for values, count in outcomes.most_common()]
+    return table(["times", *keys[:-1], "what it said"], rows)
 
 
 def main() -> None:
