@@ -109,13 +109,9 @@ class Allocator:
         kind = "small" if size <= MIB else "large"
         at, end = self._room[kind]
         if end - at < size:
-            whole = (
-                2 * MIB
-                if kind == "small"
-                else 20 * MIB
-                if size < 10 * MIB
-                else -(-size // (2 * MIB)) * 2 * MIB
-            )
+            whole = 2 * MIB
+            if kind == "large":
+                whole = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
             at, end = self._next, self._next + whole
             self._next += whole + 64 * MIB
             self._segments.append(

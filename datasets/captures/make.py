@@ -294,7 +294,7 @@ def _step(run: Program, bottleneck: str, number: int, layers: int, strength: flo
     _h2d(run, bottleneck, strength)
     run.range("h2d", start)
     start = run.host
-    kernel_us = 3.0 if bottleneck == "launch" else 90.0 if bottleneck == "healthy-small" else 250.0
+    kernel_us = {"launch": 3.0, "healthy-small": 90.0}.get(bottleneck, 250.0)
     _layers(run, bottleneck, layers, kernel_us, "forward", strength)
     run.range("forward", start)
     start = run.host

@@ -6,7 +6,7 @@ longer of computing and moving. Rates by type are an H200's, as far as libraries
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from scripts.cases.machine import Kernel
@@ -89,6 +89,29 @@ def _kernel_name(name: str, *, reduces: bool) -> str:
     return f"void at::native::vectorized_elementwise_kernel<4, at::native::{functor}_functor>"
 
 
+class _Precision(NamedTuple):
+    """How a product is computed: the part of a kernel's name that says so, and the rate."""
+
+    name: str
+    flops_per_s: float
+
+
+def _precision(dtype: torch.dtype, spec: GpuSpec, *, convolves: bool) -> _Precision:
+    """Return how a product of this type is computed; without a name, on no tensor core."""
+    if dtype in (torch.bfloat16, torch.float16):
+        return _Precision("bf16bf16_bf16f32_f32", FLOPS_PER_S[dtype])
+    if dtype == torch.float64:
+        return _Precision("", FLOPS_PER_S[dtype])
+    # As PyTorch ships: TF32 for convolutions, not for products, unless the program says so.
+    if convolves:
+        tf32 = torch.backends.cudnn.allow_tf32
+    else:
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+    if tf32:
+        return _Precision("tf32tf32_tf32f32_f32", TF32_FLOPS_PER_S)
+    return _Precision("", spec.flops_per_s)
+
+
 def _product(
     name: str,
     read: list[torch.Tensor],
@@ -97,57 +120,55 @@ def _product(
     nbytes: float,
     spec: GpuSpec,
 ) -> list[Kernel]:
-    """Return the kernels of a matrix product or a convolution, with the layout conversions that a
-    convolution in half precision needs around it.
-    """
+    """Return the kernels of a matrix product, an attention or a convolution."""
     dtype = next(each.dtype for each in read if each.is_floating_point())
-    half, double = dtype in (torch.bfloat16, torch.float16), dtype == torch.float64
-    convolves = "conv" in name
-    # As PyTorch ships: TF32 for convolutions, not for products, unless the program says so.
-    tf32 = (
-        not half
-        and not double
-        and (
-            torch.backends.cudnn.allow_tf32
-            if convolves
-            else torch.get_float32_matmul_precision() != "highest"
-        )
-    )
-    rate = FLOPS_PER_S.get(dtype, TF32_FLOPS_PER_S if tf32 else spec.flops_per_s)
-    us = spec.reduction_us + max(flops / rate, nbytes / spec.bytes_per_s) * 1e6
-    kind = "bf16bf16_bf16f32_f32" if half else "tf32tf32_tf32f32_f32" if tf32 else ""
+    precision = _precision(dtype, spec, convolves="conv" in name)
+    seconds = max(flops / precision.flops_per_s, nbytes / spec.bytes_per_s)
+    us = spec.reduction_us + seconds * 1e6
     if "attention" in name:
         way = "bwd" if "backward" in name else "fwd"
         return [Kernel(f"void pytorch_flash::flash_{way}_kernel<Flash_{way}_kernel_traits>", us)]
-    if not convolves:
-        if kind:
-            return [Kernel(f"sm90_xmma_gemm_{kind}_tn_n_tilesize128x128x64_cublas", us)]
-        if double:
-            return [Kernel("cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1", us)]
-        return [Kernel("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_128x64x8_ffma_cublas", us)]
-    way = "dgrad" if "backward" in name else "fprop"
+    if "conv" in name:
+        return _convolution(name, read, made, us, precision, spec)
+    if precision.name:
+        return [Kernel(f"sm90_xmma_gemm_{precision.name}_tn_n_tilesize128x128x64_cublas", us)]
+    if dtype == torch.float64:
+        return [Kernel("cutlass_80_tensorop_d884gemm_64x64_16x4_tn_align1", us)]
+    return [Kernel("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_128x64x8_ffma_cublas", us)]
+
+
+def _convolution(
+    name: str,
+    read: list[torch.Tensor],
+    made: list[torch.Tensor],
+    us: float,
+    precision: _Precision,
+    spec: GpuSpec,
+) -> list[Kernel]:
+    """Return the kernel of a convolution, with the layout conversions that half precision needs
+    around it.
+    """
+    backward = "backward" in name
+    way = "dgrad" if backward else "fprop"
     # The activations decide: `input` is the first argument of the forward, the second of the
     # backward.
-    activations = read[1] if "backward" in name else read[0]
-    last = activations.is_contiguous(memory_format=torch.channels_last)
-    if not kind:
+    activations = read[1] if backward else read[0]
+    if not precision.name:
         return [Kernel(f"implicit_convolve_scudnn_128x64_{way}", us)]
+    half = activations.dtype in (torch.bfloat16, torch.float16)
+    last = activations.is_contiguous(memory_format=torch.channels_last)
     layout = "nhwckrsc_nhwc" if last or half else "nchwkcrs_nchw"
-    kernel = Kernel(f"sm90_xmma_{way}_implicit_gemm_{kind}_{layout}_tilesize128x128x64", us)
+    gemm = f"sm90_xmma_{way}_implicit_gemm_{precision.name}_{layout}_tilesize128x128x64"
     if not half or last:
-        return [kernel]
+        return [Kernel(gemm, us)]
     # cuDNN computes half precision with the channels last, and converts what comes otherwise.
-    rate_of = spec.bytes_per_s * LAYOUT_RATE
-    before = activations.nbytes
     after = max((each.nbytes for each in made if each.dim() == 4), default=0)
+    to_last_us, back_us = (
+        spec.kernel_us + 2 * moved / (spec.bytes_per_s * LAYOUT_RATE) * 1e6
+        for moved in (activations.nbytes, after)
+    )
     return [
-        Kernel(
-            "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>",
-            spec.kernel_us + 2 * before / rate_of * 1e6,
-        ),
-        kernel,
-        Kernel(
-            "void cudnn::ops::nhwcToNchwKernel<__nv_bfloat16>",
-            spec.kernel_us + 2 * after / rate_of * 1e6,
-        ),
+        Kernel("void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>", to_last_us),
+        Kernel(gemm, us),
+        Kernel("void cudnn::ops::nhwcToNchwKernel<__nv_bfloat16>", back_us),
     ]
