@@ -45,7 +45,7 @@ from tests.tools import browser_path
 
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.structs import inspect_structs
@@ -327,7 +327,7 @@ async def browse(workshop: Workshop, browsers: int, learners: list[threading.Thr
     """Drive all pages until every learner, scripted or not, is done."""
     with workshop.room.cohort.database.writing() as connection:
         instructor = people.the_instructor(connection, time.time())
-        link = people.new_link(connection, instructor, time.time())
+        link = sessions.new_link(connection, instructor, time.time())
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
         context = await browser.new_context(viewport={"width": 1280, "height": 900})
@@ -359,7 +359,7 @@ def main() -> None:
     with opened_room(FOLDER / "cohort") as room, serving(room.cohort.folder) as (port, server):
         room.cohort.database.clock = room.clock = time.time
         with room.cohort.database.reading() as connection:
-            code = people.join_codes(connection)[0]
+            code = joining.join_codes(connection)[0]
         folder, log = room.cohort.folder, Log()
         arguments = str(folder), str(SLOTS), json.dumps(COMMAND)
         runner = Process(RUNNER, *arguments, log=folder / "runner.log")

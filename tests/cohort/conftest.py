@@ -16,7 +16,7 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, open_cohort
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
 from bottleneck_lab.cohort.running.executors.local import LocalExecutor
@@ -203,8 +203,8 @@ class Room:
 
     def join(self, name: str = "Ada", **fields):
         with self.cohort.database.writing() as connection:
-            return people.join(
-                connection, Join(people.join_codes(connection)[0], name, **fields), self.clock()
+            return joining.join(
+                connection, Join(joining.join_codes(connection)[0], name, **fields), self.clock()
             )
 
     def submission(self, text: str = "# right\n", lab: str = "slow", **fields) -> Submission:

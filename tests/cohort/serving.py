@@ -177,10 +177,10 @@ class Visitor:
 
 def log_in(room, port: int, person) -> Visitor:
     """A visitor who came by a link, as the terminal prints it."""
-    from bottleneck_lab.cohort.members import people
+    from bottleneck_lab.cohort.members import sessions
 
     with room.cohort.database.writing() as connection:
-        token = people.new_link(connection, person, time.time())
+        token = sessions.new_link(connection, person, time.time())
     visitor = Visitor(port)
     assert visitor.get(f"/login/{token}").status == 303
     return visitor

@@ -16,7 +16,7 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.exports import export_grades, find_export
 from bottleneck_lab.cohort.grading.rules import extend, load_rules, set_rules
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import people, sessions
 from bottleneck_lab.cohort.moments import iso, local, machine_zone, parse_moment, spoken
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import HALF_DAY_MIN, make_run_sheet, use_run_sheet
@@ -121,7 +121,7 @@ def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
 
 def _new_link(room, person) -> str:
     with room.cohort.database.writing() as connection:
-        return people.new_link(connection, person, time.time())
+        return sessions.new_link(connection, person, time.time())
 
 
 @pytest.mark.parametrize("labs", [[], ["slow", "slow"]])

@@ -16,7 +16,7 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort.client import Client
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people
 from bottleneck_lab.cohort.protocol import Join, content_of, files_of
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
@@ -55,7 +55,7 @@ def served(tmp_path_factory):
         room.cohort.database.clock = room.clock = time.time
         with room.cohort.database.writing() as connection:
             change_settings(connection, min_interval_s=0)
-            code = people.join_codes(connection)[0]
+            code = joining.join_codes(connection)[0]
         with serving(room.cohort.folder) as (port, _):
             yield room, port, code, case
 

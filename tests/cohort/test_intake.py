@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.protocol import MAX_FILE_BYTES, Join, content_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.settings import change_settings
@@ -74,8 +74,8 @@ def test_staff_try_the_queue_before_a_lab_opens_and_count_nowhere(sqlite_room):
         change_settings(connection, roster_only=True)
         set_rules(connection, "slow", 0.0, opens=room.clock() + 3600, budget=1)
         instructor = people.the_instructor(connection, room.clock())
-        link = people.new_link(connection, instructor, room.clock())
-        person, token = people.join(connection, Join(link, "whoever"), room.clock())
+        link = sessions.new_link(connection, instructor, room.clock())
+        person, token = joining.join(connection, Join(link, "whoever"), room.clock())
         learner = people.add_person(connection, "learner", "Ada", 0.0, student_id="1")
     assert person.id == instructor.id
     _, ada = room.join(student_id="1")

@@ -19,8 +19,9 @@ from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.folder import open_cohort
 from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades
 from bottleneck_lab.cohort.grading.rules import load_rules, set_rules
+from bottleneck_lab.cohort.members.joining import join_codes
 from bottleneck_lab.cohort.members.membership import Membership, remember
-from bottleneck_lab.cohort.members.people import join_codes, the_instructor
+from bottleneck_lab.cohort.members.people import the_instructor
 from bottleneck_lab.cohort.protocol import Join, Receipt
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables

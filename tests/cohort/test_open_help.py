@@ -8,8 +8,9 @@ from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.grading import open_help
 from bottleneck_lab.cohort.grading.rules import set_rules
 from bottleneck_lab.cohort.members.changes import remove
+from bottleneck_lab.cohort.members.joining import join_codes
 from bottleneck_lab.cohort.members.membership import Membership, remember
-from bottleneck_lab.cohort.members.people import by_token, join_codes
+from bottleneck_lab.cohort.members.people import by_token
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Join, OpenHelp
 

@@ -11,7 +11,7 @@ from bottleneck_lab.cli import app
 from bottleneck_lab.cohort.client import Client
 from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import set_rules
-from bottleneck_lab.cohort.members import changes, people
+from bottleneck_lab.cohort.members import changes, joining, people, sessions
 from bottleneck_lab.cohort.members.membership import load_membership
 from bottleneck_lab.cohort.members.secrets import is_code, new_code, new_token
 from bottleneck_lab.cohort.moments import iso
@@ -37,7 +37,7 @@ def test_the_projectors_page_shows_how_to_join_and_nobody(sqlite_room):
     room.join("Ada")
     with room.cohort.database.writing() as connection:
         people.add_person(connection, "learner", "Grace", 0.0, student_id="1")
-        (code,) = people.join_codes(connection)
+        (code,) = joining.join_codes(connection)
     with pages(room) as (instructor, _, port):
         page = instructor.get("/room/joining").text
         tiles = re.findall(r"<b>(\d+)</b> ([a-z ]*join[a-z ]*)<", instructor.get("/room").text)
@@ -80,8 +80,8 @@ def test_a_token_in_a_terminal_opens_no_page_of_staff(sqlite_room):
     room = sqlite_room
     with room.cohort.database.writing() as connection:
         instructor = people.the_instructor(connection, room.clock())
-        link = people.new_link(connection, instructor, room.clock())
-        _, token = people.join(connection, Join(link, "whoever"), room.clock())
+        link = sessions.new_link(connection, instructor, room.clock())
+        _, token = joining.join(connection, Join(link, "whoever"), room.clock())
     _, learners = room.join("Ada")
     with pages(room) as (_, _, port):
         for owner, status in ((token, 403), (learners, 200)):
@@ -214,7 +214,7 @@ def status(room) -> str:
 
 def test_joining_again_on_the_same_machine_makes_no_second_learner(room):
     with room.cohort.database.reading() as connection:
-        code = people.join_codes(connection)[0]
+        code = joining.join_codes(connection)[0]
     with pages(room) as (_, _, port):
         url = f"http://127.0.0.1:{port}"
 
@@ -236,7 +236,7 @@ def test_joining_again_on_the_same_machine_makes_no_second_learner(room):
 
 def test_what_was_revoked_or_withdrawn_comes_back(room):
     with room.cohort.database.reading() as connection:
-        code = people.join_codes(connection)[0]
+        code = joining.join_codes(connection)[0]
     with pages(room) as (instructor, _, _):
         assert f"Revoke {code}" in instructor.get("/settings").text
         instructor.post("/settings/codes", revoke=code)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bottleneck_lab.catalog import load_labs
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.members.people import ROLES
 from bottleneck_lab.cohort.protocol import MAX_BODY_BYTES, Submission, content_of
 from bottleneck_lab.cohort.server.app import ROUTERS
@@ -185,7 +185,7 @@ def test_pages_run_no_foreign_script_and_are_kept_nowhere(served):
 
 def test_a_login_link_works_once_and_its_cookie_is_out_of_scripts_reach(served):
     with served.room.cohort.database.writing() as connection:
-        token = people.new_link(connection, served.people["learner"], time.time())
+        token = sessions.new_link(connection, served.people["learner"], time.time())
     first = Visitor(served.port).get(f"/login/{token}")
     assert "httponly" in first.headers["set-cookie"].lower()
     assert "samesite=lax" in first.headers["set-cookie"].lower()
@@ -225,7 +225,7 @@ def test_instructors_log_in_by_password_and_guessing_is_stopped(served):
 
 def test_a_room_with_a_roster_asks_for_student_ids(served):
     with served.room.cohort.database.writing() as connection:
-        code = people.join_codes(connection)[0]
+        code = joining.join_codes(connection)[0]
         change_settings(connection, roster_only=True)
     try:
         command = f"lab join http://127.0.0.1:{served.port} {code} --id STUDENT_ID"
@@ -242,7 +242,7 @@ def test_a_room_with_a_roster_asks_for_student_ids(served):
 
 def test_a_revoked_code_lets_nobody_in(served):
     with served.room.cohort.database.writing() as connection:
-        code = people.new_join_code(connection, time.time())
+        code = joining.new_join_code(connection, time.time())
     body = msgspec.json.encode({"code": code.lower().replace("-", " "), "name": "Late"})
     assert Visitor(served.port).ask("POST", "/api/join", body).status == 200
     instructor = served.visitor("instructor")

@@ -11,9 +11,10 @@ import requests
 from joserfc.jwk import RSAKey
 
 from bottleneck_lab.cohort.grading.grades import override_grade
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people
 from bottleneck_lab.cohort.members.changes import remove
 from bottleneck_lab.cohort.members.roster import enter_roster
+from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.server.guard import Needs, declared
 from bottleneck_lab.cohort.server.sign_in import router
 from bottleneck_lab.cohort.settings import change_settings
@@ -273,9 +274,9 @@ def test_roster_and_grades_go_there_and_back(house):
     with room.cohort.database.writing() as connection:
         prof = next(row for row in room.rows(tables.people) if row.name == "Prof")
         author = people.by_handle(connection, prof.handle)
-        outsider, _ = people.join(
+        outsider, _ = joining.join(
             connection,
-            people.Join(people.join_codes(connection)[0], "Eve"),
+            Join(joining.join_codes(connection)[0], "Eve"),
             time.time(),
         )
         for handle, points in ((learners["Ada L."].handle, 80.0), (outsider.handle, 10.0)):

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining
 from bottleneck_lab.cohort.protocol import VERSION_HEADER, Join, Joined, Standing
 from bottleneck_lab.cohort.running.remote import RemoteDispatcher
 from bottleneck_lab.cohort.running.workers import RunnerStatus, Slot
@@ -85,7 +85,7 @@ def served(sqlite_room):
 def test_a_client_ignores_what_only_a_newer_server_knows(served):
     room, port = served
     with room.cohort.database.reading() as connection:
-        code = people.join_codes(connection)[0]
+        code = joining.join_codes(connection)[0]
     with newer(port, with_more) as url:
         joined = Client(url).join(Join(code, "Ada"))
         client = Client(url, joined.token)

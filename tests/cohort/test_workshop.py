@@ -14,7 +14,7 @@ import pytest
 
 from bottleneck_lab import catalog
 from bottleneck_lab.cohort.client import Client, RefusedByServerError
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
@@ -115,7 +115,7 @@ def learn(port: int, code: str, number: int, ended: dict[str, str]) -> None:
 
 def link(room, person) -> str:
     with room.cohort.database.writing() as connection:
-        return f"/login/{people.new_link(connection, person, time.time())}"
+        return f"/login/{sessions.new_link(connection, person, time.time())}"
 
 
 @pytest.mark.browser
@@ -124,7 +124,7 @@ def test_thirty_learners_and_a_page_that_shows_them(workshop, browser):
     room, port, _, _ = workshop
     with room.cohort.database.writing() as connection:
         code, instructor = (
-            people.join_codes(connection)[0],
+            joining.join_codes(connection)[0],
             people.the_instructor(connection, time.time()),
         )
     page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -250,7 +250,7 @@ def test_killing_everything_loses_nothing_that_was_acknowledged(room, database_u
 def kill_while_learners_submit(room, port, killed, database) -> None:
     with room.cohort.database.writing() as connection:
         change_settings(connection, min_interval_s=0, max_waiting=99, max_failures=99)
-        code = people.join_codes(connection)[0]
+        code = joining.join_codes(connection)[0]
     tokens = [
         Client(f"127.0.0.1:{port}").join(Join(code, f"learner {number}")).token
         for number in range(8)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import select
 
-from bottleneck_lab.cohort.members.people import new_join_code
+from bottleneck_lab.cohort.members.joining import new_join_code
 from bottleneck_lab.cohort.members.secrets import new_token
 from bottleneck_lab.cohort.settings import Settings
 from bottleneck_lab.cohort.sign_in.providers import LtiPlatform, OpenIdProvider

@@ -1,4 +1,4 @@
-"""People of a cohort: joining by code, roles, sessions and login links."""
+"""People of a cohort: who they are, their roles and their names."""
 
 from __future__ import annotations
 
@@ -10,27 +10,14 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import Connection, Row, func, or_, select, update
 
-from bottleneck_lab.cohort.members.secrets import (
-    digest,
-    hash_password,
-    new_code,
-    new_token,
-    password_is,
-    plain_code,
-)
-from bottleneck_lab.cohort.protocol import MAX_NAME, Join
+from bottleneck_lab.cohort.members.secrets import digest, hash_password, password_is
+from bottleneck_lab.cohort.protocol import MAX_NAME
 from bottleneck_lab.cohort.refused import RefusedError
-from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.store.database import note
 
 Role = Literal["learner", "assistant", "instructor"]
 ROLES: tuple[Role, ...] = ("learner", "assistant", "instructor")
 """Each may do what those before it may."""
-LINK_S = 900.0
-"""How long a login link can be used, once."""
-SESSION_S = 12 * 3600.0
-"""How long a browser stays logged in."""
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -100,147 +87,6 @@ def checked_name(text: str, most: int = MAX_NAME) -> str:
             "Choose a shorter one.",
         )
     return name
-
-
-def new_join_code(connection: Connection, at: float) -> str:
-    """Add a join code and return it; earlier ones stay valid until they are revoked."""
-    code = new_code()
-    connection.execute(tables.join_codes.insert().values(code=code, created=at, uses=0))
-    return code
-
-
-def revoke_join_code(connection: Connection, code: str, at: float) -> None:
-    """Let nobody join with this code any more; who has joined stays."""
-    table = tables.join_codes
-    connection.execute(update(table).where(table.c.code == code).values(revoked=at))
-    note(connection, at, "settings", "A join code was revoked.")
-
-
-def restore_join_code(connection: Connection, code: str, at: float) -> None:
-    """Make a code valid again that was revoked."""
-    table = tables.join_codes
-    connection.execute(update(table).where(table.c.code == code).values(revoked=None))
-    note(connection, at, "settings", "A join code is valid again.")
-
-
-def revoked_codes(connection: Connection) -> list[str]:
-    """Return the codes that were revoked, latest first."""
-    table = tables.join_codes
-    query = select(table.c.code).where(table.c.revoked.is_not(None))
-    return list(connection.execute(query.order_by(table.c.revoked.desc())).scalars())
-
-
-def join_codes(connection: Connection) -> list[str]:
-    """Return the codes that are valid, newest first."""
-    table = tables.join_codes
-    query = (
-        select(table.c.code)
-        .where(table.c.revoked.is_(None))
-        .order_by(table.c.created.desc(), table.c.code)
-    )
-    return list(connection.execute(query).scalars())
-
-
-def require_join_code(connection: Connection, code: str) -> None:
-    """Raise RefusedError if a join code is not valid."""
-    if code not in join_codes(connection):
-        raise RefusedError(
-            "wrong-code",
-            "That join code is not valid, or no longer valid.",
-            "Ask your instructor for the current one.",
-        )
-
-
-def join(connection: Connection, request: Join, at: float) -> tuple[Person, str]:
-    """Let a learner in and return who it is, with the token.
-
-    The code may be a link's, drawn for one learner: then it is they who work in a terminal too.
-
-    Raises RefusedError for a wrong code, an empty or too long name, somebody who is not on the
-    roster, and a name that has joined before while `request.same` leaves open who it is.
-    """
-    token = new_token()
-    access = {"joined": at, "seen": at, "token_sha256": digest(token)}
-    if owner := use_link(connection, request.code, at):
-        table = tables.people
-        connection.execute(update(table).where(table.c.id == owner.id).values(**access))
-        return owner, token
-    code = plain_code(request.code)
-    require_join_code(connection, code)
-    uses = tables.join_codes
-    connection.execute(update(uses).where(uses.c.code == code).values(uses=uses.c.uses + 1))
-    # Whoever names a student id means the roster, also where joining without one is allowed.
-    if load_settings(connection).roster_only or request.student_id is not None:
-        person = _from_roster(connection, request.student_id or "", access)
-    else:
-        name = checked_name(request.name)
-        person = _new_learner(connection, name, request.same, at, access)
-    note(connection, at, "joined", person=person.id)
-    return person, token
-
-
-def _new_learner(
-    connection: Connection, name: str, same: bool | None, at: float, access: dict[str, Any]
-) -> Person:
-    """Add a learner. Raises RefusedError if somebody of that name has joined and `same` is None.
-
-    Who says to be the same stays a separate learner until an instructor has confirmed it: a name
-    proves nothing. Who is another one gets a number, so that the room can tell them apart.
-    """
-    people = tables.people
-    named = connection.execute(
-        select(people.c.id, people.c.name)
-        .where(
-            people.c.role == "learner", people.c.removed.is_(None), people.c.merged_into.is_(None)
-        )
-        .order_by(people.c.id)
-    ).all()
-    taken = {row.name.casefold(): row.id for row in reversed(named)}
-    earlier = taken.get(name.casefold())
-    if earlier is None:
-        return add_person(connection, "learner", name, at, **access)
-    if same is None:
-        raise RefusedError(
-            "same-name",
-            f"Somebody called '{name}' has already joined.",
-            "If that was you, on another machine or before: --same. If not: --other, or another"
-            " name.",
-        )
-    number = 2
-    while f"{name} ({number})".casefold() in taken:
-        number += 1
-    claims = earlier if same else None
-    return add_person(connection, "learner", f"{name} ({number})", at, claims=claims, **access)
-
-
-def _from_roster(connection: Connection, student_id: str, access: dict[str, Any]) -> Person:
-    """Let in a learner who is on the roster and has not joined. Raises RefusedError otherwise.
-
-    The ids of Canvas's student information system count too: of its own, learners know nothing.
-    """
-    people = tables.people
-    known = [people.c[name] == student_id for name in ("student_id", "sis_id", "sis_login")]
-    query = select(*PERSON_COLUMNS, people.c.joined, people.c.student_id)
-    query = query.where(or_(*known), people.c.removed.is_(None))
-    rows = connection.execute(query).all() if student_id else []
-    # What is one learner's id and another's login means the former.
-    row = next((one for one in rows if one.student_id == student_id or len(rows) == 1), None)
-    if row is None:
-        raise RefusedError(
-            "not-on-roster",
-            "That student id is not on this cohort's roster."
-            if student_id
-            else "Only those on this cohort's roster can join.",
-            "Name your student id with `--id`, or ask your instructor to add you.",
-        )
-    if row.joined is not None:
-        raise RefusedError(
-            "already-joined",
-            "Somebody has already joined with that student id.",
-            "If that was you on another machine, ask your instructor to let you join again.",
-        )
-    connection.execute(update(people).where(people.c.id == row.id).values(**access))
-    return as_person(row)
 
 
 def add_person(connection: Connection, role: Role, name: str, at: float, **fields: Any) -> Person:
@@ -382,74 +228,3 @@ def let_join_again(connection: Connection, person: Person) -> None:
     values = {"token_sha256": None, "joined": None}
     connection.execute(update(tables.people).where(tables.people.c.id == person.id).values(values))
     connection.execute(tables.sessions.delete().where(tables.sessions.c.person == person.id))
-
-
-def new_link(connection: Connection, person: Person, at: float) -> str:
-    """Return the token of a link that logs this person in, once, within a quarter of an hour."""
-    # Hexadecimal: behind `lab join` a leading dash would make it an option.
-    token = token_hex(32)
-    connection.execute(
-        tables.login_links.insert().values(
-            token_sha256=digest(token), person=person.id, expires=at + LINK_S
-        )
-    )
-    return token
-
-
-def use_link(connection: Connection, token: str, at: float) -> Person | None:
-    """Use a link up and return its owner; None for a used, expired or unknown one."""
-    links, people = tables.login_links, tables.people
-    fresh = (
-        (links.c.token_sha256 == digest(token)) & links.c.used.is_(None) & (links.c.expires > at)
-    )
-    # One statement: of two browsers that open a link at once, one gets in.
-    if not connection.execute(update(links).where(fresh).values(used=at)).rowcount:
-        return None
-    query = select(*PERSON_COLUMNS).join(links, links.c.person == people.c.id)
-    row = connection.execute(
-        query.where(links.c.token_sha256 == digest(token), people.c.removed.is_(None))
-    ).first()
-    return as_person(row) if row else None
-
-
-class Session(msgspec.Struct, frozen=True):
-    """A browser that is logged in; every form that changes something carries `csrf`."""
-
-    person: Person
-    csrf: str
-
-
-def open_session(connection: Connection, person: Person, at: float) -> str:
-    """Open a session and return the token for the cookie. Clears sessions that have run out."""
-    # The cookie holds the token, the database its digest: a copy of it lets nobody in.
-    token, table = new_token(), tables.sessions
-    connection.execute(table.delete().where(table.c.expires < at))
-    connection.execute(
-        table.insert().values(
-            token_sha256=digest(token),
-            person=person.id,
-            csrf=new_token(),
-            created=at,
-            expires=at + SESSION_S,
-        )
-    )
-    return token
-
-
-def find_session(connection: Connection, token: str, at: float) -> Session | None:
-    """Return the session of a cookie; None if it is none or has run out."""
-    table, people = tables.sessions, tables.people
-    query = select(*PERSON_COLUMNS, table.c.csrf).join(people, people.c.id == table.c.person)
-    row = connection.execute(
-        query.where(
-            table.c.token_sha256 == digest(token), table.c.expires > at, people.c.removed.is_(None)
-        )
-    ).first()
-    return Session(as_person(row), row.csrf) if row else None
-
-
-def close_session(connection: Connection, token: str) -> None:
-    """Log a browser out."""
-    connection.execute(
-        tables.sessions.delete().where(tables.sessions.c.token_sha256 == digest(token))
-    )

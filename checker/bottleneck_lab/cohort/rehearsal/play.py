@@ -18,7 +18,7 @@ import msgspec
 from bottleneck_lab.catalog import Device, Lab, find_lab
 from bottleneck_lab.cohort.folder import Cohort, Config, create_cohort, open_cohort
 from bottleneck_lab.cohort.grading.rules import set_rules
-from bottleneck_lab.cohort.members.people import join, join_codes
+from bottleneck_lab.cohort.members.joining import join, join_codes
 from bottleneck_lab.cohort.protocol import Join, Submission
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.rehearsal.learners import Script

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.catalog import current_name
 from bottleneck_lab.cohort.grading.rules import load_rules
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import people, sessions
 from bottleneck_lab.cohort.members.calls import call_for_help, end_call
 from bottleneck_lab.cohort.members.people import Person
 from bottleneck_lab.cohort.moments import iso
@@ -255,5 +255,5 @@ def login_link(request: Request, person: ByToken) -> Response:
         )
     database = state(request).cohort.database
     with database.writing() as connection:
-        token = people.new_link(connection, person, database.clock())
+        token = sessions.new_link(connection, person, database.clock())
     return answer(LoginLink(f"/login/{token}"))

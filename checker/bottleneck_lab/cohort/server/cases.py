@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import answer_fields
 from bottleneck_lab.cohort.server.guard import AsLearner, Form

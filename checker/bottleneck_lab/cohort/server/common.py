@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.members.secrets import plain_code
 from bottleneck_lab.cohort.metrics import render_metrics
 from bottleneck_lab.cohort.protocol import Join
@@ -48,7 +48,7 @@ def how_to_join(request: Request, session: AsAnybody, code: str) -> Response:
     """
     shared, typed = state(request), plain_code(code)
     with shared.cohort.database.reading() as connection:
-        people.require_join_code(connection, typed)
+        joining.require_join_code(connection, typed)
         roster_only = load_settings(connection).roster_only
     return shared.page("join.html", session, code=typed, roster_only=roster_only, same_name="")
 
@@ -97,7 +97,7 @@ def login_by_link(request: Request, token: str) -> Response:
     """Log in by a link from the terminal. Raises RefusedError if it was used or is too old."""
     database = state(request).cohort.database
     with database.writing() as connection:
-        person = people.use_link(connection, token, database.clock())
+        person = sessions.use_link(connection, token, database.clock())
     if person is None:
         raise RefusedError(
             "forbidden",
@@ -111,7 +111,7 @@ def login_by_link(request: Request, token: str) -> Response:
 def logout(request: Request) -> Response:
     """End this browser's session."""
     with state(request).cohort.database.writing() as connection:
-        people.close_session(connection, request.cookies.get(COOKIE, ""))
+        sessions.close_session(connection, request.cookies.get(COOKIE, ""))
     answer = RedirectResponse("/login", status_code=303)
     # Some pages are kept for *Back*: not for whoever sits down at this browser next.
     answer.headers["Clear-Site-Data"] = '"cache"'

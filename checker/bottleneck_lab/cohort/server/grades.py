@@ -24,7 +24,8 @@ from bottleneck_lab.cohort.grading.grades import (
 from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import load_rules
 from bottleneck_lab.cohort.members import people
-from bottleneck_lab.cohort.members.people import Session, clean
+from bottleneck_lab.cohort.members.people import clean
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import amount_field, lab_field
 from bottleneck_lab.cohort.server.guard import (

@@ -13,15 +13,9 @@ from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from bottleneck_lab.cohort.members.people import (
-    Person,
-    Role,
-    Session,
-    by_token,
-    find_session,
-    join,
-    open_session,
-)
+from bottleneck_lab.cohort.members.joining import join
+from bottleneck_lab.cohort.members.people import Person, Role, by_token
+from bottleneck_lab.cohort.members.sessions import Session, find_session, open_session
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.state import state
@@ -172,7 +166,7 @@ Form = Annotated[Fields, Depends(form)]
 def join_as(request: Request, message: Join) -> tuple[Person, str]:
     """Let a learner in by a join code, and return who it is, with the token.
 
-    Raises RefusedError as `people.join` does, and for too many joins or wrong codes.
+    Raises RefusedError as `joining.join` does, and for too many joins or wrong codes.
     """
     shared = state(request)
     shared.joins.count(client(request))

@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from msgspec.structs import replace
 
 from bottleneck_lab.catalog import Lab, load_labs
-from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Submission, Tool
 from bottleneck_lab.cohort.refused import RefusedError

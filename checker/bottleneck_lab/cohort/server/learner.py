@@ -9,9 +9,10 @@ from sqlalchemy import update
 from starlette.concurrency import run_in_threadpool
 
 from bottleneck_lab.catalog import Lab, load_labs
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import sessions
 from bottleneck_lab.cohort.members.calls import call_for_help, end_call
-from bottleneck_lab.cohort.members.people import Session, checked_name
+from bottleneck_lab.cohort.members.people import checked_name
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.guard import AsLearner, Form, form
@@ -94,7 +95,7 @@ def connect_terminal(request: Request, session: AsLearner) -> Response:
     """Show the command by which `lab` in a terminal submits as this learner."""
     database = state(request).cohort.database
     with database.writing() as connection:
-        token = people.new_link(connection, session.person, database.clock())
+        token = sessions.new_link(connection, session.person, database.clock())
     return state(request).page("terminal.html", session, token=token)
 
 

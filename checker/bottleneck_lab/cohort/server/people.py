@@ -11,7 +11,7 @@ from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import all_extensions, extend, rules_for
 from bottleneck_lab.cohort.members import changes, people
 from bottleneck_lab.cohort.members.calls import end_call
-from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.server.forms import lab_field, moment_field, number_field
 from bottleneck_lab.cohort.server.guard import (

@@ -19,9 +19,17 @@ from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import load_rules, set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.members.changes import former_people
-from bottleneck_lab.cohort.members.people import Session, clean
+from bottleneck_lab.cohort.members.joining import (
+    join_codes,
+    new_join_code,
+    restore_join_code,
+    revoke_join_code,
+    revoked_codes,
+)
+from bottleneck_lab.cohort.members.people import clean
 from bottleneck_lab.cohort.members.qr import qr_page
 from bottleneck_lab.cohort.members.roster import describe_roster, enter_roster, read_roster
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.running import leases
@@ -76,7 +84,7 @@ def joining(request: Request, session: AsAssistant) -> Response:
 
 
 def _joining(shared: State, connection: Connection) -> dict[str, Any]:
-    codes = people.join_codes(connection)
+    codes = join_codes(connection)
     qr = qr_page(f"{shared.url}/join/{codes[0]}") if codes else ""
     return {"codes": codes, "qr": qr, "roster_only": load_settings(connection).roster_only}
 
@@ -239,7 +247,7 @@ def _settings(request: Request, session: Session, done: str = "") -> Response:
     shared = state(request)
     with shared.cohort.database.reading() as connection:
         values = load_settings(connection)
-        codes, revoked = people.join_codes(connection), people.revoked_codes(connection)
+        codes, revoked = join_codes(connection), revoked_codes(connection)
         removed, merged = former_people(connection)
         table = tables.people
         staff = connection.execute(
@@ -285,11 +293,11 @@ def codes(request: Request, fields: Form) -> Response:
     database = state(request).cohort.database
     with database.writing() as connection:
         if code := fields.get("revoke"):
-            people.revoke_join_code(connection, code, database.clock())
+            revoke_join_code(connection, code, database.clock())
         elif code := fields.get("restore"):
-            people.restore_join_code(connection, code, database.clock())
+            restore_join_code(connection, code, database.clock())
         else:
-            people.new_join_code(connection, database.clock())
+            new_join_code(connection, database.clock())
     return RedirectResponse("/settings", status_code=303)
 
 

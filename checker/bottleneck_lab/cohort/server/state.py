@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from sqlalchemy import select
 
-from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.moments import iso, local
 from bottleneck_lab.cohort.protocol import VERSION_HEADER
 from bottleneck_lab.cohort.server.hub import Hub

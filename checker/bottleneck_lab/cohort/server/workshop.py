@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.preview import Preview
 from bottleneck_lab.cohort.grading.rules import all_rules, rules_for, set_rules
-from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.moments import find_zone, parse_moment
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.runsheet import (

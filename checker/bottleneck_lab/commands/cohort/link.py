@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import people, sessions
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
 
@@ -31,5 +31,5 @@ def command(
         address = (url or cohort.address()).rstrip("/")
         with cohort.database.writing() as connection:
             now = cohort.database.clock()
-            token = people.new_link(connection, people.the_instructor(connection, now), now)
+            token = sessions.new_link(connection, people.the_instructor(connection, now), now)
     say(f"{address}/login/{token}")

@@ -14,7 +14,7 @@ import typer
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cohort.folder import Cohort, open_cohort
 from bottleneck_lab.cohort.logs import log_json
-from bottleneck_lab.cohort.members import people
+from bottleneck_lab.cohort.members import joining, people, sessions
 from bottleneck_lab.cohort.members.qr import qr_terminal
 from bottleneck_lab.cohort.running.preflight import Preflight
 from bottleneck_lab.cohort.server.serve import Keeper
@@ -151,10 +151,10 @@ def _network_address(host: str) -> str:
 
 def _print_how_to_join(cohort: Cohort, url: str) -> None:
     with cohort.database.writing() as connection:
-        codes = people.join_codes(connection)
+        codes = joining.join_codes(connection)
         student = " --id STUDENT_ID" if load_settings(connection).roster_only else ""
         now = cohort.database.clock()
-        login = people.new_link(connection, people.the_instructor(connection, now), now)
+        login = sessions.new_link(connection, people.the_instructor(connection, now), now)
     say(f"{cohort.config.name}", style="bold")
     if codes:
         say(f"\nLearners type:  lab join {url} {codes[0]}{student}", style="bold")
