@@ -268,7 +268,7 @@ def _show(subject: Subject, *, json: bool) -> None:
     else:
         render_summary(summary, console())
     if subject.workspace and not subject.blind:
-        _show_answers(subject.workspace, (subject.folder, analysis))
+        _show_answers(subject.workspace, Known(subject.folder, analysis))
     if warning:
         say(f"\nCapture {warning}", style="yellow")
     if attempts:
@@ -363,7 +363,7 @@ def full_report(subject: Subject) -> Report:
     warning = subject.mismatch(attempts)
     diagnosis: list[AnsweredQuestion] = []
     if workspace and not subject.blind:
-        diagnosis = _answers(workspace, (subject.folder, analysis))
+        diagnosis = _answers(workspace, Known(subject.folder, analysis))
     return Report(
         title=workspace.lab.spec.title if workspace else (subject.folder or subject.traces[0]).name,
         capture=analysis._replace(summary=subject.visible(analysis.summary)),

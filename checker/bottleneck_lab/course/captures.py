@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -222,8 +222,11 @@ def evidence_capture(workspace: Workspace) -> Path | None:
     return chosen[0] if chosen else None
 
 
-Known = tuple[Path | None, Analysis]
-"""A capture's folder and its analysis, so that nothing is read or computed twice."""
+class Known(NamedTuple):
+    """A capture's folder and its analysis, so that nothing is read or computed twice."""
+
+    folder: Path | None
+    analysis: Analysis
 
 
 def analyse_capture(timeline: Timeline, folder: Path | None) -> Analysis:
@@ -243,8 +246,8 @@ def capture_figures(
         folder = evidence_capture(workspace)
     if folder is None:
         return None
-    if known and known[0] == folder:
-        analysis = known[1]
+    if known and known.folder == folder:
+        analysis = known.analysis
     else:
         analysis = analyse_capture(read_timeline(folder), folder)
     start, end = analysis.timeline.extent

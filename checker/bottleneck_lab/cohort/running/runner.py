@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +33,14 @@ from bottleneck_lab.workspace.lock import try_lock
 log = logging.getLogger("bottleneck_lab.cohort.running.runner")
 BEAT_S = 5.0
 """Between two signs of life; a lease lasts several of them."""
+
+
+class UnderWay(NamedTuple):
+    """A job that was started: its lease, the executor's name for it, and when it began."""
+
+    lease: Lease
+    handle: str
+    began: float
 
 
 class Runner:
@@ -67,7 +76,7 @@ class Runner:
         self._quiet = quiet
         self._keep = keep
         self._missing = missing
-        self._under_way: dict[str, tuple[Lease, str, float]] = {}
+        self._under_way: dict[str, UnderWay] = {}
         self._beat = 0.0
         self._moved = False
 
@@ -103,7 +112,7 @@ class Runner:
         for lease in self._dispatcher.register(self._status()):
             if self._executor.survives and lease.job is not None:
                 self._executor.adopt(lease.slot, lease.job)
-                self._under_way[lease.nonce] = (lease, lease.job, lease.taken)
+                self._under_way[lease.nonce] = UnderWay(lease, lease.job, lease.taken)
             else:
                 why = "The runner was started again."
                 self._dispatcher.give_up(lease.nonce, why, blame=False)
@@ -118,8 +127,8 @@ class Runner:
         # Listed first: concluding changes what is under way.
         ended = [
             nonce
-            for nonce, (_, handle, _) in self._under_way.items()
-            if self._executor.poll(handle) != "running"
+            for nonce, job in self._under_way.items()
+            if self._executor.poll(job.handle) != "running"
         ]
         for nonce in ended:
             self._conclude(*self._under_way[nonce])
@@ -160,11 +169,13 @@ class Runner:
             return
         beat = self._dispatcher.beat(self._status(), list(self._under_way))
         self._beat = now
-        for nonce, (_, handle, began) in list(self._under_way.items()):
+        for nonce, job in list(self._under_way.items()):
             # Somebody else may be measuring it already; two results would waste a slot.
             if nonce not in beat.kept:
                 self._drop(nonce, "its lease has expired")
-            elif now - began > beat.job_limit_s and self._executor.poll(handle) == "running":
+            elif (
+                now - job.began > beat.job_limit_s and self._executor.poll(job.handle) == "running"
+            ):
                 self._drop(nonce, f"it took longer than {beat.job_limit_s:.0f} s")
 
     def _drop(self, nonce: str, why: str) -> None:
@@ -220,7 +231,7 @@ class Runner:
             self._dispatcher.give_up(lease.nonce, error.message)
             self._clear(lease, None)
             return
-        self._under_way[lease.nonce] = (lease, handle, self._clock())
+        self._under_way[lease.nonce] = UnderWay(lease, handle, self._clock())
         # Written at once: after a crash, the next runner finds the job by this handle.
         self._dispatcher.set_job(lease, handle)
 

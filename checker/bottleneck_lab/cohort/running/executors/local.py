@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.cohort.running.executors.base import Executor, Progress
@@ -24,6 +25,14 @@ from bottleneck_lab.workspace.lock import try_lock
 JOB = [sys.executable, "-m", "bottleneck_lab.cohort.running.job"]
 END_S = 20.0
 """How long a job has to end its sandbox after SIGTERM."""
+
+
+class _Job(NamedTuple):
+    """A job that was started."""
+
+    slot: str
+    folder: Path
+    process: subprocess.Popen[bytes]
 
 
 class LocalExecutor(Executor):
@@ -52,7 +61,7 @@ class LocalExecutor(Executor):
         self._gpus = [f"gpu{index}" for index in gpus]
         self._machine = [f"cpu{index}" for index in range(machine)]
         self._held: dict[str, list[int]] = {}
-        self._jobs: dict[str, tuple[str, Path, subprocess.Popen[bytes]]] = {}
+        self._jobs: dict[str, _Job] = {}
         slots = [*self._gpus, *self._machine]
         if uids and len(uids) < len(slots):
             raise UsageError(
@@ -132,7 +141,7 @@ class LocalExecutor(Executor):
         self._let_go(slot)  # the job holds the locks now
         self._held[slot] = []
         handle = str(process.pid)
-        self._jobs[handle] = (slot, folder, process)
+        self._jobs[handle] = _Job(slot, folder, process)
         return handle
 
     def poll(self, handle: str) -> Progress:
@@ -148,7 +157,7 @@ class LocalExecutor(Executor):
     def cancel(self, handle: str) -> None:
         if handle not in self._jobs:
             return
-        process = self._jobs[handle][2]
+        process = self._jobs[handle].process
         if process.poll() is None:
             process.terminate()
             try:
@@ -184,9 +193,9 @@ class LocalExecutor(Executor):
         return {"user": users, **gpu_health([int(slot.removeprefix("gpu")) for slot in self._gpus])}
 
     def close(self) -> None:
-        for handle, (slot, _, _) in list(self._jobs.items()):
+        for handle, job in list(self._jobs.items()):
             self.cancel(handle)
-            self.release(slot, handle)
+            self.release(job.slot, handle)
         for user in self._users.values():
             user.close()
         self._users.clear()
