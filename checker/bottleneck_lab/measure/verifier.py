@@ -90,7 +90,9 @@ def check_lab(
         sandbox_required=sandbox_required,
     )
     measured, stopped = ended.measured, ended.stopped
-    results = _complete([*measured.results, *_graded(diagnosis, ended)], specs, stopped is not None)
+    results = _complete(
+        [*measured.results, *_diagnosis_results(diagnosis, ended)], specs, stopped is not None
+    )
     conclusion = conclude(
         results, specs=specs, machine=ended.machine, stopped=stopped, conditions=measured.conditions
     )
@@ -129,7 +131,7 @@ def without_answers(lab: Lab, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _graded(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
+def _diagnosis_results(diagnosis: list[CriterionResult], ended: _Ended) -> list[CriterionResult]:
     """Return the results of the answers, all unmeasured if the work crashed, broke a rule or was
     wrong.
     """

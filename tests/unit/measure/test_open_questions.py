@@ -35,11 +35,11 @@ SLOW = CriterionResult("speedup", "target", False, "too slow")
     ids=["stopped", "wrong", "machine", "nothing"],
 )
 def test_answers_are_not_graded_without_measured_work(ended):
-    assert [result.holds for result in verifier._graded(GIVEN, ended)] == [None, None]
+    assert [result.holds for result in verifier._diagnosis_results(GIVEN, ended)] == [None, None]
 
 
 def test_answers_are_graded_with_work_that_is_right_however_slow():
-    assert verifier._graded(GIVEN, _Ended(Measured([RIGHT, SLOW]))) == GIVEN
+    assert verifier._diagnosis_results(GIVEN, _Ended(Measured([RIGHT, SLOW]))) == GIVEN
 
 
 def test_a_submission_that_cannot_be_collected_learns_nothing_of_its_answers(
