@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -71,108 +71,69 @@ class Export(msgspec.Struct, frozen=True):
         return f"{cohort}-{self.name}.{self.ending}"
 
 
+Row = TypeVar("Row", Grade, Student)
+Columns = Mapping[str, Callable[[Row], Cell]]
+"""The columns of a table: the name of each, and what is in it."""
+
+
+def _cells(columns: Columns[Row], row: Row) -> list[Cell]:
+    return [cell(row) for cell in columns.values()]
+
+
 def _moment(at: float | None) -> str:
     return iso(at) if at is not None else ""
 
 
-PLAIN = [
-    "student_id",
-    "handle",
-    "name",
-    "section",
-    "lab",
-    "submission",
-    "received",
-    "due",
-    "attempts",
-    "outcome",
-    "criteria_held",
-    "criteria",
-    "raw_score",
-    "late_penalty",
-    "score",
-    "max_score",
-    "reason",
-    "late_seconds",
-    "overridden_by",
-    "comment",
-    "verdict_sha256",
-    "checker",
-    "altered",
-    "sis_id",
-    "sis_login",
-]
+PLAIN: Columns[Grade] = {
+    "student_id": lambda grade: grade.student.student_id,
+    "handle": lambda grade: grade.student.handle,
+    "name": lambda grade: grade.student.name,
+    "section": lambda grade: grade.student.section,
+    "lab": lambda grade: grade.lab,
+    "submission": lambda grade: grade.submission,
+    "received": lambda grade: _moment(grade.received),
+    "due": lambda grade: _moment(grade.due),
+    "attempts": lambda grade: grade.attempts,
+    "outcome": lambda grade: grade.outcome,
+    "criteria_held": lambda grade: grade.held,
+    "criteria": lambda grade: grade.total,
+    "raw_score": lambda grade: grade.raw_score,
+    "late_penalty": lambda grade: grade.penalty,
+    "score": lambda grade: grade.score,
+    "max_score": lambda grade: grade.max_score,
+    "reason": lambda grade: grade.reason,
+    "late_seconds": lambda grade: round(grade.late_s),
+    "overridden_by": lambda grade: grade.override.author if grade.override else "",
+    "comment": lambda grade: grade.override.comment if grade.override else "",
+    "verdict_sha256": lambda grade: grade.verdict_sha256,
+    "checker": lambda grade: grade.checker,
+    "altered": lambda grade: " ".join(grade.altered),
+    "sis_id": lambda grade: grade.student.sis_id,
+    "sis_login": lambda grade: grade.student.sis_login,
+}
+NBGRADER: Columns[Grade] = {
+    "assignment": lambda grade: grade.lab,
+    "duedate": lambda grade: _moment(grade.due),
+    "timestamp": lambda grade: _moment(grade.received),
+    "student_id": lambda grade: grade.student.student_id,
+    "last_name": lambda grade: grade.student.last_name,
+    "first_name": lambda grade: grade.student.first_name,
+    "email": lambda grade: grade.student.email,
+    "raw_score": lambda grade: grade.raw_score,
+    "late_submission_penalty": lambda grade: grade.penalty,
+    "score": lambda grade: grade.score,
+    "max_score": lambda grade: grade.max_score,
+}
 
 
 def plain_csv(book: Gradebook) -> bytes:
     """Write everything, one line per learner and lab."""
-    rows: list[list[Cell]] = [
-        [
-            grade.student.student_id,
-            grade.student.handle,
-            grade.student.name,
-            grade.student.section,
-            grade.lab,
-            grade.submission,
-            _moment(grade.received),
-            _moment(grade.due),
-            grade.attempts,
-            grade.outcome,
-            grade.held,
-            grade.total,
-            grade.raw_score,
-            grade.penalty,
-            grade.score,
-            grade.max_score,
-            grade.reason,
-            round(grade.late_s),
-            grade.override.author if grade.override else "",
-            grade.override.comment if grade.override else "",
-            grade.verdict_sha256,
-            grade.checker,
-            " ".join(grade.altered),
-            grade.student.sis_id,
-            grade.student.sis_login,
-        ]
-        for grade in book.grades
-    ]
-    return write_csv(PLAIN, rows)
-
-
-NBGRADER = [
-    "assignment",
-    "duedate",
-    "timestamp",
-    "student_id",
-    "last_name",
-    "first_name",
-    "email",
-    "raw_score",
-    "late_submission_penalty",
-    "score",
-    "max_score",
-]
+    return write_csv(PLAIN, [_cells(PLAIN, grade) for grade in book.grades])
 
 
 def nbgrader_csv(book: Gradebook) -> bytes:
     """Write grades as `nbgrader export` does."""
-    rows: list[list[Cell]] = [
-        [
-            grade.lab,
-            _moment(grade.due),
-            _moment(grade.received),
-            grade.student.student_id,
-            grade.student.last_name,
-            grade.student.first_name,
-            grade.student.email,
-            grade.raw_score,
-            grade.penalty,
-            grade.score,
-            grade.max_score,
-        ]
-        for grade in book.grades
-    ]
-    return write_csv(NBGRADER, rows)
+    return write_csv(NBGRADER, [_cells(NBGRADER, grade) for grade in book.grades])
 
 
 CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
@@ -197,54 +158,51 @@ def canvas_csv(book: Gradebook) -> bytes:
     return write_csv([*CANVAS, *book.labs], rows)
 
 
-MOODLE = ["First name", "Last name", "ID number", "Email address"]
+MOODLE: Columns[Student] = {
+    "First name": lambda student: student.first_name,
+    "Last name": lambda student: student.last_name,
+    "ID number": lambda student: student.student_id,
+    "Email address": lambda student: student.email,
+}
+_MOODLE_LAB: Columns[Grade] = {
+    "": lambda grade: grade.score if grade.graded else None,
+    " feedback": lambda grade: grade.override.comment if grade.override else None,
+}
+GRADESCOPE: Columns[Student] = {
+    "First Name": lambda student: student.first_name,
+    "Last Name": lambda student: student.last_name,
+    "SID": lambda student: student.student_id,
+    "Email": lambda student: student.email,
+    "Sections": lambda student: student.section,
+}
+_GRADESCOPE_LAB: Columns[Grade] = {
+    "": lambda grade: grade.score if grade.graded else None,
+    " - Max Points": lambda grade: grade.max_score,
+    " - Submission Time": lambda grade: _moment(grade.received),
+    " - Lateness (H:M:S)": lambda grade: _hours(grade.late_s),
+}
 
 
 def moodle_csv(book: Gradebook) -> bytes:
     """Write a table for Moodle's grade import: identity, then two columns per lab."""
-    header = [*MOODLE]
-    for lab in book.labs:
-        header += [lab, f"{lab} feedback"]
-    rows: list[list[Cell]] = []
+    header = [*MOODLE, *(f"{lab}{ending}" for lab in book.labs for ending in _MOODLE_LAB)]
+    rows = []
     for student, grades in book.by_student():
-        row: list[Cell] = [
-            student.first_name,
-            student.last_name,
-            student.student_id,
-            student.email,
-        ]
+        row = _cells(MOODLE, student)
         for grade in grades:
-            row += [grade.score if grade.graded else None]
-            row += [grade.override.comment if grade.override else None]
+            row += _cells(_MOODLE_LAB, grade)
         rows.append(row)
     return write_csv(header, rows)
 
 
-GRADESCOPE = ["First Name", "Last Name", "SID", "Email", "Sections"]
-_GRADESCOPE_LAB = ("", " - Max Points", " - Submission Time", " - Lateness (H:M:S)")
-
-
 def gradescope_csv(book: Gradebook) -> bytes:
     """Write grades laid out as Gradescope's own export of a course's grades is."""
-    header = [*GRADESCOPE]
-    for lab in book.labs:
-        header += [f"{lab}{ending}" for ending in _GRADESCOPE_LAB]
-    rows: list[list[Cell]] = []
+    header = [*GRADESCOPE, *(f"{lab}{ending}" for lab in book.labs for ending in _GRADESCOPE_LAB)]
+    rows = []
     for student, grades in book.by_student():
-        row: list[Cell] = [
-            student.first_name,
-            student.last_name,
-            student.student_id,
-            student.email,
-            student.section,
-        ]
+        row = _cells(GRADESCOPE, student)
         for grade in grades:
-            row += [
-                grade.score if grade.graded else None,
-                grade.max_score,
-                _moment(grade.received),
-                _hours(grade.late_s),
-            ]
+            row += _cells(_GRADESCOPE_LAB, grade)
         rows.append([*row, _hours(sum(grade.late_s for grade in grades))])
     return write_csv([*header, "Total Lateness (H:M:S)"], rows)
 
@@ -307,8 +265,8 @@ def evidence_zip(book: Gradebook) -> bytes:
 EXPORTS: dict[str, Export] = {
     export.name: export
     for export in (
-        Export("csv", "CSV", "everything, one line per learner and lab", PLAIN, plain_csv),
-        Export("nbgrader", "nbgrader", "as `nbgrader export` writes it", NBGRADER, nbgrader_csv),
+        Export("csv", "CSV", "everything, one line per learner and lab", [*PLAIN], plain_csv),
+        Export("nbgrader", "nbgrader", "as `nbgrader export` writes it", [*NBGRADER], nbgrader_csv),
         Export(
             "canvas",
             "Canvas",
