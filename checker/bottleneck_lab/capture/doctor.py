@@ -64,6 +64,11 @@ class Requirement(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
+def _state(name: str, found: str, unlocks: str, need: Need, remedy: str = "") -> Requirement:
+    """Return a requirement that is met unless there is a remedy."""
+    return Requirement(name, not remedy, found, unlocks, need, remedy)
+
+
 def examine() -> list[Requirement]:
     """Check everything that a lab may need from this machine, most important first; on other
     systems than Linux, only what runs there. Never raises if something is missing.
@@ -150,30 +155,17 @@ def _output(*command: str) -> str | None:
 
 def probe_python() -> list[Requirement]:
     """Check Python and the operating system."""
-    right = sys.version_info >= (3, 11)
-    linux = sys.platform == "linux"
-    remedies = (
-        "Install Python 3.11 or newer.",
-        f"Use WSL2 or the container: {SITE}/install.html. `lab report`, `compare` and `verify` work"
-        " here.",
-    )
+    python = "" if sys.version_info >= (3, 11) else "Install Python 3.11 or newer."
+    system = ""
+    if sys.platform != "linux":
+        system = (
+            f"Use WSL2 or the container: {SITE}/install.html. `lab report`, `compare` and `verify`"
+            " work here."
+        )
+    runs = "`lab run`, `profile` and `check`"
     return [
-        Requirement(
-            "Python",
-            right,
-            platform.python_version(),
-            "everything",
-            "required",
-            remedy="" if right else remedies[0],
-        ),
-        Requirement(
-            "Linux",
-            linux,
-            platform.platform(terse=True),
-            "`lab run`, `profile` and `check`",
-            "required",
-            remedy="" if linux else remedies[1],
-        ),
+        _state("Python", platform.python_version(), "everything", "required", python),
+        _state("Linux", platform.platform(terse=True), runs, "required", system),
     ]
 
 
@@ -194,9 +186,9 @@ def probe_packages() -> list[Requirement]:
             version = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             remedy = install_command(extra)
-            checked.append(Requirement(name, False, "not installed", unlocks, need, remedy))
+            checked.append(_state(name, "not installed", unlocks, need, remedy))
         else:
-            checked.append(Requirement(name, True, version, unlocks, need))
+            checked.append(_state(name, version, unlocks, need))
     return checked
 
 
@@ -212,7 +204,7 @@ def probe_gpu() -> list[Requirement]:
             driver = "driver unknown"
         state = f"{', '.join(names)} ({' '.join(driver.split())})"
         obstacles = [row for state in gpu_states() for row in list_obstacles(state)]
-        return [Requirement("GPU", True, state, unlocks, "optional"), *obstacles, probe_counters()]
+        return [_state("GPU", state, unlocks, "optional"), *obstacles, probe_counters()]
     if _WSL.exists():
         state = "WSL2, but no device that this process may use"
         remedy = "Install NVIDIA's driver in Windows, none inside WSL, then `wsl --update`."
@@ -224,45 +216,26 @@ def probe_gpu() -> list[Requirement]:
         remedy = (
             "If this machine has a GPU, install NVIDIA's driver; if not, there is nothing to do."
         )
-    return [Requirement("GPU", False, state, unlocks, "optional", remedy)]
+    return [_state("GPU", state, unlocks, "optional", remedy)]
 
 
 def list_obstacles(gpu: GpuState) -> list[Requirement]:
     """List what in a GPU's state would disturb a measurement; usually nothing."""
     rows = []
     if refusal := gpu.refusal():
-        rows.append(
-            Requirement(
-                "GPU mode", False, refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE
-            )
-        )
+        mode = _state("GPU mode", refusal, "`lab check` on `cuda`", "recommended", _DEFAULT_MODE)
+        rows.append(mode)
     if gpu.others:
         state = f"{gpu.others} other process{'es' * (gpu.others > 1)} on {gpu.name}"
         if gpu.busy is not None:
             state += f", a kernel running {gpu.busy:.0%} of the time"
         remedy = "End them (`nvidia-smi` lists them), or name a free GPU: `CUDA_VISIBLE_DEVICES=1`."
-        rows.append(
-            Requirement(
-                "GPU to itself",
-                False,
-                state,
-                "verdicts other than INCONCLUSIVE",
-                "recommended",
-                remedy,
-            )
-        )
+        unlocks = "verdicts other than INCONCLUSIVE"
+        rows.append(_state("GPU to itself", state, unlocks, "recommended", remedy))
     if gpu.sliced:
         remedy = "Ratios hold on a slice. Whole GPU: as administrator, `nvidia-smi -mig 0`."
-        rows.append(
-            Requirement(
-                "whole GPU",
-                False,
-                "a MIG slice",
-                "utilisation and nsys's GPU metrics",
-                "optional",
-                remedy,
-            )
-        )
+        unlocks = "utilisation and nsys's GPU metrics"
+        rows.append(_state("whole GPU", "a MIG slice", unlocks, "optional", remedy))
     return rows
 
 
@@ -280,44 +253,32 @@ def probe_counters() -> Requirement:
         line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("CapEff")
     )
     administrator = bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
-    refused = restricted and not administrator
     state, remedy = "allowed", ""
-    if refused:
+    if restricted and not administrator:
         state, remedy = "refused: ERR_NVGPUCTRPERM", COUNTERS_REMEDY
-    return Requirement(
-        "GPU counters", not refused, state, "ncu's metrics of a kernel", "optional", remedy
-    )
+    return _state("GPU counters", state, "ncu's metrics of a kernel", "optional", remedy)
 
 
 def probe_program(name: str, option: str, unlocks: str) -> Requirement:
     """Return a program with the last line that it prints of its version."""
     path = find_program(name)
     if path is None:
-        return Requirement(name, False, "not installed", unlocks, "optional", how_to_get(name))
+        return _state(name, "not installed", unlocks, "optional", how_to_get(name))
     line = _output(str(path), option)
     if line is None:
-        return Requirement(
-            name, False, f"`{path} {option}` fails", unlocks, "optional", how_to_get(name)
-        )
-    return Requirement(name, True, line, unlocks, "optional")
+        failure = f"`{path} {option}` fails"
+        return _state(name, failure, unlocks, "optional", how_to_get(name))
+    return _state(name, line, unlocks, "optional")
 
 
 def probe_headers() -> Requirement:
     """Check for Python's own headers, which Triton and Inductor compile against."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
-    unlocks, present = "Triton kernels and `torch.compile`", header.is_file()
-    if present:
-        remedy = ""
-    else:
-        remedy = "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
-    return Requirement(
-        "Python.h",
-        present,
-        str(header.parent) if present else "not installed",
-        unlocks,
-        "optional",
-        remedy,
-    )
+    unlocks = "Triton kernels and `torch.compile`"
+    if header.is_file():
+        return _state("Python.h", str(header.parent), unlocks, "optional")
+    remedy = "apt-get install python3-dev, or a Python that brings its headers (uv, conda)."
+    return _state("Python.h", "not installed", unlocks, "optional", remedy)
 
 
 def probe_programs() -> list[Requirement]:
@@ -340,12 +301,10 @@ def probe_isolation() -> list[Requirement]:
     """Check what isolates a learner's code during a check."""
     unlocks = "running your code during a check without access to the network or your files"
     if problem := bubblewrap_problem():
-        return [
-            Requirement("bubblewrap", False, problem, unlocks, "recommended", how_to_allow()),
-            probe_cgroup(),
-        ]
+        missing = _state("bubblewrap", problem, unlocks, "recommended", how_to_allow())
+        return [missing, probe_cgroup()]
     version = _output(str(bubblewrap()), "--version") or "works"
-    return [Requirement("bubblewrap", True, version, unlocks, "recommended"), probe_cgroup()]
+    return [_state("bubblewrap", version, unlocks, "recommended"), probe_cgroup()]
 
 
 def probe_cgroup() -> Requirement:
@@ -356,23 +315,17 @@ def probe_cgroup() -> Requirement:
     )
     own = own_group()
     if own is None:
-        return Requirement(
-            "cgroup v2",
-            False,
-            "not mounted",
-            unlocks,
-            "optional",
-            "Boot with cgroup v2; until then process groups are used.",
-        )
+        remedy = "Boot with cgroup v2; until then process groups are used."
+        return _state("cgroup v2", "not mounted", unlocks, "optional", remedy)
     with in_charge():
         problem = limits_problem()
     if not problem:
-        return Requirement("cgroup v2", True, str(own), unlocks, "optional")
+        return _state("cgroup v2", str(own), unlocks, "optional")
     remedy = (
         "Put `systemd-run --user --scope -p Delegate=yes` before the command; until then a check"
         " watches its processes itself."
     )
-    return Requirement("cgroup v2", False, problem, unlocks, "optional", remedy)
+    return _state("cgroup v2", problem, unlocks, "optional", remedy)
 
 
 def probe_sizes() -> list[Requirement]:
@@ -397,14 +350,7 @@ def probe_sizes() -> list[Requirement]:
         ("/dev/shm", shared_gib, 0.5, "GiB", for_shared, need_shared),
     ]
     return [
-        Requirement(
-            name,
-            value >= least,
-            f"{value:.3g} {unit}",
-            unlocks,
-            "required",
-            "" if value >= least else remedy,
-        )
+        _state(name, f"{value:.3g} {unit}", unlocks, "required", "" if value >= least else remedy)
         for name, value, least, unit, unlocks, remedy in rows
     ]
 
@@ -426,32 +372,23 @@ def probe_data() -> list[Requirement]:
 def probe_perf_analyzer() -> Requirement:
     """Check for Triton's own load generator, installed next to it."""
     unlocks = "the same load from Triton's own tool, next to `lab run`'s"
+    name = "perf_analyzer"
     if importlib.util.find_spec("httptools") is None:  # which our own load generator imports
-        return Requirement(
-            "perf_analyzer",
-            False,
-            "httptools is not installed",
-            unlocks,
-            "optional",
-            install_command("labs"),
-        )
+        missing = "httptools is not installed"
+        return _state(name, missing, unlocks, "optional", install_command("labs"))
     from bottleneck_lab.measure.kinds.inference_server.triton.perf_analyzer import (
         PerfAnalyzer,  # half a second, of every command
     )
 
     try:
         version = PerfAnalyzer(dataset_root("tritonserver")).version()
-    except MachineError as missing:
-        return Requirement(
-            "perf_analyzer", False, missing.message, unlocks, "optional", missing.remedy
-        )
-    return Requirement("perf_analyzer", True, version, unlocks, "optional")
+    except MachineError as error:
+        return _state(name, error.message, unlocks, "optional", error.remedy)
+    return _state(name, version, unlocks, "optional")
 
 
 def probe_dataset(name: str, unlocks: str, need: Need, remedy: str) -> Requirement:
     """Check for a data set; `remedy` is the command that makes it."""
-    made = is_made(name)
-    state = "not created yet, or incomplete"
-    if made:
-        state = str(dataset_root(name))
-    return Requirement(name, made, state, unlocks, need, "" if made else remedy)
+    if is_made(name):
+        return _state(name, str(dataset_root(name)), unlocks, need)
+    return _state(name, "not created yet, or incomplete", unlocks, need, remedy)
