@@ -24,7 +24,7 @@ from bottleneck_lab.cohort.submissions.diagnosis import (
     Diagnosis,
 )
 from bottleneck_lab.cohort.submissions.handing_in import capture_files, files_problem
-from bottleneck_lab.cohort.view.attempts import load_whole
+from bottleneck_lab.cohort.view.attempts import load_submission
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.errors import CaptureError
 from bottleneck_lab.grading.figures import figures_of
@@ -271,7 +271,7 @@ def test_the_page_says_of_which_code_the_capture_is(sqlite_room):
             connection.execute(tables.submissions.update().values(state="failed"))
         with room.cohort.database.reading() as connection:
             judge = verdict_reader_of(room.cohort.public_key)
-            shown.append(load_whole(connection, judge, room.cohort.blobs, handle).captured)
+            shown.append(load_submission(connection, judge, room.cohort.blobs, handle).captured)
     changed, unknown = "code that was already changed", "code that is not known"
     assert shown == ["the shipped code", changed, unknown, unknown]
 

@@ -19,7 +19,7 @@ from bottleneck_lab.cohort.server.guard import AsLearner, Form, form
 from bottleneck_lab.cohort.server.state import state
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.store import tables
-from bottleneck_lab.cohort.view.attempts import load_capture, load_known_record, load_whole
+from bottleneck_lab.cohort.view.attempts import load_capture, load_known_record, load_submission
 from bottleneck_lab.cohort.view.leaderboard import load_leaderboard
 from bottleneck_lab.cohort.view.standing import load_me, load_standing
 from bottleneck_lab.grading.verdict import Verdict
@@ -59,7 +59,7 @@ def my_submission(
         standing = load_standing(
             connection, shared.judge, session.person, handle, shared.cohort.database.clock()
         )
-        whole = load_whole(connection, shared.judge, shared.cohort.blobs, handle, against)
+        whole = load_submission(connection, shared.judge, shared.cohort.blobs, handle, against)
     verdict = msgspec.json.decode(standing.verdict, type=Verdict) if standing.verdict else None
     return shared.page(
         "my_submission.html", session, standing=standing, verdict=verdict, whole=whole

@@ -47,7 +47,7 @@ from bottleneck_lab.cohort.server.state import State, state
 from bottleneck_lab.cohort.settings import change_settings, load_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
-from bottleneck_lab.cohort.view.attempts import load_attempts, load_capture, load_whole
+from bottleneck_lab.cohort.view.attempts import load_attempts, load_capture, load_submission
 from bottleneck_lab.cohort.view.lab import load_distribution
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.errors import UsageError
@@ -190,7 +190,7 @@ def submission(
     """Show one submission: files, verdicts, attempts at measuring it."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        whole = load_whole(connection, shared.judge, shared.cohort.blobs, handle, against)
+        whole = load_submission(connection, shared.judge, shared.cohort.blobs, handle, against)
     return shared.page("submission.html", session, whole=whole)
 
 

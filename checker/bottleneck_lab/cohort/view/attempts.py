@@ -70,7 +70,7 @@ class Try(NamedTuple):
     why: str | None
 
 
-class Whole(msgspec.Struct, frozen=True):
+class SubmissionDetails(msgspec.Struct, frozen=True):
     """One submission with everything that is known of it.
 
     `likeness` to the reference (0–1) of what it changed, and of the shipped code there; None if it
@@ -117,13 +117,13 @@ def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
     )
 
 
-def load_whole(
+def load_submission(
     connection: Connection,
     judge: VerdictReader,
     blobs: Blobs,
     handle: str,
     against: str = "shipped",
-) -> Whole:
+) -> SubmissionDetails:
     """Return one submission, its files compared with others.
 
     `against` is `shipped` for the lab's own files, or `before` for the learner's earlier attempt.
@@ -153,7 +153,7 @@ def load_whole(
     # Not the newest of its rounds: that a verdict is gone is seen by comparing with the submission.
     in_force = judge.latest(connection, table.c.handle == handle)
     attempt = _attempt(row, in_force[0] if in_force else None)
-    return Whole(
+    return SubmissionDetails(
         attempt,
         person=who.handle,
         name=who.name,
