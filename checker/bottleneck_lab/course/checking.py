@@ -164,14 +164,14 @@ def _measure(
             verdict, prediction=_to_reference(lab, earlier, verdict, graded.prediction)
         )
     standings = [attempt.verdict.diagnosis for attempt in earlier]
-    graded = [standing.named for standing in standings if standing and standing.named is not None]
+    named = [standing.named for standing in standings if standing and standing.named is not None]
     standing = standing_of(
         lab,
         learner,
         verdict,
         folder,
         partial(capture_figures, workspace),
-        graded[0] if graded else None,
+        named[0] if named else None,
         solution,
     )
     return msgspec.structs.replace(verdict, diagnosis=standing), remarks
