@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection
 
 from bottleneck_lab.cohort.grading.preview import Preview, trying
-from bottleneck_lab.cohort.members.people import Session
+from bottleneck_lab.cohort.members.sessions import Session
 from bottleneck_lab.cohort.server.state import State, state
 
 _OWN_FIELDS = {"action", "seen"}
