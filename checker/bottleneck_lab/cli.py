@@ -81,9 +81,7 @@ SECTIONS = {
         ),
     },
     "For instructors": {
-        "cohort": (
-            "Run a cohort: a room of learners, and the runner that measures their submissions."
-        ),
+        "cohort": "Run a cohort: learners who hand in work, and machines that measure it.",
     },
     "For authors": {
         "dev": "Write labs: create one and prove that it works.",
