@@ -137,7 +137,7 @@ def test_the_command_plays_with_recorded_durations(monkeypatch):
 
 
 def test_a_rehearsal_plays_the_cohorts_labs_or_those_that_are_named(sqlite_room, monkeypatch):
-    monkeypatch.setattr(command, "rehearse", lambda blocks, *_, **__: [one.lab for one in blocks])
+    monkeypatch.setattr(command, "rehearse", lambda plan, **_: [each.lab for each in plan.blocks])
     with sqlite_room.cohort.database.writing() as connection:
         choose_labs(connection, ["wrong", "slow"], 0.0)
     words = ["cohort", "rehearse", "--json", "--folder", str(sqlite_room.cohort.folder)]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import report
-from bottleneck_lab.course import captures
+from bottleneck_lab.course import captures, subjects
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.trace import load
 from bottleneck_lab.trace.names import LINES_OF
@@ -56,7 +56,7 @@ def test_a_capture_is_read_once(workspace, monkeypatch, tmp_path):
         read.append(path)
         return load(path)
 
-    monkeypatch.setattr(report, "load", counted)
+    monkeypatch.setattr(subjects, "load", counted)
     monkeypatch.setattr(captures, "load", counted)
     page = report.write_html(report.find_subject(None), tmp_path / "report.html").read_text()
     assert len(read) == 1
