@@ -2,9 +2,11 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bottleneck_lab import load, summarise
@@ -18,6 +20,7 @@ from ...modules import load_file
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "bounds.py"
 
 PROGRAMS = 100
+SINCE_1970_NS = 1_700_000_000_000_000_000
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -107,6 +110,23 @@ def test_drawn_programs_gain_no_more_than_is_stated(tmp_path):
     assert len(cases) > 30
     assert [case for case in cases if case.off < 1 / bounds.TOLERANCE] == []
     assert sum(case.off < 1.2 for case in cases) > 0.85 * len(cases)
+
+
+def test_gains_do_not_depend_on_when_the_clock_began(timeline_of):
+    """Nanoseconds since 1970, times the number of a stream, may exceed 64 bits."""
+    timeline = timeline_of("sync")
+    streams = np.arange(len(timeline.device)) % 8
+    early = replace(timeline, device=replace(timeline.device, stream=streams))
+    late = replace(
+        early,
+        **{
+            name: replace(table, start=table.start + SINCE_1970_NS, end=table.end + SINCE_1970_NS)
+            for name in ("device", "runtime", "operators", "ranges")
+            for table in [getattr(early, name)]
+        },
+    )
+    assert summarise(early).gains
+    assert summarise(late).gains == summarise(early).gains
 
 
 def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):

@@ -170,7 +170,8 @@ def _order(columns: Ints) -> Tasks:
     # A stream works in the order of launches: what has no recorded call was launched, at the
     # latest, before what came after it.
     in_turn = np.lexsort((transfers >= 0, start, stream))
-    apart = stream[in_turn] * (int(start.max(initial=0)) - int(launch.min(initial=0)) + 1)
+    last = int(start.max(initial=0))
+    apart = stream[in_turn] * (last - int(launch.min(initial=last)) + 1)
     launch[in_turn] = np.minimum.accumulate((launch[in_turn] + apart)[::-1])[::-1] - apart
     order = np.lexsort((transfers >= 0, start, launch))[:MOST_TASKS]
     tasks = Tasks._make([*columns[:, order], np.full(len(order), -1)])
