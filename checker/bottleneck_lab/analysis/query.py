@@ -21,7 +21,7 @@ from bottleneck_lab.analysis.device.kernels import find_interrupted
 from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import build_calls
-from bottleneck_lab.analysis.host.syncs import find_waits
+from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
 from bottleneck_lab.analysis.steps.window import begun_inside
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
@@ -173,7 +173,7 @@ def _columns(timeline: Timeline, table: Any, *, calls: bool) -> Columns:
 def _wait_columns(timeline: Timeline) -> Columns:
     """Return the columns of the table `waits`: those of `runtime`."""
     inside = begun_inside(timeline)
-    rows, _ = find_waits(inside, build_calls(inside, python=False))
+    rows, _ = find_waits(inside, find_causes(inside, build_calls(inside, python=False)))
     return _columns(timeline, take(inside.runtime, rows), calls=True)
 
 

@@ -32,9 +32,15 @@ from bottleneck_lab.analysis.device.use import DeviceUse, find_device_uses
 from bottleneck_lab.analysis.evidence import Evidence
 from bottleneck_lab.analysis.findings import Finding, doubt, find_findings
 from bottleneck_lab.analysis.host.lines import LineRow, find_lines, longest_line
-from bottleneck_lab.analysis.host.operators import OperatorRow, build_calls, find_operators
+from bottleneck_lab.analysis.host.operators import (
+    OperatorRow,
+    build_calls,
+    in_parts,
+    rank_operators,
+    sum_operators,
+)
 from bottleneck_lab.analysis.host.startup import StartUp, find_startup
-from bottleneck_lab.analysis.host.syncs import SyncRow, find_syncs
+from bottleneck_lab.analysis.host.syncs import SyncRow, find_causes, find_syncs
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_workers
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
@@ -224,10 +230,15 @@ class _HostSide(NamedTuple):
 
 
 def _host_side(timeline: Timeline) -> _HostSide:
-    calls = build_calls(timeline, python=bool(len(timeline.python)))
-    return _HostSide(
-        find_operators(timeline, calls), find_syncs(timeline, calls), find_lines(timeline, calls)
-    )
+    sums = np.zeros((5, len(timeline.strings)), dtype=np.int64)
+    causes: list[str] = []
+    lines: list[LineRow] = []
+    for part in in_parts(timeline):
+        calls = build_calls(part, python=bool(len(timeline.python)))
+        sums += sum_operators(part, calls)
+        causes += find_causes(part, calls)
+        lines += find_lines(part, calls)  # none without frames, with which there is one part
+    return _HostSide(rank_operators(timeline, sums), find_syncs(timeline, causes), lines)
 
 
 class _DeviceSide(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts
+from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, order_of
 
 # What a search returns takes eight bytes a row: not for all rows at once.
 BLOCK_ROWS = 1 << 16
@@ -88,36 +88,12 @@ def _merged(tables: Sequence[HostTable]) -> SmallInts:
     """Return where each row of the tables stands when the rows of all are in order."""
     count = sum(map(len, tables))
     position = np.arange(count, dtype=np.int32)
-    if len(tables) == 1:
-        return position
-    start = np.empty(count, dtype=np.int64)
-    first = 0
-    for number, table in enumerate(tables):
-        # Every table is in order, so counting the rows of the others before each row takes the
-        # place of sorting, and of the memory for that.
-        for at in range(0, len(table), BLOCK_ROWS):
-            begin = table.start[at : at + BLOCK_ROWS]
-            own = np.arange(at, at + len(begin))
-            for other, beside in enumerate(tables):
-                if other != number:
-                    side: Literal["left", "right"] = "right" if other < number else "left"
-                    own += np.searchsorted(beside.start, begin, side=side)
-            position[first + at : first + at + len(own)] = own
-            start[own] = begin
-        first += len(table)
-    # Of rows that start together the longer stands first: the parent. They are few.
-    together = start[1:] == start[:-1]
-    tied = np.concatenate((together, [False])) | np.concatenate(([False], together))
-    rows = np.flatnonzero(tied)
-    origin = np.flatnonzero(tied[position])
-    bounds = np.searchsorted(origin, np.cumsum([0, *map(len, tables)]))
-    end, first = np.empty(len(rows), dtype=np.int64), 0
-    for table, (low, high) in zip(tables, itertools.pairwise(bounds.tolist()), strict=True):
-        end[low:high] = table.end[origin[low:high] - first]
-        first += len(table)
-    order = np.argsort(position[origin])
-    moved = np.lexsort((-end[order], start[rows]))
-    position[origin[order[moved]]] = rows
+    if len(tables) > 1:
+        start, end = (
+            np.concatenate([getattr(table, column) for table in tables])
+            for column in ("start", "end")
+        )
+        position[order_of(start, end)] = np.arange(count, dtype=np.int32)
     return position
 
 

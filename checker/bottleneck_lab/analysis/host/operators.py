@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from bottleneck_lab.trace.timeline import (
     Ints,
     SmallInts,
     Timeline,
+    take,
 )
 
 
@@ -36,6 +38,9 @@ class OperatorRow(msgspec.Struct, frozen=True):
 
 
 OPERATOR, RUNTIME, PYTHON = range(3)
+
+PART_ROWS = 1 << 15
+"""Calls whose tree is made at once, about: what it takes stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +80,84 @@ def _launched(timeline: Timeline, position: SmallInts) -> Ints:
     """Return, for each row of the call tree, the duration of the device work that it launched.
     `position` holds the rows of the operators, then those of the calls.
     """
-    device, operators = timeline.device, timeline.operators
+    device, owner = timeline.device, _owners(timeline)
     duration = np.where(device.kind != ActivityKind.SYNC, device.end - device.start, 0)
-    owner = np.where(timeline.launched_by >= 0, timeline.launched_by + len(operators), -1)
-    missing = owner < 0
-    if missing.any():
-        owner[missing] = join_rows(
-            operators.correlation, operators.rank, device.external[missing], device.rank[missing]
-        )
     known = owner >= 0
     launched = np.zeros(len(position), dtype=np.int64)
     np.add.at(launched, position[owner[known]], duration[known])
     return launched
 
 
+def _owners(timeline: Timeline) -> SmallInts:
+    """Return, for each row of the device, what launched it: the operators are numbered first, then
+    the calls; -1 where neither is known.
+    """
+    device, operators = timeline.device, timeline.operators
+    calls = timeline.launched_by
+    owner = np.where(calls >= 0, calls + np.int32(len(operators)), np.int32(-1))
+    missing = calls < 0
+    if missing.any():
+        owner[missing] = join_rows(
+            operators.correlation, operators.rank, device.external[missing], device.rank[missing]
+        )
+    return owner
+
+
+def in_parts(timeline: Timeline) -> Iterator[Timeline]:
+    """Yield the host's side of a capture in parts, one after another, each with the device work
+    that was launched in it.
+
+    No operator and no call is open between two of them, so that the call trees of the parts are
+    together that of the whole, and only one of them is in memory at a time. Frames of Python are
+    open all along: with them there is only one part.
+    """
+    operators, runtime = timeline.operators, timeline.runtime
+    tables = [table for table in (operators, runtime) if len(table)]
+    longest = max(tables, key=len, default=operators)
+    if len(timeline.python) or len(longest) <= PART_ROWS:
+        yield timeline
+        return
+    begin, end = timeline.extent
+    cuts = [begin]
+    reached = [np.maximum.accumulate(table.end) for table in tables]
+    for first in range(PART_ROWS, len(longest), PART_ROWS):
+        moments = longest.start[first : first + PART_ROWS // 8]
+        closed = np.ones(len(moments), dtype=bool)
+        for table, ends in zip(tables, reached, strict=True):
+            before = np.searchsorted(table.start, moments) - 1
+            closed &= (before < 0) | (ends[before] <= moments)
+        cuts += moments[closed][:1].tolist()
+    del reached
+    owner = _owners(timeline)
+    launched = np.full(len(owner), begin - 1)
+    by_operator, by_call = (owner >= 0) & (owner < len(operators)), owner >= len(operators)
+    launched[by_operator] = operators.start[owner[by_operator]]
+    launched[by_call] = runtime.start[owner[by_call] - len(operators)]
+    for low, high in itertools.pairwise([*cuts, end + 1]):
+        yield replace(
+            timeline,
+            device=take(timeline.device, (launched >= low) & (launched < high)),
+            operators=_between(operators, low, high),
+            runtime=_between(runtime, low, high),
+        )
+
+
+def _between(table: HostTable, low: int, high: int) -> HostTable:
+    return take(table, slice(*np.searchsorted(table.start, (low, high)).tolist()))
+
+
 def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[OperatorRow]:
     """Return the operators by device self time, or by self time on the host where there is no
     device; the largest `top`.
     """
+    return rank_operators(timeline, sum_operators(timeline, calls), top)
+
+
+def sum_operators(timeline: Timeline, calls: CallTree) -> NDArray[np.int64]:
+    """Return, by name, what an `OperatorRow` holds of its calls: how many there are, and the sums
+    of their self and total time on the host, then on the device, ns. Shape: five, names.
+    """
     operators = timeline.operators
-    if not len(operators):
-        return []
     nearest = nearest_above(calls, OPERATOR)
     parent = _operator_above(calls, nearest)
     # A recursive operator's total counts once.
@@ -110,24 +172,31 @@ def find_operators(timeline: Timeline, calls: CallTree, top: int = 50) -> list[O
 
     device_own = by_name(_gathered(calls, nearest))
     del nearest
-    sums = [
-        by_name(_own_times(operators, parent)),
-        by_name((operators.end - operators.start) * outermost),
-        device_own,
-        by_name(calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)] * outermost),
-    ]
-    times = np.bincount(operators.name, minlength=count)
-    ranking = sums[2] if sums[2].any() else sums[0]
+    return np.stack(
+        [
+            np.bincount(operators.name, minlength=count),
+            by_name(_own_times(operators, parent)),
+            by_name((operators.end - operators.start) * outermost),
+            device_own,
+            by_name(calls.tree.with_children(calls.device_ns)[calls.rows(OPERATOR)] * outermost),
+        ]
+    )
+
+
+def rank_operators(timeline: Timeline, sums: NDArray[np.int64], top: int = 50) -> list[OperatorRow]:
+    """Return the largest `top` operators, from what `sum_operators` returns."""
+    times, own, total, device_own, device_total = sums
+    ranking = device_own if device_own.any() else own
     whole = max(int(ranking.sum()), 1)
-    best = [i for i in np.lexsort((-sums[0], -sums[3], -ranking))[:top].tolist() if times[i]]
+    best = [i for i in np.lexsort((-own, -device_total, -ranking))[:top].tolist() if times[i]]
     return [
         OperatorRow(
             name=timeline.strings[i],
             calls=int(times[i]),
-            self_ns=int(sums[0][i]),
-            total_ns=int(sums[1][i]),
-            device_self_ns=int(sums[2][i]),
-            device_total_ns=int(sums[3][i]),
+            self_ns=int(own[i]),
+            total_ns=int(total[i]),
+            device_self_ns=int(device_own[i]),
+            device_total_ns=int(device_total[i]),
             share=int(ranking[i]) / whole,
         )
         for i in best

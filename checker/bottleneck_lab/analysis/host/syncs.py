@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
@@ -34,18 +36,37 @@ class SyncRow(msgspec.Struct, frozen=True):
     awaited_line: str = ""
 
 
-def find_waits(timeline: Timeline, calls: CallTree) -> tuple[SmallInts, list[str]]:
-    """Return the rows of `runtime` in which the program waits for the device, and for each the
-    outermost operator around it ("" where there is none).
+def find_causes(timeline: Timeline, calls: CallTree) -> list[str]:
+    """Return the outermost operator around each call that waits, "" where there is none."""
+    waits = calls.rows(RUNTIME)[_waiting_calls(timeline)]
+    above = calls.tree.parent[waits]
+    outermost = np.full(len(above), -1)
+    while (above >= 0).any():
+        outermost = np.where((above >= 0) & (calls.layer[above] == OPERATOR), above, outermost)
+        above = np.where(above >= 0, calls.tree.parent[above], -1)
+    names = timeline.operators.name[
+        np.searchsorted(calls.rows(OPERATOR), outermost[outermost >= 0])
+    ]
+    numbers = np.full(len(outermost), -1)
+    numbers[outermost >= 0] = names
+    return [timeline.strings[name] if name >= 0 else "" for name in numbers.tolist()]
+
+
+def _waiting_calls(timeline: Timeline) -> NDArray[np.intp]:
+    return np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL))
+
+
+def find_waits(timeline: Timeline, causes: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the rows of `runtime` in which the program waits for the device, and for each its
+    cause, of those that `find_causes` returns.
 
     Those outside every operator and every step of their rank are left out: the profiler waits
     there, at its start and stop, and the program once its last step is done.
     """
-    waits = np.flatnonzero(named(timeline, timeline.runtime, SYNC_CALL)).astype(np.int32)
+    waits = _waiting_calls(timeline)
     if not len(waits):
         return waits, []
     waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
-    causes = _causes(timeline, calls, calls.rows(RUNTIME)[waits])
     kept = np.array([bool(cause) for cause in causes]) | (len(steps) == 0)
     # A wait after a step may begin a rounded nanosecond before its end: most of it lies outside.
     middle = waiting.start + (waiting.end - waiting.start) // 2
@@ -58,9 +79,11 @@ def find_waits(timeline: Timeline, calls: CallTree) -> tuple[SmallInts, list[str
     return waits[kept], list(itertools.compress(causes, kept))
 
 
-def find_syncs(timeline: Timeline, calls: CallTree) -> list[SyncRow]:
-    """Return the program's waits by function, cause and line, longest first."""
-    waits, causes = find_waits(timeline, calls)
+def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
+    """Return the program's waits by function, cause and line, longest first. `causes`: see
+    `find_causes`.
+    """
+    waits, causes = find_waits(timeline, causes)
     waiting, steps = take(timeline.runtime, waits), step_rows(timeline)
     lines = lines_at(timeline, waiting)
     groups: dict[tuple[int, str, int], list[int]] = defaultdict(list)
@@ -91,10 +114,11 @@ class _Work:
 
     def __init__(self, timeline: Timeline) -> None:
         self._strings = timeline.strings
-        device = take(timeline.device, timeline.device.kind != ActivityKind.SYNC)
-        self._start, self._name = device.start, device.name
-        self._end = np.maximum.accumulate(device.end) if len(device) else device.end
-        self._line = _launching_lines(timeline, device.correlation)
+        device = timeline.device
+        rows = np.flatnonzero(device.kind != ActivityKind.SYNC)
+        self._start, self._name = device.start[rows], device.name[rows]
+        self._end = np.maximum.accumulate(device.end[rows])
+        self._line = _launching_lines(timeline, device.correlation[rows])
 
     def awaited(self, start: Ints, end: Ints) -> tuple[str, str]:
         """Return the name and line of the work that ran for most of the time between the starts and
@@ -123,26 +147,9 @@ class _Work:
 def _launching_lines(timeline: Timeline, correlation: Ints) -> SmallInts:
     """Return the line in which each correlated runtime call was made, -1 where unknown."""
     runtime = timeline.runtime
-    order = np.argsort(runtime.correlation, kind="stable")
-    at = np.minimum(
-        np.searchsorted(runtime.correlation[order], correlation), max(len(order) - 1, 0)
-    )
-    if not len(order):
+    if not len(runtime) or not len(timeline.python):
         return np.full(len(correlation), -1, dtype=np.int32)
+    order = np.argsort(runtime.correlation, kind="stable")
+    at = np.minimum(np.searchsorted(runtime.correlation[order], correlation), len(order) - 1)
     known = (correlation >= 0) & (runtime.correlation[order[at]] == correlation)
     return np.where(known, lines_at(timeline, runtime)[order[at]], np.int32(-1))
-
-
-def _causes(timeline: Timeline, calls: CallTree, waits: SmallInts) -> list[str]:
-    """Return, for each wait (a row of the tree), the outermost operator above it."""
-    above = calls.tree.parent[waits]
-    outermost = np.full(len(above), -1)
-    while (above >= 0).any():
-        outermost = np.where((above >= 0) & (calls.layer[above] == OPERATOR), above, outermost)
-        above = np.where(above >= 0, calls.tree.parent[above], -1)
-    names = timeline.operators.name[
-        np.searchsorted(calls.rows(OPERATOR), outermost[outermost >= 0])
-    ]
-    numbers = np.full(len(outermost), -1)
-    numbers[outermost >= 0] = names
-    return [timeline.strings[name] if name >= 0 else "" for name in numbers.tolist()]
