@@ -4,7 +4,8 @@ so their lengths add up exactly.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,18 @@ class Intervals(NamedTuple):
         return Intervals(self.start[mask], self.end[mask])
 
 
-# Rows that are worked on at once.
 BLOCK = 1 << 15
+"""Rows that are worked on at once: few enough to stay in a core's cache. Of millions of rows, each
+step would take as much memory as the result.
+"""
 
 NONE = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of up to BLOCK rows, which together are all `count`."""
+    for at in range(0, count, BLOCK):
+        yield slice(at, at + BLOCK)
 
 
 def stretch(start: int, end: int) -> Intervals:
@@ -62,9 +71,8 @@ def _united(start: Ints, end: Ints) -> Intervals:
         end = end[order]
         del order
     np.maximum.accumulate(end, out=end)
-    first = np.flatnonzero(np.concatenate(([True], start[1:] > end[:-1])))
-    last = np.concatenate((first[1:] - 1, [len(start) - 1]))
-    return Intervals(start[first], end[last])
+    begins = np.append(True, start[1:] > end[:-1])
+    return Intervals(start[begins], end[np.append(begins[1:], True)])
 
 
 def separate(start: Ints, end: Ints) -> Intervals:
@@ -94,40 +102,37 @@ def complement(intervals: Intervals, low: int, high: int) -> Intervals:
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return the time in both."""
-    if not len(a.start) or not len(b.start):
-        return NONE
-    starts, ends = [], []
-    # What both cover begins where one of them begins inside the other; where both begin at once,
-    # "left" leaves it to the first pass.
-    passes: tuple[tuple[Intervals, Intervals, Literal["left", "right"]], ...] = (
-        (a, b, "right"),
-        (b, a, "left"),
-    )
-    for one, other, side in passes:
-        at = np.searchsorted(other.start, one.start, side=side) - 1
-        rows = np.flatnonzero((at >= 0) & (other.end[at] > one.start))
-        starts.append(one.start[rows])
-        ends.append(np.minimum(one.end[rows], other.end[at[rows]]))
-    start, end = np.concatenate(starts), np.concatenate(ends)
-    order = np.argsort(start, kind="stable")
-    return Intervals(start[order], end[order])
+    if len(b.start) < len(a.start):
+        a, b = b, a
+    # Each of `a` meets a run of `b`: from the first that ends after it begins to the last that
+    # begins before it ends.
+    first = np.searchsorted(b.end, a.start, side="right")
+    count = np.searchsorted(b.start, a.end) - first
+    own = np.repeat(np.arange(len(first)), count)
+    other = np.repeat(first - np.cumsum(count) + count, count)
+    other += np.arange(len(own))
+    del first, count
+    start, end = a.start[own], a.end[own]
+    np.maximum(start, b.start[other], out=start)
+    np.minimum(end, b.end[other], out=end)
+    return Intervals(start, end)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Return the time in `a` and not in `b`."""
     if not len(a.start) or not len(b.start):
         return a
-    low, high = int(a.start[0]), int(a.end[-1])
-    return intersect(a, complement(b, low, high))
+    before, behind = min(a.start[0], b.start[0]) - 1, max(a.end[-1], b.end[-1]) + 1
+    free = Intervals(np.append(before, b.end), np.append(b.start, behind))
+    free = free.where(free.end > free.start)
+    return intersect(a, free)
 
 
 def join(*parts: Intervals) -> Intervals:
     """Return the time in any of the parts."""
-    start, end = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    keep = end > start
-    if not keep.all():
-        start, end = start[keep], end[keep]
-    return _united(start, end)
+    return _united(
+        np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts])
+    )
 
 
 def close_holes(intervals: Intervals, longest_ns: int) -> Intervals:
@@ -147,17 +152,17 @@ def covered_before(intervals: Intervals, times: Ints) -> Ints:
         return np.zeros(len(times), dtype=np.int64)
     lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
     result = np.empty(len(times), dtype=np.int64)
-    # In blocks that stay in a core's cache: of millions of times, each step would take as much
-    # memory as the result.
-    for at in range(0, len(times), BLOCK):
-        block = times[at : at + BLOCK]
+    for rows in blocks(len(times)):
+        block = times[rows]
         index = np.searchsorted(intervals.start, block, side="right")
         last = np.maximum(index - 1, 0)
         inside = np.minimum(block, intervals.end[last]) - intervals.start[last]
-        result[at : at + BLOCK] = np.where(index > 0, lengths[last] + inside, 0)
+        result[rows] = np.where(index > 0, lengths[last] + inside, 0)
     return result
 
 
 def covered_within(intervals: Intervals, start: Ints, end: Ints) -> Ints:
     """Return how much of `intervals` lies within each [start, end), ns."""
-    return covered_before(intervals, end) - covered_before(intervals, start)
+    covered = covered_before(intervals, end)
+    covered -= covered_before(intervals, start)
+    return covered

@@ -196,8 +196,11 @@ def _empty_steps(timeline: Timeline) -> list[Missing]:
             " unknown"
         )
         return [Missing(what, 1.0, ALL)]
-    starts = np.sort(np.concatenate([table.start for table in tables]))
-    empty = np.searchsorted(starts, steps.end) == np.searchsorted(starts, steps.start)
+    empty = np.ones(len(steps), dtype=bool)
+    for table in tables:
+        empty &= np.searchsorted(table.start, steps.end) == np.searchsorted(
+            table.start, steps.start
+        )
     if not empty.any():
         return []
     lengths = steps.end - steps.start

@@ -12,6 +12,7 @@ import pytest
 from bottleneck_lab import load, summarise
 from bottleneck_lab.analysis.detectors.idle import WAITS
 from bottleneck_lab.analysis.device.use import find_device_uses
+from bottleneck_lab.analysis.what_if import program
 from bottleneck_lab.analysis.what_if.gain import WhatIf
 from bottleneck_lab.analysis.what_if.removal import NOTHING, Removal
 
@@ -127,6 +128,16 @@ def test_gains_do_not_depend_on_when_the_clock_began(timeline_of):
     )
     assert summarise(early).gains
     assert summarise(late).gains == summarise(early).gains
+
+
+def test_rows_behind_what_is_replayed_change_nothing(timeline_of, monkeypatch):
+    timeline, gains = timeline_of("sync"), []
+    monkeypatch.setattr(program, "MOST_TASKS", 100)
+    for rows in (200, len(timeline.device)):
+        monkeypatch.setattr(program, "MOST_ROWS", rows)
+        gains.append(summarise(timeline).gains)
+    assert len(timeline.device) > 400
+    assert gains[0] == gains[1] != {}
 
 
 def test_a_wait_is_not_for_work_that_is_launched_after_it(make, tmp_path):

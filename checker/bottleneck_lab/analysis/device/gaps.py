@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSE_OF, Cause, Sureness
 from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime
 from bottleneck_lab.analysis.host.lines import lines_during, operator_during
@@ -52,12 +51,7 @@ def explain_gaps(
     """Return (idle time by cause, which sums to `time.idle.total`; the largest gaps) of one device,
     both largest first.
     """
-    # For every gap, the position of the cause that covers most of it.
-    main, most = np.zeros((2, len(time.idle.start)), dtype=np.int64)
-    for i, part in enumerate(time.causes.values()):
-        covered = iv.covered_within(part, *time.idle)
-        main[covered > most] = i
-        most = np.maximum(most, covered)
+    main = _main_causes(time)
     counts = np.bincount(main, minlength=len(time.causes)).tolist()
     causes = [
         _explain(timeline, time, host, cause, count)
@@ -65,6 +59,19 @@ def explain_gaps(
         if time.causes[cause].total
     ]
     return sorted(causes, key=lambda row: -row.idle_ns), _largest(timeline, time, rows, host, main)
+
+
+def _main_causes(time: DeviceTime) -> Ints:
+    """Return for every gap the position of the cause that covers most of it."""
+    idle = time.idle
+    main, most = np.zeros((2, len(idle.start)), dtype=np.int64)
+    for i, part in enumerate(time.causes.values()):
+        # Each stretch lies in one gap.
+        gap = np.searchsorted(idle.start, part.start, side="right") - 1
+        covered = np.bincount(gap, weights=part.lengths, minlength=len(idle.start))
+        main[covered > most] = i
+        most = np.maximum(most, covered)
+    return main
 
 
 def _explain(

@@ -23,7 +23,7 @@ from bottleneck_lab.analysis.host.view import HostView, named, union_of, view_ho
 from bottleneck_lab.analysis.ranks.matching import Arrival, match_collectives
 from bottleneck_lab.analysis.steps.window import Window, find_window, step_rows
 from bottleneck_lab.analysis.what_if.host import find_host
-from bottleneck_lab.analysis.what_if.program import Program, make_program
+from bottleneck_lab.analysis.what_if.program import Program, find_beginning, make_program
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
     DeviceTable,
@@ -143,7 +143,8 @@ def _accelerators(
     times: list[DeviceTime] = []
     for device in different(table.device[computing if computing.any() else mine]).tolist():
         chosen = np.flatnonzero(mine & (table.device == device))
-        rows = DeviceRows.of(table, chosen)
+        # Without others, the columns are the table's own: no copies.
+        rows = DeviceRows.of(table, chosen if len(chosen) < len(table) else slice(None))
         time = device_time(rank, device, rows, window)
         # When the rank's other devices worked.
         others = union_of(table, mine & table.works & (table.device != device))
@@ -175,6 +176,7 @@ def _program(
     if outside.total:
         loop = iv.subtract(iv.stretch(*window), outside)
         window = Window(int(loop.start[0]), int(loop.end[-1]))
+    window = find_beginning(timeline, rank, window)
     host = find_host(timeline, rank, window, view, iv.join(*(time.busy for time in times)))
     return make_program(timeline, rank, window, host, arrivals)
 

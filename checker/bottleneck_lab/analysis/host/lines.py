@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
-from bottleneck_lab.analysis.host.view import named
+from bottleneck_lab.analysis.host.view import named, union_of
 from bottleneck_lab.analysis.steps.window import host_window
 from bottleneck_lab.trace.names import LINES_OF
 from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, take
@@ -93,7 +93,7 @@ def longest_line(timeline: Timeline, rank: int) -> iv.Intervals:
     longest = iv.NONE
     for thread in np.unique(operators.thread[operators.rank == rank]).tolist():
         mine = operators.thread == thread
-        covered = iv.clip(iv.union(operators.start[mine], operators.end[mine]), *window)
+        covered = iv.clip(union_of(operators, mine), *window)
         longest = max(longest, covered, key=lambda times: times.total)
     return longest
 

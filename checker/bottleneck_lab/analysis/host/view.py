@@ -135,8 +135,12 @@ def view_host(
     if calls.any():
         launches = pace = iv.separate(runtime.start[calls], runtime.end[calls])
         # What an operator does around its own launch belongs to that.
-        at = np.searchsorted(launches.start, (operators.start, operators.end))
-        around = (at[1] > at[0]) & (operators.end - operators.start < PYTHON_NS)
+        around = np.zeros(len(operators), dtype=bool)
+        for rows in iv.blocks(len(operators)):
+            start, end = operators.start[rows], operators.end[rows]
+            after = np.searchsorted(launches.start, start)
+            launch = launches.start[np.minimum(after, len(launches.start) - 1)]
+            around[rows] = (launch >= start) & (launch < end) & (end - start < PYTHON_NS)
         pace = iv.join(pace, union_of(operators, around & chosen[operators.thread]))
     copying = named(timeline, runtime, COPY_CALL) & chosen[runtime.thread]
     return HostView(
@@ -212,4 +216,8 @@ def named(timeline: Timeline, table: Named, pattern: re.Pattern[str]) -> NDArray
 
 def union_of(table: HostTable | DeviceTable, mask: NDArray[np.bool_]) -> iv.Intervals:
     """Return the time covered by the masked rows."""
-    return iv.union(table.start[mask], table.end[mask])
+    parts = []
+    for rows in iv.blocks(len(table)):
+        chosen = mask[rows]
+        parts.append(iv.union(table.start[rows][chosen], table.end[rows][chosen]))
+    return iv.join(iv.NONE, *parts)

@@ -22,6 +22,8 @@ starts later had to wait for other work.
 """
 MOST_TASKS = 40_000
 """Of a rank with more tasks, the first so many are replayed: a loop is like its beginning."""
+MOST_ROWS = 2 * MOST_TASKS
+"""Its first tasks are looked for in so many rows of the device."""
 ROUNDING_NS = 1_000
 """Formats in microseconds place the end of one row after the start of the next."""
 
@@ -59,6 +61,15 @@ class Program(NamedTuple):
     host: Host
 
 
+def find_beginning(timeline: Timeline, rank: int, window: Window) -> Window:
+    """Return the part of a window that holds what is replayed of it."""
+    device = timeline.device
+    rows = np.flatnonzero((device.rank == rank) & (device.start >= window.start))
+    if len(rows) <= MOST_ROWS:
+        return window
+    return Window(window.start, min(window.end, int(device.start[rows[MOST_ROWS]])))
+
+
 def make_program(
     timeline: Timeline, rank: int, window: Window, host: Host, arrivals: Sequence[Arrival] = ()
 ) -> Program:
@@ -82,6 +93,8 @@ def make_program(
     )
     if len(tasks.start) == MOST_TASKS:
         window = Window(window.start, int(tasks.end.max()))
+        inside = timeline.device.start[rows] < window.end
+        rows, streams = rows[inside], streams[inside]
     host = host._replace(waits=iv.clip(host.waits, *window), end=min(host.end, window.end))
     return Program(window, rows, streams, devices, tasks, host)
 

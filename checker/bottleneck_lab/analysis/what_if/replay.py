@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,21 +26,20 @@ JITTER_NS = 20_000
 class Plan(NamedTuple):
     """What the replay of a program goes by, in ns; it begins at `offset` on the replay's clock.
 
-    A row of `tasks` holds its launch in the recording, and on the replay's clock but for the host's
-    waits; its stream, length, delay after its launch, and pause after the task before it; the
-    position of the task that it needs and its lag behind that one's end; the numbers of the
-    collective that it joins and of the one that it transfers. -1: none.
+    A row of `tasks` holds how many of the waits have passed when it is launched, and when it would
+    be ready without them; its stream, length, and pause after the task before it; the position of
+    the task that it needs and its lag behind that one's end; the numbers of the collective that it
+    joins and of the one that it transfers. -1: none.
 
-    A row of `waits` holds its start and end in the recording, and its start on the replay's clock,
-    but for the waits before; the position of the task that it is for (-1: none), how long before
-    that one's end it returns, and how long after it.
+    A row of `waits` holds its start on the replay's clock, but for the waits before; the position
+    of the task that it is for (-1: none), how long before that one's end it returns, and how long
+    after it.
     """
 
     offset: int
     streams: int
-    tasks: Sequence[tuple[int, ...]]
+    tasks: Iterable[tuple[int, ...]]
     waits: Sequence[tuple[int, ...]]
-    window_end: int
     host_end: int
     collectives: Sequence[int]
 
@@ -71,25 +70,29 @@ def make_plan(program: Program, removal: Removal, removed: Ints, offset: int) ->
         devices = program.devices[tasks.stream]
         needs = np.where(devices == devices[needs], needs, -1)
     lag = tasks.start - tasks.end[needs]
-    launches = tasks.launch, own(tasks.launch), tasks.stream
-    collectives = tasks.joins, tasks.transfers
     waits = _find_waits(host, removal, gone)
+    passed = np.searchsorted(waits.end, tasks.launch, side="right")
+    # What is launched during a wait is launched by another thread, which goes on meanwhile.
+    into_wait = np.maximum(tasks.launch - np.append(waits.start, window.end)[passed], 0)
+    ready = own(tasks.launch) + into_wait + delay
     return Plan(
         offset=offset,
         streams=int(tasks.stream.max(initial=0)) + 1,
-        tasks=_rows(*launches, length, delay, pause, needs, lag, *collectives),
-        waits=_rows(*waits, own(waits.start), *_find_awaited(tasks, waits)),
-        window_end=window.end,
+        tasks=_rows(
+            *(passed, ready, tasks.stream, length, pause, needs, lag),
+            *(tasks.joins, tasks.transfers),
+        ),
+        waits=list(_rows(own(waits.start), *_find_awaited(tasks, waits))),
         host_end=int(own(np.array([host.end]))[0]),
         collectives=tasks.joins[tasks.joins >= 0].tolist(),
     )
 
 
-def _rows(*columns: Ints) -> list[tuple[int, ...]]:
+def _rows(*columns: Ints) -> Iterator[tuple[int, ...]]:
     """Return columns as rows of Python's numbers: going through NumPy's one by one takes several
     times as long.
     """
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _find_delays(tasks: Tasks, begin: int, least_pause: int) -> tuple[Ints, Ints]:
@@ -190,7 +193,7 @@ class _Replay:
         self._plan = plan
         self._done: list[int] = []  # when each task ended, of those replayed so far
         self._waited = 0  # by the host so far, ns
-        self._next_wait = 0
+        self._passed = 0  # so many waits
 
     def run(self, joined: Mapping[int, list[int]]) -> Generator[int, None, int]:
         """Replay the program; return its length, ns.
@@ -200,10 +203,10 @@ class _Replay:
         """
         plan, done = self._plan, self._done
         free = [plan.offset] * plan.streams  # from when on each stream is
-        for task in plan.tasks:
-            launch, own, stream, length, delay, pause, needs, lag, joins, transfers = task
-            in_wait = self._pass_waits(launch)
-            ready = max(own + self._waited + in_wait + delay, free[stream] + pause)
+        for passed, own, stream, length, pause, needs, lag, joins, transfers in plan.tasks:
+            if passed > self._passed:
+                self._pass_waits(passed)
+            ready = max(own + self._waited, free[stream] + pause)
             if needs >= 0:
                 ready = max(ready, done[needs] + lag)
             if joins >= 0:
@@ -215,22 +218,15 @@ class _Replay:
                 ready = max([ready, *joined[transfers]])
             free[stream] = ready + length
             done.append(free[stream])
-        self._pass_waits(plan.window_end + 1)
+        self._pass_waits(len(plan.waits))
         return max(*free, plan.host_end + self._waited) - plan.offset
 
-    def _pass_waits(self, until: int) -> int:
-        """Let the host go through its waits up to a moment of the recording. Return how long it is
-        then in the next one, in which another of its threads goes on, ns.
-        """
-        waits = self._plan.waits
-        while self._next_wait < len(waits):
-            start, end, own, awaited, early, late = waits[self._next_wait]
-            if end > until:
-                return max(until - start, 0)
-            self._next_wait += 1
+    def _pass_waits(self, until: int) -> None:
+        """Let the host go through its waits up to the one at this position."""
+        for own, awaited, early, late in self._plan.waits[self._passed : until]:
             begins = returns = own + self._waited
             if awaited >= 0 and self._done:
                 # A task that is not replayed yet was launched after this wait: it cannot be meant.
                 returns = self._done[min(awaited, len(self._done) - 1)] - early
             self._waited += max(begins, returns) + late - begins
-        return 0
+        self._passed = until
