@@ -203,7 +203,15 @@ def test_the_room_sees_who_needs_help(room):
         assert me.post("/me/help", text="").status == 303
         assert [row.name for row in view(room).asking_for_help] == ["Ada"]
         assert "needs help: Ada" in status(room)
+        twin, again = room.join("Ada L.")
+        with room.cohort.database.writing() as connection:
+            changes.merge(connection, ada, twin, room.clock())
+        assert [row.name for row in view(room).asking_for_help] == ["Ada L."]
         Client(url, token).call_for_help(None)
+        assert view(room).asking_for_help == []
+        Client(url, token).call_for_help("still empty")
+        assert [row.help_text for row in view(room).asking_for_help] == ["still empty"]
+        Client(url, again).call_for_help(None)
         assert view(room).asking_for_help == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, update
 
-from bottleneck_lab.cohort.members.people import Person, clean
+from bottleneck_lab.cohort.members.people import Person, clean, same_learner
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.store.database import note
 
@@ -16,7 +16,8 @@ def call_for_help(connection: Connection, person: Person, text: str, at: float) 
     """Show the room that this learner needs help, and with what. A later call replaces it."""
     people = tables.people
     values = {"needs_help": at, "help_text": clean(text, MAX_CALL)}
-    connection.execute(update(people).where(people.c.id == person.id).values(values))
+    merged = people.c.id.in_(same_learner(connection, person))
+    connection.execute(update(people).where(merged).values(values))
     note(connection, at, "help", clean(text, MAX_CALL), person=person.id)
 
 
@@ -24,5 +25,6 @@ def end_call(connection: Connection, person: Person, at: float) -> None:
     """Take a call for help back: it was answered, or is no longer needed."""
     people = tables.people
     values = {"needs_help": None, "help_text": ""}
-    connection.execute(update(people).where(people.c.id == person.id).values(values))
+    merged = people.c.id.in_(same_learner(connection, person))
+    connection.execute(update(people).where(merged).values(values))
     note(connection, at, "help", person=person.id)

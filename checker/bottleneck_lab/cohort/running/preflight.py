@@ -127,5 +127,5 @@ class Preflight:
             usage = all(isinstance(each, UsageError) for each in self._problems)
             raise (UsageError if usage else MachineError)(
                 "\n".join([f"{purpose}, for {len(reasons)} reasons:", *reasons]),
-                "Correct all of them, then run the same command again.",
+                "Correct them, or add the options that they name, and run the command again.",
             )

@@ -71,8 +71,8 @@ Slots = Annotated[
 ]
 
 SHARED_USER = (
-    "All slots run checks as this runner's own user; every verdict says so. A runner started as"
-    " root gives each slot its own user."
+    "All slots run checks as this runner's own user; every verdict says so. A runner that is"
+    " started as root, without `--uids ''`, gives each slot its own user."
 )
 
 
