@@ -18,14 +18,14 @@ cd "$folder" || give_up "$folder is not there"
 step lab profile || give_up "the workload could not be captured"
 step lab report || give_up "the capture could not be read"
 
-# A stretch to point at: the millisecond and a half in which the device pauses for longest, counting
-# short pauses. The other answers are those of the solution, which a learner works out from the report.
-stretch=$(lab report --json --query "select start, duration from idle" | python3 -c '
+# A stretch to point at: the last millisecond and a half that the program spends on the line that
+# waits longest, in some step. The other answers are those of the solution, which a learner works out
+# from the report.
+stretch=$(lab report --json --query "select end from python where name = (select line from waits
+    group by line order by sum(duration) desc limit 1) limit 1" | python3 -c '
 import json, sys
-pauses = [(start, ns) for start, ns in json.load(sys.stdin)["rows"] if ns < 200_000]
-paused = lambda begin: sum(ns for start, ns in pauses if begin <= start < begin + 1_500_000)
-begin = max((start for start, _ in pauses), key=paused) / 1e6
-print(f"{begin:.1f}-{begin + 1.5:.1f}ms")')
+end = json.load(sys.stdin)["rows"][0][0] / 1e6
+print(f"{end - 1.6:.1f}-{end - 0.1:.1f}ms")')
 answer() { sed -n "s/^$1 = //p" "$solution/diagnosis.toml" | tr -d '"'; }
 step lab diagnose -a cause="$(answer cause)" -a evidence="$(answer evidence)" -a where="$stretch" \
     -a predicted_gain="$(answer predicted_gain)" || give_up "the diagnosis was not accepted"

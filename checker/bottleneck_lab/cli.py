@@ -115,9 +115,10 @@ def module_of(name: str) -> ModuleType:
 
 
 class _QuickFlags:
-    """Sets unset flags to False.
+    """Sets unset flags to False, and leaves out the types of arguments in help.
 
-    Since version 0.29, Typer loads pydantic (60 ms) to convert None to bool.
+    Since version 0.29, Typer loads pydantic (60 ms) to convert None to bool, and prints `lab <str>`
+    for an argument.
     """
 
     def get_params(self, ctx: Any) -> Any:
@@ -126,6 +127,8 @@ class _QuickFlags:
         for parameter in parameters:
             if getattr(parameter, "is_flag", False) and parameter.default is None:
                 parameter.default = False
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda **_: None
         return parameters
 
 

@@ -100,8 +100,9 @@ def test_a_held_process_reads_what_reading_it_here_shows():
     seen = read_figures(capture(), [stretch])
     assert seen.figures == pytest.approx(figures_of(summarise(timeline)))
     assert seen.span_ns == timeline.extent[1] - timeline.extent[0]
+    here = analyse(timeline)
     assert seen.within(stretch) == pytest.approx(
-        figures_within(timeline, analyse(timeline).times, stretch)
+        figures_within(timeline, here.times, here.summary.syncs, stretch)
     )
 
 
@@ -166,7 +167,7 @@ def test_whose_evidence_was_misread_has_named_the_cause(tmp_path, dataloader, ha
     )
     standing = diagnosis.standing(verdict_of(dataloader, files, "virtual", Outcome.PASS))
     assert (standing.named, standing.measured) == (True, False)
-    wording = "cause named on the first try with 1 hint, another answer wrong"
+    wording = "cause named on the first try with 1 hint, another answer was wrong"
     assert describe_standing(standing) == wording
     # The files hold the right figure meanwhile: it passes, and earns nothing.
     results, _ = diagnosis.graded("virtual")

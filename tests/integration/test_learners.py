@@ -25,10 +25,9 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from bottleneck_lab.analysis.amdahl import ceiling
-from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.selection import figures_within
 from bottleneck_lab.analysis.steps.window import Window
-from bottleneck_lab.analysis.summary import summarise
+from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.catalog import CriterionSpec, Lab, load_labs
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import check as check_command
@@ -230,8 +229,10 @@ def stretch(timeline: Timeline, shows: str, least: float, *, best: bool) -> str:
     origin, end = timeline.extent
     length = (end - origin) // 100  # the briefs ask for a part of a step
     parts = [Window(at, at + length) for at in range(0, end - origin - length, length)]
-    times = [time for _, time in find_device_uses(timeline)]
-    shares = {part: figures_within(timeline, times, part).get(shows, 0.0) for part in parts}
+    _, summary, times = analyse(timeline)
+    shares = {
+        part: figures_within(timeline, times, summary.syncs, part).get(shows, 0.0) for part in parts
+    }
     found = (
         max(shares, key=lambda part: shares[part])
         if best
@@ -280,7 +281,7 @@ def test_who_measures_names_the_cause(learner):
     assert (standing.named, standing.measured, standing.corrections) == (True, True, 0)
     shown = " ".join(done.output.split())
     assert "Cause named on the first try" in shown
-    assert "another answer wrong" not in shown
+    assert "another answer was wrong" not in shown
     assert learner.passed
 
 
@@ -420,7 +421,7 @@ def test_evidence_of_another_capture_does_not_count(learner):
     done, verdict = learner.check()
     assert verdict.reason == "wrong diagnosis"
     assert (verdict.diagnosis.named, verdict.diagnosis.measured) == (True, False)
-    assert "another answer wrong" in " ".join(done.output.split())
+    assert "another answer was wrong" in " ".join(done.output.split())
     learner.commit(right)
     _, verdict = learner.check()
     assert verdict.outcome == "PASS"
@@ -504,7 +505,7 @@ def test_a_whole_session_with_the_real_program(tmp_path):
     verdict = run("check")
     assert "PASS" in verdict
     assert "Cause named on the first try with 1 hint" in verdict
-    assert "another answer wrong" not in verdict
+    assert "another answer was wrong" not in verdict
     assert f"You predicted {float(answers['predicted_gain']):.2f}x and measured" in verdict
     history = json.loads(run("history", "--json"))
     assert [row["outcome"] for row in history["checks"]] == ["PASS"]

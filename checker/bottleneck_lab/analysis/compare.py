@@ -135,6 +135,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """The ratio of the mean steps, with one capture of each: what a check measures, which times
     whole runs.
     """
+    waits_per_step: tuple[float, float] | None = None
+    """How often the host waits for the device in a step, before and after; None without steps."""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -251,6 +253,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         memory=_memory(old, new),
         repeats=repeats,
         mean_speedup=None if paired or unit != "step" else _mean_ratio(old[0], new[0]),
+        waits_per_step=None if unit != "step" else (_waits(old), _waits(new)),
     )
 
 
@@ -309,6 +312,11 @@ def _reasons(old: list[Observation], new: list[Observation]) -> list[str]:
         for observation in side:
             reasons += [f"{when}: {reason}" for reason in observation.summary.quality.reasons]
     return list(dict.fromkeys(reasons))
+
+
+def _waits(side: list[Observation]) -> float:
+    """Return how often the host waits for the device in a step; of several captures, the median."""
+    return float(np.median([sum(row.calls_per_step for row in o.summary.syncs) for o in side]))
 
 
 def _mean_ratio(old: Observation, new: Observation) -> float | None:

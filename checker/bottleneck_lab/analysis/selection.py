@@ -12,6 +12,7 @@ from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.device.time import DeviceTime
 from bottleneck_lab.analysis.device.transfers import largest_messages
 from bottleneck_lab.analysis.host.lines import longest_line
+from bottleneck_lab.analysis.host.syncs import SyncRow, longest_waiting_line
 from bottleneck_lab.analysis.host.view import SYNC_CALL, named, union_of
 from bottleneck_lab.analysis.steps.window import Window, step_rows
 from bottleneck_lab.trace.timeline import HostTable, Timeline
@@ -107,10 +108,10 @@ def select(timeline: Timeline, times: Iterable[DeviceTime], stretch: Window) -> 
 
 
 def figures_within(
-    timeline: Timeline, times: Sequence[DeviceTime], stretch: Window
+    timeline: Timeline, times: Sequence[DeviceTime], syncs: Sequence[SyncRow], stretch: Window
 ) -> dict[str, float]:
     """Return the shares (0-1) of the stretch that `grading.figures.figures_of` names for a whole
-    capture, over all devices together.
+    capture, over all devices together. `times` and `syncs` are the whole capture's.
     """
     origin = timeline.extent[0]
     inside = Window(origin + stretch.start, origin + stretch.end)
@@ -122,10 +123,15 @@ def figures_within(
         parts["largest_message_share"] = iv.clip(largest, *inside).total
         for name, part in parts.items():
             shares[name] = shares.get(name, 0.0) + part / whole
-    on_line_ns = sum(
-        iv.clip(longest_line(timeline, rank), *inside).total for rank in timeline.ranks
-    )
-    shares["longest_line_share"] = on_line_ns / (inside.length * len(timeline.ranks))
+    lines = {
+        "longest_line_share": [longest_line(timeline, rank) for rank in timeline.ranks],
+        "waiting_line_share": [
+            longest_waiting_line(timeline, rank, syncs) for rank in timeline.ranks
+        ],
+    }
+    for name, on_line in lines.items():
+        on_line_ns = sum(iv.clip(part, *inside).total for part in on_line)
+        shares[name] = on_line_ns / (inside.length * len(timeline.ranks))
     waits = named(timeline, timeline.runtime, SYNC_CALL)
     shares["host_wait_share"] = _covered(timeline.runtime, waits, inside).total / inside.length
     return shares | _range_shares(timeline, inside)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
 from bottleneck_lab.analysis.counters.roofline import Machine, Roofline, find_roofline
 from bottleneck_lab.analysis.device.kernels import (
@@ -40,7 +41,12 @@ from bottleneck_lab.analysis.host.operators import (
     sum_operators,
 )
 from bottleneck_lab.analysis.host.startup import StartUp, find_startup
-from bottleneck_lab.analysis.host.syncs import SyncRow, find_causes, find_syncs
+from bottleneck_lab.analysis.host.syncs import (
+    SyncRow,
+    find_causes,
+    find_syncs,
+    longest_waiting_line,
+)
 from bottleneck_lab.analysis.host.workers import WorkerUse, find_loader, find_workers
 from bottleneck_lab.analysis.memory.growth import MemoryUse, find_memory
 from bottleneck_lab.analysis.quality import Quality, judge_quality
@@ -53,6 +59,7 @@ from bottleneck_lab.analysis.steps.serving import ServingUse, find_serving
 from bottleneck_lab.analysis.steps.window import Step, begun_inside, find_steps, find_window
 from bottleneck_lab.analysis.what_if.gain import WhatIf
 from bottleneck_lab.analysis.what_if.removal import Removal
+from bottleneck_lab.trace.names import MODELLED_HOST
 from bottleneck_lab.trace.timeline import Timeline
 
 SCHEMA = 1
@@ -126,8 +133,14 @@ class Summary(msgspec.Struct, frozen=True):
     """Share of the wall time in which the host was on the line that takes it longest; see
     `analysis.host.lines.longest_line`.
     """
+    waiting_line_share: float = 0.0
+    """Share of the wall time in which the host was on the line that waits longest for the device;
+    see `analysis.host.syncs.longest_waiting_line`.
+    """
     code: dict[str, str] = {}
     """The source of the user's own lines, by their names here, where it is at hand."""
+    modelled_host: bool = False
+    """The times of the host are modelled, too, not only an emulated accelerator's."""
     blind: bool = False
     """Causes, findings and ceilings have been removed: they are the reader's to find."""
     measures: bool = False
@@ -217,7 +230,11 @@ def _summary(
         startup=find_startup(timeline),
         collective_waits=seen.collective_waits,
         gains=_part_gains(seen, devices.quality),
-        longest_line_share=_longest_line_share(timeline),
+        modelled_host=MODELLED_HOST in timeline.facts,
+        longest_line_share=_host_share(timeline, lambda rank: longest_line(timeline, rank)),
+        waiting_line_share=_host_share(
+            timeline, lambda rank: longest_waiting_line(timeline, rank, seen.syncs)
+        ),
     )
 
 
@@ -328,10 +345,11 @@ def _part_gains(evidence: Evidence, quality: Quality) -> dict[str, float]:
     return gains
 
 
-def _longest_line_share(timeline: Timeline) -> float:
+def _host_share(timeline: Timeline, times_of: Callable[[int], iv.Intervals]) -> float:
+    """Return the share (0-1) of the wall time, over all ranks, that `times_of` a rank take."""
     wall_ns = sum(find_window(timeline, rank).length for rank in timeline.ranks)
-    longest_ns = sum(longest_line(timeline, rank).total for rank in timeline.ranks)
-    return longest_ns / wall_ns if wall_ns else 0.0
+    times_ns = sum(times_of(rank).total for rank in timeline.ranks)
+    return times_ns / wall_ns if wall_ns else 0.0
 
 
 def _range_shares(steps: list[Step]) -> dict[str, float]:

@@ -32,7 +32,8 @@ EXAMPLE = "lab case --level 1"
 def command(
     answer: Answers = None,
     level: Annotated[
-        int | None, typer.Option("--level", help="Draw a case of this level: 1 is the easiest.")
+        int | None,
+        typer.Option("--level", metavar="N", help="Draw a case of this level: 1 is the easiest."),
     ] = None,
     set_: Annotated[
         str,

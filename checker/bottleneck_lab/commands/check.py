@@ -41,6 +41,7 @@ Sign = Annotated[
     Path | None,
     typer.Option(
         "--sign",
+        metavar="KEYFILE",
         help="Sign the verdict as 'verified' with this private key of a runner (`lab dev key`).",
         show_default=False,
     ),

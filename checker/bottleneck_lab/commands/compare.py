@@ -49,6 +49,7 @@ def command(
         Path | None,
         typer.Option(
             "--control",
+            metavar="FOLDER",
             help="A folder of repeat captures of the old version, recorded in the same rounds.",
         ),
     ] = None,
@@ -56,6 +57,7 @@ def command(
         Path | None,
         typer.Option(
             "--html",
+            metavar="FILE",
             help=(
                 "Write an HTML page with both timelines, aligned, to this file or to"
                 f" {DEFAULT_PAGE}."

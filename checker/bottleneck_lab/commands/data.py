@@ -20,6 +20,7 @@ def command(
         int | None,
         typer.Option(
             "--images",
+            metavar="N",
             min=1,
             help="How many photographs of about 500×375 pixels.",
             show_default=False,
@@ -28,7 +29,11 @@ def command(
     large: Annotated[
         int | None,
         typer.Option(
-            "--large", min=0, help="How many photographs of 2 to 4 megapixels.", show_default=False
+            "--large",
+            metavar="N",
+            min=0,
+            help="How many photographs of 2 to 4 megapixels.",
+            show_default=False,
         ),
     ] = None,
     json: Json = False,

@@ -96,7 +96,7 @@ def command(
     # Answers that were drafted, or written by hand, are committed by the bare command too.
     if (answer or not json) and not wrong and not draft:
         record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
-    _report(workspace, record, committed=committed, json=json)
+    _report(workspace, record, committed=committed, refused=bool(wrong), json=json)
     if wrong:
         raise UsageError(
             " ".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
@@ -212,7 +212,10 @@ def _reveal(workspace: Workspace) -> None:
         say_next(f"lab {workspace.lab.spec.evidence}")
 
 
-def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
+def _report(
+    workspace: Workspace, record: Record, *, committed: bool, refused: bool, json: bool
+) -> None:
+    """Print the answers and, unless one was `refused`, what to do with them."""
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     wrong = problems(questions, answers)
     if json:
@@ -235,7 +238,8 @@ def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool
         _show(question, answers.get(question.id), wrong.get(question.id))
         if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
             say(f"    {remark}", style="yellow")
-    _conclude(workspace, record, list(wrong), committed=committed)
+    if not refused:
+        _conclude(workspace, record, list(wrong), committed=committed)
 
 
 def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
@@ -261,10 +265,10 @@ _CORRECTS = "`lab diagnose -a ID=VALUE` corrects an answer."
 
 def _conclude(workspace: Workspace, record: Record, missing: list[str], *, committed: bool) -> None:
     if missing:
-        say(
-            f"\nStill to answer: {', '.join(missing)}. Your answers so far are saved in"
-            " diagnosis.toml."
-        )
+        saved = ""
+        if len(missing) < len(workspace.lab.spec.questions):
+            saved = " Your answers so far are saved in diagnosis.toml."
+        say(f"\nStill to answer: {', '.join(missing)}.{saved}")
         options = "" if sys.stdin.isatty() else "".join(f" -a {id_}=…" for id_ in missing)
         step = "lab profile" if _lacks_capture(workspace) else f"lab diagnose{options}"
         say_next(step)

@@ -39,6 +39,7 @@ def command(
         Path | None,
         typer.Option(
             "--html",
+            metavar="FILE",
             help=(
                 "With --course: write an HTML page that plots them, to this file or to"
                 f" {DEFAULT_PAGE}."

@@ -23,12 +23,17 @@ def command(
     code: Annotated[str, typer.Argument(help="The join code.")],
     name: Annotated[
         str | None,
-        typer.Option("--name", "-n", help="Your name, or a pseudonym.", show_default=False),
+        typer.Option(
+            "--name", "-n", metavar="NAME", help="Your name, or a pseudonym.", show_default=False
+        ),
     ] = None,
     student_id: Annotated[
         str | None,
         typer.Option(
-            "--id", help="Your student id, if the cohort has a roster.", show_default=False
+            "--id",
+            metavar="ID",
+            help="Your student id, if the cohort has a roster.",
+            show_default=False,
         ),
     ] = None,
     same: Annotated[

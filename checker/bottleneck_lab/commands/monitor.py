@@ -41,17 +41,24 @@ _Port = Annotated[
 ]
 _Steps = Annotated[
     Path | None,
-    typer.Option("--steps", help="A file to which the workload writes how many steps it has done."),
+    typer.Option(
+        "--steps",
+        metavar="FILE",
+        help="A file to which the workload writes how many steps it has done.",
+    ),
 ]
 
 
 def command(
     interval_s: Annotated[
-        float, typer.Option("--interval-s", min=0.1, help="Seconds between samples.")
+        float,
+        typer.Option("--interval-s", metavar="SECONDS", min=0.1, help="Seconds between samples."),
     ] = 1.0,
     count: Annotated[
         int,
-        typer.Option("--count", min=0, help="Stop after this many samples; 0 runs until Ctrl-C."),
+        typer.Option(
+            "--count", metavar="N", min=0, help="Stop after this many samples; 0 runs until Ctrl-C."
+        ),
     ] = 0,
     steps: _Steps = None,
     prometheus: _Port = None,

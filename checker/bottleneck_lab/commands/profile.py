@@ -57,12 +57,20 @@ _Program = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- PROGRAM ARGS…]", help="Any program (default: this folder's lab)."),
 ]
-_Tool = Annotated[str, typer.Option("--tool", "-t", help="torch, nsys, ncu, sanitizer or memory.")]
+_Tool = Annotated[
+    str, typer.Option("--tool", "-t", metavar="NAME", help="torch, nsys, ncu, sanitizer or memory.")
+]
 _Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder to create (default: captures/NNNN-TOOL).")
+    Path | None,
+    typer.Option(
+        "--out", "-o", metavar="FOLDER", help="Folder to create (default: captures/NNNN-TOOL)."
+    ),
 ]
 _Limit = Annotated[
-    float, typer.Option("--limit-s", min=1, help="Stop the program after this many seconds.")
+    float,
+    typer.Option(
+        "--limit-s", metavar="SECONDS", min=1, help="Stop the program after this many seconds."
+    ),
 ]
 _Shapes = Annotated[
     bool, typer.Option("--shapes/--no-shapes", help="torch: record the operators' input shapes.")
@@ -80,23 +88,32 @@ _Schedule = Annotated[
 ]
 _Kernel = Annotated[
     str,
-    typer.Option("--kernel", help="ncu: only kernels whose name matches this regular expression."),
+    typer.Option(
+        "--kernel",
+        metavar="REGEX",
+        help="ncu: only kernels whose name matches this regular expression.",
+    ),
 ]
 _Launches = Annotated[
-    int, typer.Option("--launches", min=1, help="ncu: how many kernels to measure.")
+    int, typer.Option("--launches", metavar="N", min=1, help="ncu: how many kernels to measure.")
 ]
-_Skip = Annotated[int, typer.Option("--skip", min=0, help="ncu: skip this many kernels first.")]
+_Skip = Annotated[
+    int, typer.Option("--skip", metavar="N", min=0, help="ncu: skip this many kernels first.")
+]
 _LockClocks = Annotated[bool, typer.Option("--lock-clocks", help="ncu: measure at the base clock.")]
 _Metrics = Annotated[
     str,
     typer.Option(
-        "--metrics", help="ncu: measure these metrics (comma-separated) instead of its full set."
+        "--metrics",
+        metavar="NAMES",
+        help="ncu: measure these metrics (comma-separated) instead of its full set.",
     ),
 ]
 _Check = Annotated[
     str,
     typer.Option(
         "--check",
+        metavar="NAMES",
         help=(
             "sanitizer: memcheck, racecheck, initcheck, synccheck, or several of them"
             " (comma-separated)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,9 @@ DEFAULT_PAGE = "report.html"
 _OPEN_S = 120
 """How long to wait for a browser to fetch the trace; it may have to start first."""
 
+_LEAST_TEXT = 16
+"""Columns of text that would be folded to fewer letters make a table that nobody can read."""
+
 Captures = Annotated[
     list[str] | None,
     typer.Argument(
@@ -75,6 +79,7 @@ Html = Annotated[
     Path | None,
     typer.Option(
         "--html",
+        metavar="FILE",
         help=f"Write one self-contained HTML page, to this file or to {DEFAULT_PAGE}.",
     ),
 ]
@@ -98,11 +103,15 @@ Ask = Annotated[
 ]
 LimitS = Annotated[
     float,
-    typer.Option("--limit-s", min=0, help="query, ask: stop after this many seconds."),
+    typer.Option(
+        "--limit-s", metavar="SECONDS", min=0, help="query, ask: stop after this many seconds."
+    ),
 ]
 Export = Annotated[
     Path | None,
-    typer.Option("--export", help=f"Write to this file, by its ending ({ENDINGS})."),
+    typer.Option(
+        "--export", metavar="FILE", help=f"Write to this file, by its ending ({ENDINGS})."
+    ),
 ]
 At = Annotated[
     str | None,
@@ -333,19 +342,36 @@ def _query(subject: Subject, sql: str, limit_s: float, *, shorten: bool, json: b
     if not result.rows:
         say("No rows: the capture holds nothing of this kind.")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     short: dict[str, str] = {}
+    if shorten and "name" in result.columns:
+        names = [row[result.columns.index("name")] for row in result.rows]
+        short = short_names(name for name in names if isinstance(name, str))
+    cells = [[short.get(str(value), _format_cell(value)) for value in row] for row in result.rows]
+    table, least_width = Table(box=box.SIMPLE_HEAD, pad_edge=False), 0
     for column, name in enumerate(result.columns):
-        values = [row[column] for row in result.rows]
-        number = all(isinstance(value, int | float) for value in values)
+        number = all(isinstance(row[column], int | float) for row in result.rows)
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-        if shorten and name == "name":
-            short = short_names(value for value in values if isinstance(value, str))
-    for row in result.rows:
-        table.add_row(*(Text(short.get(str(value), _format_cell(value))) for value in row))
-    console().print(table)
+        # A number stays on one line; a text may be folded, but not to a few letters a line.
+        longest = max(len(row[column]) for row in cells)
+        least_width += max(len(name), longest if number else min(longest, _LEAST_TEXT)) + 3
+    if least_width > console().width:
+        _print_records(result.columns, cells)
+    else:
+        for row in cells:
+            table.add_row(*map(Text, row))
+        console().print(table)
     if result.cut:
         note(f"Only the first {len(result.rows):,} rows are shown: add a LIMIT or a condition.")
+
+
+def _print_records(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print the cells of each row one below the other, for more columns than a terminal holds."""
+    for number, cells in enumerate(rows, start=1):
+        say(f"row {number:,}", style="bold")
+        record = Table.grid(padding=(0, 2))
+        for name, cell in zip(columns, cells, strict=True):
+            record.add_row(Text(f"  {name}"), Text(cell))
+        console().print(record)
 
 
 def _format_cell(value: object) -> str:

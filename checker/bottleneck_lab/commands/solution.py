@@ -80,7 +80,7 @@ def _confirm(*, show: bool, passed: bool) -> None:
     else:
         question = (
             "Replace your files with the reference solution? Yours are kept. Its code does not"
-            " count as solved, and a diagnosis that you commit afterwards not as yours."
+            " count as your solution, nor a diagnosis that you commit afterwards as yours."
         )
     if not typer.confirm(question, err=True):
         raise typer.Exit

@@ -15,6 +15,7 @@ from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.data import make
 from bottleneck_lab.commands.ui import DeviceName, Json, print_json, say, say_next
 from bottleneck_lab.errors import MachineError
+from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.needs import require_lab_packages
 from bottleneck_lab.workspace.dataset import is_made
 from bottleneck_lab.workspace.folder import Workspace
@@ -103,9 +104,11 @@ def _show(workspace: Workspace, *, new: bool) -> None:
     else:
         say(f"Started '{workspace.lab.slug}' on {workspace.info.device}: {spec.title}")
         if workspace.info.device == "virtual":
+            times = "its times are modelled, and your host code runs for real"
+            if workspace.info.device in kind_of(workspace.lab).modelled_on:
+                times = "its times and the host's are modelled, the same on every machine"
             say(
-                "`virtual` is an emulated accelerator: your host code runs for real; the device's"
-                " times are modelled.",
+                f"`virtual` is an emulated accelerator: {times}.",
                 style="dim",
             )
         if "cuda" in spec.devices and gpus():

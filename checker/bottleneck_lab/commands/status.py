@@ -34,7 +34,7 @@ def command(
         str | None,
         typer.Option(
             "--need-help",
-            metavar="TEXT",
+            metavar="MESSAGE",
             help="Show the room that you need help, and with what.",
             show_default=False,
         ),

@@ -26,12 +26,19 @@ def command(
     ],
     key: Annotated[
         Path,
-        typer.Option("--key", "-k", help="The public key to check it with.", show_default=False),
+        typer.Option(
+            "--key",
+            "-k",
+            metavar="KEYFILE",
+            help="The public key to check it with.",
+            show_default=False,
+        ),
     ],
     learner: Annotated[
         str | None,
         typer.Option(
             "--learner",
+            metavar="HANDLE",
             help=(
                 "Whose verdict it must be, by their handle: the column `handle` of an exported"
                 " grades.csv, or the end of their page's address."

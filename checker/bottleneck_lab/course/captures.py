@@ -251,7 +251,7 @@ def capture_figures(
     else:
         analysis = analyse_capture(read_timeline(folder), folder)
     start, end = analysis.timeline.extent
-    within = partial(figures_within, analysis.timeline, analysis.times)
+    within = partial(figures_within, analysis.timeline, analysis.times, analysis.summary.syncs)
     figures, longest_ns = figures_of(analysis.summary), longest_gap_ns(analysis.times)
     return CaptureFigures(figures, end - start, within, longest_ns)
 

@@ -53,11 +53,11 @@ def calibrate(points: Sequence[PastPrediction]) -> Calibration | None:
 
 
 def describe_point(point: PastPrediction) -> str:
-    """Return words such as `1.4x too much`."""
+    """Return words such as `1.4x too high`."""
     off = max(point.factor, 1 / point.factor)
     if off <= RIGHT:
         return "right"
-    return f"{off:.2f}x too {'much' if point.factor > 1 else 'little'}"
+    return f"{off:.2f}x too {'high' if point.factor > 1 else 'low'}"
 
 
 def describe_calibration(calibration: Calibration) -> str:

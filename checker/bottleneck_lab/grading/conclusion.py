@@ -127,17 +127,17 @@ REASONS: dict[CriterionKind, FailReason] = {
 
 ADVICE: dict[FailReason, list[str]] = {
     "wrong output": [
-        "What is wrong comes before anything else that a check judges. If it was right before, undo"
-        " your changes one at a time."
+        "Make the results right first: nothing else counts without them. If they were right before,"
+        " undo your changes one at a time."
     ],
     "correct but slow": [
-        "`lab report` shows what takes the time now, in a capture of the code as it is now"
-        " (`lab profile`).",
+        "`lab profile` captures your code as it is now; `lab report` then shows what takes the"
+        " time.",
         "`lab hint` shows the next hint, if one is left and not locked.",
     ],
     "the mechanism is still there": [
-        "What this lab is about is not all gone: `lab report` shows what is left, in a capture of"
-        " the code as it is now (`lab profile`)."
+        "The target is met, but part of the cause is left. `lab profile` captures your code as it"
+        " is now; `lab report` then shows what is left."
     ],
     "wrong diagnosis": [
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."
@@ -172,7 +172,11 @@ def _failure(results: Sequence[CriterionResult], stopped: Stopped | None) -> Con
     if not failed:
         return None
     reason = REASONS[failed[0].kind]
-    return Conclusion(Outcome.FAIL, reason, failed[0].sentence, ADVICE[reason])
+    advice = [*ADVICE[reason]]
+    # Wrong answers stand last, and are to be corrected whatever else is wrong.
+    if failed[-1].kind == "diagnosis" and reason != "wrong diagnosis":
+        advice += ADVICE["wrong diagnosis"]
+    return Conclusion(Outcome.FAIL, reason, failed[0].sentence, advice)
 
 
 def _advice_after(stopped: Stopped) -> list[str]:

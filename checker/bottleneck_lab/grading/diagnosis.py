@@ -129,7 +129,7 @@ def _grade_all(
         result = _grade(question, answers, solution.get(question.id), seen)
         choice = results.get(question.follows or "")
         if choice is not None and not choice.holds and not problem(question, answer):
-            sentence = f"{question.id}: It is about your `{question.follows}`: see there first."
+            sentence = f"{question.id}: It rests on your `{question.follows}`: correct that first."
             result = msgspec.structs.replace(result, holds=False, sentence=sentence)
         results[question.id] = result
     return results
@@ -376,15 +376,15 @@ def describe_reading(
     if stretch and stretch.end <= seen.span_ns:
         return (
             f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch is"
-            f" what the question asks for; it counts from {question.least:.0%}."
+            f" what the question asks for; it takes {question.least:.0%}."
         )
     # A finding's gain is one in time, over the shipped code: no other prediction compares with it.
     in_time = question.predicts_gain and not of_memory and not question.to_reference
     if in_time and "largest_gain_ratio" in seen.figures:
         return (
             "The tool: with the costliest finding gone and the work as it is, it would be about"
-            f" {seen.figures['largest_gain_ratio']:.2f} times as fast. A fix that saves work, too,"
-            " can gain more."
+            f" {seen.figures['largest_gain_ratio']:.2f}x as fast. A fix that saves work, too, can"
+            " gain more."
         )
     return ""
 

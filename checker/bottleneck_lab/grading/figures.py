@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSES, OUTSIDE
+from bottleneck_lab.analysis.host.syncs import waits_by_line
 from bottleneck_lab.analysis.steps.window import Window
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ FIGURES = (
     "longest_line_share",
     "host_wait_share",
     "longest_wait_share",
+    "waiting_line_share",
     "interrupted_share",
     "largest_gain_ratio",
     "memory_growth_ratio",
@@ -68,7 +69,7 @@ def figures_of(summary: Summary) -> dict[str, float]:
     - `longest_line_share`, in which the host is on the line that takes it longest.
     - `host_wait_share`, in which the host waits for the device, and `longest_wait_share`, in which
       it does so on the line that waits longest (or in the operator or call, where no lines were
-      recorded).
+      recorded); `waiting_line_share`, in which it is on that line, waiting or not.
     - `interrupted_share`, by which kernels took longer than the same ones in other steps.
     - `top_operator_share`, the largest operator's share of all operators' own time.
     - `largest_gain_ratio`, the most that removing the costliest finding can bring.
@@ -86,6 +87,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
     figures |= _memory_figures(summary.memory)
     if summary.longest_line_share:
         figures["longest_line_share"] = summary.longest_line_share
+    if summary.waiting_line_share:
+        figures["waiting_line_share"] = summary.waiting_line_share
     time = sum(use.working_ns for use in summary.devices)
     if summary.collectives and time:
         largest = max(row.bytes for row in summary.collectives)
@@ -106,9 +109,7 @@ def _wait_figures(summary: Summary) -> dict[str, float]:
     wall_ns = sum(use.wall_ns for use in summary.devices)
     if not wall_ns:
         return {}
-    waits_ns: Counter[str] = Counter()
-    for row in summary.syncs:
-        waits_ns[row.line or row.caused_by or row.name] += row.total_ns
+    waits_ns = waits_by_line(summary.syncs)
     shares = {finding.id: finding.share_of_wall for finding in summary.findings}
     return {
         "host_wait_share": waits_ns.total() / wall_ns,

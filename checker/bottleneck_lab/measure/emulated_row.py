@@ -13,13 +13,15 @@ def emulated_row(
     """Return a span of `category` (Kineto's `cat`) from `start_us` to `end_us`, to the nanosecond;
     `about` are further `args` of it.
     """
+    # The end is rounded, not the length: else a row could overlap the one that follows it at once.
+    start_us, end_us = round(start_us, 3), round(end_us, 3)
     return {
         "ph": "X",
         "cat": category,
         "name": name,
         "pid": pid,
         "tid": tid,
-        "ts": round(start_us, 3),
+        "ts": start_us,
         "dur": round(end_us - start_us, 3),
         "args": {"emulated": True, **about},
     }

@@ -5,8 +5,9 @@ bars.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bottleneck_lab.analysis.amdahl import ceiling
 from bottleneck_lab.analysis.causes import CAUSE_OF
@@ -31,6 +32,9 @@ _NEARLY_WHOLE = 0.95
 """Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
 _FAR_FROM_SHARE = 1.05
 """A gain further than this from Amdahl's, by the share alone, is explained."""
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -145,16 +149,45 @@ def _idle(cause: str, *, on_cpu: bool) -> PartKind:
     return f"idle-{cause}", label, row.colour, sentence
 
 
-def device_label(use: DeviceUse, *, ranks: int = 1) -> str:
-    """Return a device's label, with its rank if there are several."""
-    if use.is_cpu:
-        name = "CPU"
-    else:
-        name = " ".join(filter(None, [f"device {use.device}", use.name and f"({use.name[:60]})"]))
-    emulated = ""
-    if use.emulated and "emulated" not in name:
-        emulated = "emulated"
-    return ", ".join(filter(None, [f"rank {use.rank}" if ranks > 1 else "", name, emulated]))
+def device_names(uses: Sequence[DeviceUse], summary: Summary) -> str:
+    """Return what tells some devices from the others of a capture: their ranks, where there are
+    several.
+    """
+    if len(summary.ranks) > 1:
+        return words.name_several("rank", [use.rank for use in uses])
+    if uses[0].is_cpu:
+        return "CPU"
+    return words.name_several("device", [use.device for use in uses])
+
+
+def describe_devices(summary: Summary) -> list[str]:
+    """Return the devices' labels, those of one model under one."""
+    models = group_alike((_model(use), use) for use in summary.devices)
+    return [label_devices(uses, summary) for _, uses in models]
+
+
+def label_devices(uses: Sequence[DeviceUse], summary: Summary) -> str:
+    """Return the label of devices of one model, with their ranks if there are several."""
+    names = device_names(uses, summary)
+    if len(uses) == 1 and len(summary.ranks) > 1:
+        names += ", CPU" if uses[0].is_cpu else f", device {uses[0].device}"
+    return names + _model(uses[0])
+
+
+def group_alike(rows: Iterable[tuple[Key, Row]]) -> list[tuple[Key, list[Row]]]:
+    """Return each key once, with its rows: what is the same on all devices is printed once."""
+    groups: dict[Key, list[Row]] = {}
+    for key, row in rows:
+        groups.setdefault(key, []).append(row)
+    return list(groups.items())
+
+
+def _model(use: DeviceUse) -> str:
+    """Return a device's model as a label ends with it; empty where it is not recorded."""
+    model = f" ({use.name[:60]})" if use.name and not use.is_cpu else ""
+    if use.emulated and "emulated" not in model:
+        model += ", emulated"
+    return model
 
 
 def describe_capture(summary: Summary) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from bottleneck_lab.analysis.causes import CAUSE_OF
 from bottleneck_lab.analysis.compare import Comparison, Control, FigureChange
 from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.kernel_names import short_name, short_names
 
 GROUPS = {
@@ -17,7 +18,7 @@ GROUPS = {
     "operator": "Operators",
     "kernel": "Kernels",
     "copy": "Copies",
-    "sync": "Host waits",
+    "sync": "Waits of the host for the device",
 }
 
 _LABELS = {
@@ -28,6 +29,12 @@ _LABELS = {
     ("device", "exposed_communication"): "communicating only",
     ("device", "exposed_copy"): "copying only",
 }
+
+FINDINGS = {
+    "findings_gone": "No longer costly enough to be a finding",
+    "findings_new": "Now costly enough to be a finding",
+}
+"""What a comparison says of the findings in these of its fields."""
 
 # Groups whose figures are all shown; of the others only those that changed, or may have changed
 # by much.
@@ -124,6 +131,12 @@ def _describe_control(control: Control) -> str:
     )
 
 
+def describe_waits(comparison: Comparison) -> str:
+    """State how often the host waits in a step, before and after; empty where it never does."""
+    waits = comparison.waits_per_step
+    return f"{waits[0]:.3g} → {waits[1]:.3g} a step" if waits and any(waits) else ""
+
+
 def format_interval(low: float | None, high: float | None) -> str:
     """Return `1.60–1.72x`; empty if a bound is not known."""
     if low is not None and high is not None:
@@ -178,14 +191,10 @@ def format_change_time(ns: float) -> str:
 
 def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Return rows of memory before and after, each with what it is: of every device the peak, and
-    the growth where there is any.
+    the growth where there is any; one row for devices with the same.
     """
     rows = []
-    several = len({change.rank for change in comparison.memory}) > 1
-    for change in comparison.memory[:TOP]:
-        where = "the host" if change.device < 0 else f"device {change.device}"
-        if several:
-            where = f"rank {change.rank}, {where}"
+    for change in comparison.memory:
         figures = {
             "at the peak": change.peak_bytes,
             "more each step in the long run": change.growth_bytes_per_step,
@@ -194,8 +203,17 @@ def describe_memory(comparison: Comparison) -> list[tuple[str, str, str]]:
             # Memory that shrinks grows by nothing.
             before, after = (words.format_bytes(max(size, 0)) for size in sizes)
             if max(sizes) > 0:
-                rows.append((before, after, f"{what}, {where}"))
-    return rows
+                rows.append(((before, after, what, change.device < 0), change))
+    several = len({change.rank for change in comparison.memory}) > 1
+    shown = []
+    for (before, after, what, on_host), alike in group_alike(rows)[:TOP]:
+        where = "the host"
+        if not on_host:
+            where = words.name_several("device", [change.device for change in alike])
+        if several:
+            where = f"{words.name_several('rank', [change.rank for change in alike])}, {where}"
+        shown.append((before, after, f"{what}, {where}"))
+    return shown
 
 
 def shown_changes(comparison: Comparison, group: str) -> list[FigureChange]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bottleneck_lab.analysis.counters.roofline import Machine
@@ -31,10 +31,7 @@ ATTESTATION_MEANS = {
     "verified": "Verified: measured and signed by a cohort's runner.",
 }
 
-EMULATED = (
-    "The accelerator is emulated: its times are modelled. On the virtual GPU the host's are, too;"
-    " elsewhere the work on the host is real."
-)
+EMULATED = "The accelerator is emulated: its times are modelled."
 
 # Shown with every capture of a lab or a case that has not been diagnosed.
 BLIND = (
@@ -55,6 +52,13 @@ GROWN = 1.5
 
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def describe_emulation(*, modelled_host: bool) -> str:
+    """State which times of a capture from an emulated accelerator are modelled."""
+    if modelled_host:
+        return f"{EMULATED} So are the host's, so every run has the same."
+    return f"{EMULATED} The host's are real."
 
 
 def format_share(share: float) -> str:
@@ -86,6 +90,22 @@ def format_duration(ns: float) -> str:
             decimals = (abs(value) < 10) + (abs(value) < 100)
             return f"{value:,.{decimals}f} {unit}"
     return f"{ns:.0f} ns"
+
+
+def join_numbers(numbers: Iterable[int]) -> str:
+    """Return numbers in order, those that follow each other as one range: `0, 2-7`."""
+    runs: list[list[int]] = []
+    for number in sorted({*numbers}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def name_several(noun: str, numbers: Sequence[int]) -> str:
+    """Return numbered things under one name: `rank 3`, `ranks 0, 2-7`."""
+    return f"{noun}{'s' * (len({*numbers}) > 1)} {join_numbers(numbers)}"
 
 
 def format_serving(use: ServingUse) -> str:
@@ -376,14 +396,13 @@ def describe_standing(standing: Standing | None) -> str:
     hints = ""
     if standing.hints:
         hints = f" with {standing.hints} hint{'s' * (standing.hints != 1)}"
-    if standing.corrections:
-        corrected = f", corrected {standing.corrections} time{'s' * (standing.corrections != 1)}"
-    else:
-        corrected = ""
+    corrected = {0: "", 1: ", corrected once", 2: ", corrected twice"}.get(
+        standing.corrections, f", corrected {standing.corrections} times"
+    )
     if standing.named is None:
         return f"diagnosis not judged yet{corrected}"
     named = "cause named" if standing.named else "cause not named"
-    evidence = "" if standing.measured is not False else ", another answer wrong"
+    evidence = ", another answer was wrong" if standing.measured is False else ""
     return f"{named} on the first try{hints}{evidence}{corrected}"
 
 

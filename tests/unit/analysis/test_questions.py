@@ -187,7 +187,9 @@ def test_each_size_of_message_has_its_own_exposed_time(two_sizes):
     assert figures["largest_message_share"] == pytest.approx(0.2)
     large = next(row for row in ask(two_sizes, "communication").rows if row[1] == 4 << 20)
     assert large[-1] / 100 == pytest.approx(0.2)
-    within = figures_within(two_sizes, analysis.times, Window(300_000, 540_000))
+    within = figures_within(
+        two_sizes, analysis.times, analysis.summary.syncs, Window(300_000, 540_000)
+    )
     assert within["largest_message_share"] == pytest.approx(200 / 240)
     assert within["exposed_communication_share"] == pytest.approx(1.0)
 
@@ -209,11 +211,53 @@ def test_the_longest_line_is_told_from_the_others(loaded):
     ):
         analysis = analyse(timeline)
         assert figures_of(analysis.summary)["longest_line_share"] == pytest.approx(share)
-        within = figures_within(timeline, analysis.times, stretch)
+        within, elsewhere = (
+            figures_within(timeline, analysis.times, analysis.summary.syncs, part)
+            for part in (stretch, Window(200_000, 300_000))
+        )
         assert within["longest_line_share"] == pytest.approx(1.0)
-        elsewhere = figures_within(timeline, analysis.times, Window(200_000, 300_000))
         assert elsewhere["longest_line_share"] == 0
     assert percent(loaded(*shared, *lines), "lines", "(7)") == pytest.approx(0.4)
+
+
+@pytest.fixture
+def two_waiting_lines(loaded):
+    """Return a function that loads a step in which line 7 waits four times, for short kernels, and
+    line 9 once for as long as three of these; with the lines that ran, or without.
+    """
+    events = [event("user_annotation", "ProfilerStep#1", 0, 1000)]
+    for number, (at, length) in enumerate([*((20 * i, 10) for i in range(4)), (500, 30)]):
+        operator = "aten::item" if length == 10 else "aten::nonzero"
+        events += [
+            event("cuda_runtime", "cudaLaunchKernel", at, 5, correlation=number),
+            kernel("norm", at + 8, length, number),
+            event("cpu_op", operator, at + 6, length + 4),
+            event("cuda_runtime", "cudaStreamSynchronize", at + 8, length, correlation=10 + number),
+        ]
+    lines = [
+        event("python_function", "train.py(7): train", 0, 80, tid="lines of 1"),
+        event("python_function", "train.py(8): train", 80, 420, tid="lines of 1"),
+        event("python_function", "train.py(9): train", 500, 40, tid="lines of 1"),
+    ]
+    return lambda *, with_lines: loaded(*events, *(lines if with_lines else []))
+
+
+@pytest.mark.parametrize(("with_lines", "share"), [(True, 0.08), (False, 0.074)])
+def test_a_stretch_shows_the_waits_of_one_cause_alone(two_waiting_lines, with_lines, share):
+    """Neither another line that waits, nor the device's idle time after a wait, is on that line;
+    work between its waits is.
+    """
+    timeline = two_waiting_lines(with_lines=with_lines)
+    _, summary, times = analyse(timeline)
+    assert figures_of(summary)["waiting_line_share"] == pytest.approx(share)
+
+    def within(start_us: int, end_us: int) -> float:
+        stretch = Window(1000 * start_us, 1000 * end_us)
+        return figures_within(timeline, times, summary.syncs, stretch)["waiting_line_share"]
+
+    assert within(10, 70) == pytest.approx(1.0)
+    assert within(100, 400) == 0
+    assert within(500, 540) == 0
 
 
 def test_what_lies_beyond_the_steps_counts_in_no_share(loaded):

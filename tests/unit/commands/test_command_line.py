@@ -5,6 +5,7 @@ completes.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,17 @@ def test_help_table_says_what_the_command_says(name):
     module = module_of(name)
     docstring = getattr(module, "command", module).__doc__
     assert " ".join(docstring.split("\n\n")[0].split()) == COMMANDS[name]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_a_value_is_and_not_its_type(name):
+    lines = [[name, sub] for sub in getattr(module_of(name), "COMMANDS", [])] or [[name]]
+    for line in lines:
+        shown = CliRunner().invoke(app, [*line, "--help"]).output
+        assert "Usage: " in shown
+        assert not re.search(
+            r"<(str|path|int|float|list|Path)\b|\b(TEXT|PATH|INTEGER|FLOAT)\b", shown
+        )
 
 
 def test_every_command_module_is_in_the_table():

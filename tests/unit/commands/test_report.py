@@ -164,3 +164,12 @@ def test_a_table_without_rows_says_so_and_small_figures_are_no_powers(workspace)
     assert none.output.startswith("No rows")
     small = CliRunner().invoke(app, ["report", "--query", "SELECT 0.0000216 AS percent"])
     assert "0.000022" in small.output
+
+
+def test_rows_wider_than_the_terminal_have_one_value_a_line(workspace, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = CliRunner().invoke(app, ["report", "--query", "SELECT * FROM device LIMIT 2"]).output
+    assert re.findall(r"^row (\d)$", wide, re.MULTILINE) == ["1", "2"]
+    assert len(re.findall(r"^  stream  +\d+ *$", wide, re.MULTILINE)) == 2
+    few = CliRunner().invoke(app, ["report", "--query", "SELECT name, rank FROM device"]).output
+    assert "row 1" not in few

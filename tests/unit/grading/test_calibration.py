@@ -35,8 +35,8 @@ def test_bias_and_spread_are_medians_of_factors():
 def test_what_is_said_of_each_and_of_all():
     assert [describe_point(point) for point in POINTS] == [
         "right",
-        "2.00x too much",
-        "1.50x too much",
+        "2.00x too high",
+        "1.50x too high",
     ]
     assert (
         describe_calibration(calibrate(POINTS))

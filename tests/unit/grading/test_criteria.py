@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.errors import BusyMachineError, LabError, MachineError
-from bottleneck_lab.grading.conclusion import Conditions, Stopped, conclude, explain_noise
+from bottleneck_lab.grading.conclusion import (
+    ADVICE,
+    Conditions,
+    Stopped,
+    conclude,
+    explain_noise,
+)
 from bottleneck_lab.grading.criteria import (
     format_beside,
     format_figure,
@@ -250,6 +256,7 @@ def test_no_easy_case_carries_a_hard_one():
 def test_gravest_reason_first(holds, outcome, reason):
     conclusion = conclude(given_results(*holds), specs=SPECS)
     assert (conclusion.outcome, conclusion.reason) == (outcome, reason)
+    assert (ADVICE["wrong diagnosis"][0] in conclusion.advice) == (holds[3] is False)
 
 
 @pytest.mark.parametrize("holds", list(itertools.product((True, False, None), repeat=4)))

@@ -67,7 +67,7 @@ def seen(figures=FIGURES):
 
 def test_the_tool_says_from_what_share_on_a_stretch_counts():
     reading = describe_reading(WHERE, {"where": "0.3-0.8 ms"}, seen())
-    assert reading.endswith("of that stretch is what the question asks for; it counts from 80%.")
+    assert reading.endswith("of that stretch is what the question asks for; it takes 80%.")
 
 
 def grade(question, answer, figures=FIGURES, solution=None):
@@ -171,7 +171,8 @@ def test_a_figure_of_a_wrong_cause_is_not_sent_to_find_another():
         results, _ = grade_diagnosis([CAUSE, share], answers, {CAUSE.id: "input"}, seen())
         return results[-1].sentence
 
-    assert sentence("launch", 0.9) == f"{WAIT.id}: It is about your `{CAUSE.id}`: see there first."
+    rests = f"{WAIT.id}: It rests on your `{CAUSE.id}`: correct that first."
+    assert sentence("launch", 0.9) == rests
     assert "different figure" in sentence("input", 0.9)
     assert "plain number" in sentence("launch", "much")
 
@@ -191,6 +192,13 @@ def test_a_question_follows_one_that_stands_before_it(lab):
     ids = [question.id for question in lab.spec.questions]
     for number, question in enumerate(lab.spec.questions):
         assert question.follows is None or question.follows in ids[:number]
+
+
+@pytest.mark.parametrize("lab", load_labs().values(), ids=lambda lab: lab.slug)
+def test_a_stretch_is_evidence_for_the_named_cause_alone(lab):
+    """Beside a wrong cause, a stretch that shows the right one is no right answer."""
+    for question in lab.spec.questions:
+        assert question.type != "interval" or question.follows
 
 
 def test_a_wrong_choice_is_told_what_it_would_have_to_show():
@@ -338,6 +346,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
                 SimpleNamespace(bytes=1 << 20, exposed_ns=6),
             ],
             longest_line_share=0.4,
+            waiting_line_share=0.3,
         )
     )
     expected = {
@@ -356,6 +365,7 @@ def test_figures_have_the_names_that_a_lab_may_ask_for():
         "memory_growth_ratio": 5.0,
         "peak_over_start_ratio": 5.0,
         "longest_line_share": 0.4,
+        "waiting_line_share": 0.3,
         "largest_message_share": 0.05,
         "unpaused_images_per_s": 200.0,
     }
@@ -375,6 +385,7 @@ def empty_summary():
         serving=None,
         collectives=[],
         longest_line_share=0.0,
+        waiting_line_share=0.0,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,3 +61,15 @@ def test_a_trace_is_compressed_and_nothing_else_is_left(tmp_path):
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         assert json.load(file) == content
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+
+
+def test_a_traceback_shows_the_learners_own_lines(tmp_path, capsys):
+    """Not those that called them, and not those of this package that they called."""
+    script = tmp_path / "train.py"
+    script.write_text("from bottleneck_lab.catalog import find_lab\ndef train(): find_lab('x')")
+    names = {}
+    exec(compile(script.read_text(), script, "exec"), names)
+    with pytest.raises(SystemExit):
+        profiling.run_child(lambda _: names["train"](), SimpleNamespace(entry=script))
+    files = re.findall(r'File "(.*?)"', capsys.readouterr().err)
+    assert files == [str(script)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.measure.faults import LearnerFault
 from bottleneck_lab.measure.kinds.training import check, child, figures
 from bottleneck_lab.measure.kinds.training.host_work import HostWork
@@ -191,6 +192,18 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
     assert values["peak-mib"] == pytest.approx(2.6)
     assert (values["growth-kib-per-step"], values["waits-per-interval"]) == (0, 2)
     assert math.isnan(check._own_values(OwnFigures(), 10, 0.0)["peak-mib"])
+
+
+@pytest.mark.parametrize(("waits", "note"), [(1.0, ""), (121.0, "121 waits are 12.1 a step")])
+def test_too_many_waits_are_counted_as_in_a_comparison_too(waits: float, note: str) -> None:
+    criteria = [CriterionSpec("waits-per-interval", "mechanism", "At most {target}", target=1)]
+    lab = SimpleNamespace(
+        spec=SimpleNamespace(devices={"virtual": SimpleNamespace(criteria=criteria)})
+    )
+    context = SimpleNamespace(lab=lab, device="virtual", settings=SimpleNamespace(interval=10))
+    notes = check._explain_waits(context, {"waits-per-interval": waits})
+    assert note in "".join(notes)
+    assert bool(notes) == bool(note)
 
 
 def counted(device: str, model: torch.nn.Module, *shape: int) -> HostWork:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from bottleneck_lab.analysis.compare import compare
 from bottleneck_lab.analysis.counters.roofline import Roofline, RooflineRow, find_machine
 from bottleneck_lab.analysis.host.lines import LineRow
 from bottleneck_lab.analysis.host.syncs import SyncRow
+from bottleneck_lab.analysis.selection import DeviceStretch, NamedTime, Selection, ThreadUse
 from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
@@ -19,6 +22,7 @@ from bottleneck_lab.measure.clock import PHASES
 from bottleneck_lab.report.comparison_words import format_between, format_ratio
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
+from bottleneck_lab.report.console.selection import render_selection
 from bottleneck_lab.report.console.summary import render_summary
 from bottleneck_lab.report.console.verdict import render_verdict
 from bottleneck_lab.report.evidence_only import evidence_only, without_advice
@@ -91,6 +95,61 @@ def test_evidence_alone(draw, golden):
     ]
 
 
+@pytest.mark.parametrize(("count", "label", "marks"), [(4, "steps", 4), (30, "5 steps", 6)])
+def test_marks_of_steps_stand_evenly_where_the_host_runs_ahead(draw, count, label, marks):
+    """The host began all steps at once; the device took equally long for each."""
+    summary = summarise(made_up_capture.capture())
+    ahead = [
+        replace(summary.steps[0], start_ns=summary.start_ns + n, cost_ns=summary.wall_ns // count)
+        for n in range(count)
+    ]
+    text = draw(render_summary, replace(summary, steps=ahead))
+    (line,) = re.findall(rf"^  {label} +(╵.*)$", text, re.MULTILINE)
+    at = [mark.start() for mark in re.finditer("╵", line)]
+    assert len(at) == marks
+    assert {after - before for before, after in pairwise(at)} <= {66 // marks, 66 // marks + 1}
+
+
+def test_what_is_the_same_on_all_ranks_is_printed_once(draw):
+    """Eight ranks, of which the fourth differs: two lines in each list, and gaps that ranks have in
+    common are one.
+    """
+    summary = summarise(made_up_capture.capture())
+    (use,), (launches,) = summary.devices, summary.launches
+    ranks = range(8)
+    devices = [replace(use, rank=rank, device=rank) for rank in ranks]
+    late = replace(devices[3], compute_ns=0, busy_ns=0, busy_strip=[0.0] * len(use.busy_strip))
+    devices[3] = replace(late, largest_gaps=[])
+    launched = [replace(launches, rank=rank) for rank in ranks]
+    launched[3] = replace(launches, rank=3, kernels_per_step=7)
+    text = draw(
+        render_summary,
+        evidence_only(replace(summary, ranks=[*ranks], devices=devices, launches=launched)),
+    )
+    assert text.count("ranks 0-2, 4-7, each: ") == text.count("rank 3: ") == 1
+    assert len(re.findall(r"^  ranks 0-2, 4-7 +[▁-█]", text, re.MULTILINE)) == 2
+    assert len(re.findall(r"^  rank 3 +", text, re.MULTILINE)) == 2
+    assert re.search(r"^ +1-7 .* at .*, ranks 0-2, 4-7, until", text, re.MULTILINE)
+    assert "\n ranks 0-7" in text
+
+
+def test_a_stretch_says_once_what_ranks_did_alike(draw):
+    """Two threads of one rank that did the same are still two."""
+    device = DeviceStretch(0, 0, 80, 0, 0, 20, 20)
+    devices = [replace(device, rank=rank, device=rank) for rank in range(3)]
+    devices.append(replace(device, rank=3, device=3, compute_ns=100, idle_ns=0, longest_idle_ns=0))
+    work = ThreadUse(0, 0, 100, [NamedTime("range", "infer", 100, 1)])
+    threads = [replace(work, rank=rank, thread=rank) for rank in range(4)]
+    threads.append(replace(work, rank=0, thread=4))
+    named = [SimpleNamespace(name="server", pid=1, tid=1)] * 5
+    timeline = SimpleNamespace(ranks=tuple(range(4)), threads=named)
+    text = draw(render_selection, Selection(0, 100, devices, threads), timeline)
+    assert "ranks 0-2, devices 0-2: computing 80%, idle 20% (longest 20 ns)" in text
+    assert "rank 3, device 3: computing 100%" in text
+    assert "ranks 0-3, server: busy 100%" in text
+    assert "\n rank 0, server: busy 100%" in text
+
+
 @pytest.mark.parametrize(
     ("ceiling_share", "shown"), [(0.184, True), (-1.0, False)], ids=["known", "unknown"]
 )
@@ -139,6 +198,16 @@ def test_a_comparison_shows_memory_before_and_after(draw):
     assert "272.0 MiB → 272.0 MiB at the peak, device 0" in shown
     assert "4.0 MiB → 4.0 MiB more each step in the long run, device 0" in shown
     assert "at the peak" not in draw(render_comparison, compare(growing, even))
+
+
+def test_a_comparison_counts_waits_as_a_check_does(draw):
+    sync, other = (load(CAPTURES / f"synthetic-{name}.json.gz") for name in ("sync", "input"))
+    comparison = compare(sync, other)
+    before, after = comparison.waits_per_step
+    assert before > 1 > after
+    text = draw(render_comparison, comparison)
+    assert f"Waits of the host for the device: {before:.3g} → {after:.3g} a step" in text
+    assert "No longer costly enough to be a finding" in text
 
 
 def test_comparison(draw, golden):

@@ -49,6 +49,13 @@ def events(pairs):
     return Events(start, end, count, np.zeros(len(pairs), dtype=np.uint8)).pick(order)
 
 
+def test_steps_begin_where_the_one_before_was_done():
+    analysis = analyse(made_up_capture.capture())
+    steps = pack_timeline(analysis).head["steps"]
+    assert [end - start for start, end in steps] == [s.cost_ns for s in analysis.summary.steps]
+    assert [start for start, _ in steps[1:]] == [end for _, end in steps[:-1]]
+
+
 def test_every_event_is_on_the_page_at_its_time():
     timeline = made_up_capture.capture()
     packed = pack_timeline(analyse(timeline))

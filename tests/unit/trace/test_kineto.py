@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bottleneck_lab.errors import CaptureError
+from bottleneck_lab.measure.emulated_row import emulated_row
 from bottleneck_lab.trace import ActivityKind, load, merge_ranks
 from bottleneck_lab.trace.fast import kineto_parallel, second_process
 from bottleneck_lab.trace.fast.json_stream import scan
@@ -249,6 +250,16 @@ def test_malformed_events_are_counted(tmp_path):
 def test_emulated_rows_are_told(tmp_path):
     assert not load(written(tmp_path, trace())).emulated
     assert load(written(tmp_path, trace([{**KERNEL, "name": "emulated: train step"}]))).emulated
+
+
+def test_emulated_rows_that_follow_each_other_do_not_overlap(tmp_path):
+    """Times of the model have fractions of a nanosecond; a row that began before the one before it
+    ended would seem to be called by it.
+    """
+    times = [(49609.0175, 49618.3275), (49618.3275, 49638.3275), (49638.3275, 49640.0)]
+    rows = [emulated_row("cpu_op", "aten::mm", *pair, 1, 1) for pair in times]
+    operators = load(written(tmp_path, trace(rows))).operators
+    assert operators.end[:-1].tolist() == operators.start[1:].tolist()
 
 
 def test_collectives_and_copies_are_told_by_name(tmp_path):

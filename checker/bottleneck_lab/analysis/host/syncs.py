@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
-from bottleneck_lab.analysis.host.view import SYNC_CALL, named
-from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.analysis.host.view import PYTHON_NS, SYNC_CALL, named
+from bottleneck_lab.analysis.steps.window import host_window, step_rows
 from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline, take
 
 
@@ -107,6 +108,35 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
             )
         )
     return sorted(syncs, key=lambda row: -row.total_ns)
+
+
+def waits_by_line(syncs: Iterable[SyncRow]) -> Counter[str]:
+    """Return the time that the host waited on each line, ns; where no lines were recorded, in each
+    operator, or call outside of operators.
+    """
+    times: Counter[str] = Counter()
+    for row in syncs:
+        times[row.line or row.caused_by or row.name] += row.total_ns
+    return times
+
+
+def longest_waiting_line(timeline: Timeline, rank: int, syncs: Iterable[SyncRow]) -> iv.Intervals:
+    """Return when a rank's host was on the line that waits longest within its steps: waiting there,
+    or at work on what it waits for next. `syncs` are the capture's.
+
+    Where no lines were recorded, that is from one wait in the same operator to the next, unless the
+    host does something else in between, for PYTHON_NS or longer.
+    """
+    for line, _ in waits_by_line(syncs).most_common(1):
+        named_so = np.array([name == line for name in timeline.strings], dtype=bool)
+        for table in (timeline.python, timeline.operators, timeline.runtime):
+            mine = named_so[table.name] & (table.rank == rank)
+            if mine.any():
+                times = iv.union(table.start[mine], table.end[mine])
+                if table is not timeline.python:
+                    times = iv.close_holes(times, PYTHON_NS)
+                return iv.clip(times, *host_window(timeline, rank))
+    return iv.NONE
 
 
 class _Work:

@@ -155,7 +155,8 @@ def main() -> None:
             return
         capture, (start, end) = analyse(timeline), timeline.extent
         within = [
-            dict(figures_within(timeline, capture.times, stretch)) for stretch in request.stretches
+            figures_within(timeline, capture.times, capture.summary.syncs, stretch)
+            for stretch in request.stretches
         ]
         reading = _Reading(
             figures=figures_of(capture.summary),

@@ -26,6 +26,7 @@ def command(
         typer.Option(
             "--folder",
             "-f",
+            metavar="FOLDER",
             help="Folder to create (default: one here, named after the cohort).",
             show_default=False,
         ),
@@ -34,6 +35,7 @@ def command(
         str,
         typer.Option(
             "--database",
+            metavar="URL",
             help="A PostgreSQL database, instead of the built-in SQLite: postgresql://user@host/name.",
         ),
     ] = "",
@@ -41,6 +43,7 @@ def command(
         str | None,
         typer.Option(
             "--labs",
+            metavar="NAMES",
             help=(
                 "Labs in their order, separated by commas, or `all` (default: the first of the"
                 " course, as many as half a day holds)."

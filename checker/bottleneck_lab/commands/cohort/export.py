@@ -32,6 +32,7 @@ def command(
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE",
             help="File to write (default: named after the cohort).",
             show_default=False,
         ),

@@ -21,6 +21,7 @@ def command(
         str | None,
         typer.Option(
             "--url",
+            metavar="URL",
             help="The server's URL (default: the one it was last served at).",
             show_default=False,
         ),

@@ -18,10 +18,17 @@ from bottleneck_lab.measure.gpu import cuda_devices
 
 GIB_PER_CHECK = 4
 """Memory of a modelled check: eight ranks of `ddp-scaling` take 3 GiB."""
-Folder = Annotated[Path, typer.Option("--folder", "-f", help="The cohort's folder.")]
+Folder = Annotated[
+    Path, typer.Option("--folder", "-f", metavar="FOLDER", help="The cohort's folder.")
+]
 Gpus = Annotated[
     str | None,
-    typer.Option("--gpus", help="GPUs to use, such as 0,1 (default: all).", show_default=False),
+    typer.Option(
+        "--gpus",
+        metavar="NUMBERS",
+        help="GPUs to use, such as 0,1 (default: all).",
+        show_default=False,
+    ),
 ]
 Unsandboxed = Annotated[
     bool,
@@ -43,6 +50,7 @@ Uids = Annotated[
     str | None,
     typer.Option(
         "--uids",
+        metavar="FIRST-LAST",
         help=(
             "Unprivileged users that run the checks, one per slot, such as 61000-61003. Needs"
             " root, for which the default is to pick free ones. With '', all checks run as this"
@@ -54,13 +62,16 @@ Uids = Annotated[
 Quiet = Annotated[
     float,
     typer.Option(
-        "--quiet", help="Wait up to this many seconds for the machine to be idle and cool."
+        "--quiet",
+        metavar="SECONDS",
+        help="Wait up to this many seconds for the machine to be idle and cool.",
     ),
 ]
 Slots = Annotated[
     int | None,
     typer.Option(
         "--slots",
+        metavar="N",
         min=1,
         help=(
             "How many checks of modelled labs run side by side (default: one per core and 4 GiB of"

@@ -26,6 +26,7 @@ def command(
         str | None,
         typer.Option(
             "--checker",
+            metavar="VERSION",
             help="Only submissions that this version of the checker measured.",
             show_default=False,
         ),

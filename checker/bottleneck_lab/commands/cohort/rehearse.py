@@ -26,11 +26,14 @@ from bottleneck_lab.commands.ui import Json, print_json, say
 EXAMPLE = "lab cohort rehearse --learners 60 --labs stuttering-tagger,idle-gpu"
 
 
-_Learners = Annotated[int, typer.Option("--learners", min=1, max=1000, help="How many take part.")]
+_Learners = Annotated[
+    int, typer.Option("--learners", metavar="N", min=1, max=1000, help="How many take part.")
+]
 _Labs = Annotated[
     str | None,
     typer.Option(
         "--labs",
+        metavar="NAMES",
         help=(
             "Labs in their order, separated by commas, or `all` (default: those of the cohort in"
             " --folder)."
@@ -38,24 +41,31 @@ _Labs = Annotated[
         show_default=False,
     ),
 ]
-_Gpus = Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each machine.")]
-_Machines = Annotated[int, typer.Option("--machines", min=1, help="Machines that measure.")]
+_Gpus = Annotated[int, typer.Option("--gpus", metavar="N", min=0, help="GPUs of each machine.")]
+_Machines = Annotated[
+    int, typer.Option("--machines", metavar="N", min=1, help="Machines that measure.")
+]
 _Slots = Annotated[
     int | None,
     typer.Option(
         "--slots",
+        metavar="N",
         min=1,
         help="Checks of modelled labs side by side on each machine (default: as many as here).",
         show_default=False,
     ),
 ]
 _Tries = Annotated[
-    float, typer.Option("--tries", min=1.0, help="Submissions until a lab passes, on average.")
+    float,
+    typer.Option(
+        "--tries", metavar="N", min=1.0, help="Submissions until a lab passes, on average."
+    ),
 ]
 _Budget = Annotated[
     int | None,
     typer.Option(
         "--budget",
+        metavar="N",
         min=1,
         help="Most submissions per learner and lab (default: no limit).",
         show_default=False,
@@ -68,7 +78,9 @@ _Measure = Annotated[
         help="First run real checks of each lab on this machine, to know how long they take.",
     ),
 ]
-_Seed = Annotated[int, typer.Option("--seed", help="Another seed draws other learners.")]
+_Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", help="Another seed draws other learners.")
+]
 
 
 def command(

@@ -16,11 +16,14 @@ EXAMPLE = "lab cohort restore autumn.tar --folder restored"
 
 def command(
     file: Annotated[Path, typer.Argument(help="A file written by `lab cohort backup`.")],
-    folder: Annotated[Path, typer.Option("--folder", "-f", help="Folder to create.")],
+    folder: Annotated[
+        Path, typer.Option("--folder", "-f", metavar="FOLDER", help="Folder to create.")
+    ],
     database: Annotated[
         str,
         typer.Option(
             "--database",
+            metavar="URL",
             help="A PostgreSQL database, instead of the built-in SQLite: postgresql://user@host/name.",
         ),
     ] = "",

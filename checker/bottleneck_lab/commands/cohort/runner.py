@@ -48,6 +48,7 @@ _Server = Annotated[
     str | None,
     typer.Option(
         "--server",
+        metavar="URL",
         help="URL of a server on another machine. Needs --token.",
         show_default=False,
     ),
@@ -56,6 +57,7 @@ _Token = Annotated[
     str,
     typer.Option(
         "--token",
+        metavar="TOKEN",
         envvar=TOKEN,
         help="The runners' token, which `lab cohort token` prints.",
         show_default=False,
@@ -64,16 +66,25 @@ _Token = Annotated[
 _Executor = Annotated[
     Literal["local", "slurm", "ray"], typer.Option("--executor", help="Where checks run.")
 ]
-_Jobs = Annotated[int, typer.Option("--jobs", help="On a cluster: how many checks to run at once.")]
+_Jobs = Annotated[
+    int, typer.Option("--jobs", metavar="N", help="On a cluster: how many checks to run at once.")
+]
 _Sbatch = Annotated[
     list[str] | None,
-    typer.Option("--sbatch", help="An option for sbatch, such as --reservation=lab."),
+    typer.Option(
+        "--sbatch", metavar="OPTION", help="An option for sbatch, such as --reservation=lab."
+    ),
 ]
 _Name = Annotated[
     str | None,
-    typer.Option("--name", help="This runner's name (default: the machine's).", show_default=False),
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="This runner's name (default: the machine's).",
+        show_default=False,
+    ),
 ]
-_Parent = Annotated[int | None, typer.Option("--parent", hidden=True)]
+_Parent = Annotated[int | None, typer.Option("--parent", metavar="PID", hidden=True)]
 
 
 def command(

@@ -25,7 +25,8 @@ EXAMPLE = "lab cohort runsheet half-day --start 2026-11-30T09:00 --folder autumn
 def command(
     plan: Annotated[Plan, typer.Argument(help="How long the workshop is.")],
     start: Annotated[
-        str, typer.Option("--start", help="When it begins, in the cohort's time zone.")
+        str,
+        typer.Option("--start", metavar="TIME", help="When it begins, in the cohort's time zone."),
     ],
     folder: Folder = Path(),
     use: Annotated[

@@ -42,26 +42,36 @@ EXAMPLE = "lab cohort serve --folder autumn-workshop --host 0.0.0.0"
 
 _Host = Annotated[
     str,
-    typer.Option("--host", help="Address to listen on; 0.0.0.0 is open to the whole network."),
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to listen on; 0.0.0.0 is open to the whole network.",
+    ),
 ]
 _Url = Annotated[
     str | None,
     typer.Option(
         "--url",
+        metavar="URL",
         help="URL at which learners reach the server, if that is a proxy's.",
         show_default=False,
     ),
 ]
 _Tls = Annotated[
     tuple[Path, Path] | None,
-    typer.Option("--tls", help="Certificate and key, both in PEM format.", show_default=False),
+    typer.Option(
+        "--tls",
+        metavar="CERT KEY",
+        help="Certificate and key, both in PEM format.",
+        show_default=False,
+    ),
 ]
 
 
 def command(
     folder: Folder = Path(),
     host: _Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 8321,
+    port: Annotated[int, typer.Option("--port", metavar="PORT", help="Port to listen on.")] = 8321,
     url: _Url = None,
     tls: _Tls = None,
     runner: Annotated[

@@ -37,7 +37,9 @@ def command(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Measure only the variant or mutant with this name."),
+        typer.Option(
+            "--name", metavar="NAME", help="Measure only the variant or mutant with this name."
+        ),
     ] = None,
     device: DeviceName = None,
     json: Json = False,

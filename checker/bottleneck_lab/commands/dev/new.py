@@ -42,7 +42,10 @@ def command(
         str, typer.Argument(help="The lab's name: lower-case letters, digits and hyphens.")
     ],
     into: Annotated[
-        Path, typer.Option("--into", help="The checkout or pack that holds labs/ and solutions/.")
+        Path,
+        typer.Option(
+            "--into", metavar="FOLDER", help="The checkout or pack that holds labs/ and solutions/."
+        ),
     ] = Path(),
     course: Annotated[
         str,
@@ -58,6 +61,7 @@ def command(
         str,
         typer.Option(
             "--kind",
+            metavar="KIND",
             help=(
                 "What it measures: speedup, http_server, input_pipeline (a data loader) or"
                 " data_parallel (DDP)."

@@ -22,6 +22,8 @@ from isal import igzip
 from bottleneck_lab.catalog import Device
 from bottleneck_lab.measure.context import Context
 
+_PACKAGE = Path(__file__).parents[2]
+
 SCHEDULE = {"wait": 1, "warmup": 2, "active": 8}
 """Steps of torch.profiler's schedule."""
 
@@ -116,9 +118,14 @@ def edited_trace(trace: Path) -> Iterator[dict[str, Any]]:
 
 
 def print_learners(error: Exception, folder: Path) -> None:
-    """Print a traceback from the first frame in the learner's `folder` on."""
-    # How this program came to call their code is of no use to them.
+    """Print a traceback from the first frame in the learner's `folder` on, without those of this
+    package, such as the virtual GPU's.
+    """
+    # How this program came to call their code, and what it does below it, is of no use to them.
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent != folder:
         trace = trace.tb_next
-    traceback.print_exception(error.with_traceback(trace))
+    shown = traceback.TracebackException(type(error), error, trace)
+    theirs = [frame for frame in shown.stack if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    shown.stack = traceback.StackSummary.from_list(theirs)
+    sys.stderr.writelines(shown.format())

@@ -14,7 +14,7 @@ from bottleneck_lab.measure.virtual_gpu.spec import Arithmetic, GpuSpec
 Kind = Literal["kernel", "h2d", "d2h", "wait", "launch", "pin", "step", "range"]
 _OLDEST = 2
 """The generation whose collection looks at every object."""
-LOOP = "what a step takes beside its operators (modelled)"
+LOOP = "a step besides its operators (modelled)"
 FREE_QUESTIONS = 4
 """How often in a step a program may ask whether the device has done work of that step, and be told
 that it has not: a glance at each of a few events, but no wait in disguise.

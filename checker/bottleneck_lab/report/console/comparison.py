@@ -10,11 +10,13 @@ from rich.text import Text
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report import words
 from bottleneck_lab.report.comparison_words import (
+    FINDINGS,
     GROUPS,
     describe_differences,
     describe_memory,
     describe_samples,
     describe_speedup,
+    describe_waits,
     format_between,
     format_change_time,
     format_ratio,
@@ -50,8 +52,9 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     kernels = kernel_labels(comparison)
     for group, title in GROUPS.items():
         changes = shown_changes(comparison, group)
-        if changes:
-            sheet.heading(title)
+        often = describe_waits(comparison) if group == "sync" else ""
+        if changes or often:
+            sheet.heading(title + (f": {often}" if often else ""))
         for change in changes:
             # `better 1.92x (1.85–2.01x) 175 ms → 91 ms name`, with the name cut to the width.
             before, after = format_change_time(change.before), format_change_time(change.after)
@@ -65,10 +68,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             sheet.write(
                 Text.assemble(outcome, figures, sheet.fit(label_change(change, kernels), room))
             )
-    for title, titles in (
-        ("No longer found", comparison.findings_gone),
-        ("Newly found", comparison.findings_new),
-    ):
+    for field, title in FINDINGS.items():
+        titles = getattr(comparison, field)
         if titles:
             sheet.heading(title)
             for name in titles.values():

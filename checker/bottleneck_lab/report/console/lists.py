@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bottleneck_lab.analysis.device.gaps import Gap
 from bottleneck_lab.analysis.device.use import DeviceUse
 from bottleneck_lab.analysis.summary import Summary
@@ -11,6 +13,8 @@ from bottleneck_lab.report.breakdown import (
     describe_late_ranks,
     describe_lines,
     describe_scope,
+    device_names,
+    group_alike,
     line_label,
 )
 from bottleneck_lab.report.console.memory import print_holders
@@ -23,43 +27,46 @@ from bottleneck_lab.report.memory_words import describe_late_freeing
 TOP = 5
 
 
-def print_gap(sheet: Sheet, summary: Summary, use: DeviceUse, gap: Gap, number: int) -> None:
-    """Print a gap's length, when it began and, of several, on which device; `number` is what
-    `lab report --gap` takes.
+def print_gaps(
+    sheet: Sheet, summary: Summary, gaps: Iterable[tuple[int, DeviceUse, Gap]], top: int
+) -> None:
+    """Print the first `top` gaps with their numbers, which `lab report --gap` takes: their length,
+    when they began and, of several devices, on which. Those that devices have in common are one.
     """
-    length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
-    at = words.format_duration(gap.start_ns - summary.origin_ns)
-    after = ""
-    if gap.after:
-        after = f", until {short_name(gap.after)}"
-    where = ""
-    if len(summary.devices) > 1:
-        where = f", {device_name(use, summary)}"
-    sheet.path(
-        f"{number:>2} {length:>9} {sheet.fit(f'at {at}{where}{after}', sheet.width - 15)}",
-        indent=1,
-    )
-
-
-def device_name(use: DeviceUse, summary: Summary) -> str:
-    """Return what tells a device from others of a capture: its rank, where there are several."""
-    if len(summary.ranks) > 1:
-        return f"rank {use.rank}"
-    return "CPU" if use.is_cpu else f"device {use.device}"
+    rows = []
+    for number, use, gap in gaps:
+        length = sheet.safe(words.format_duration(gap.end_ns - gap.start_ns))
+        at = words.format_duration(gap.start_ns - summary.origin_ns)
+        after = f", until {short_name(gap.after)}" if gap.after else ""
+        rows.append(((f"{length:>9}", f"at {at}", after), (number, use)))
+    groups = group_alike(rows)[:top]
+    numbers = [words.join_numbers(number for number, _ in alike) for _, alike in groups]
+    widest = max([2, *map(len, numbers)])
+    for listed, ((length, at, after), alike) in zip(numbers, groups, strict=True):
+        where = ""
+        if len(summary.devices) > 1:
+            where = f", {device_names([use for _, use in alike], summary)}"
+        lead = f"{listed:>{widest}} {length} "
+        sheet.path(lead + sheet.fit(f"{at}{where}{after}", sheet.width - len(lead) - 2), indent=1)
 
 
 def print_launches(sheet: Sheet, summary: Summary) -> None:
     """Print how many kernels each device got, and how short they are."""
-    for use in summary.launches[:TOP]:
+    rows = []
+    for use in summary.launches:
         if summary.steps:
             each = f"{use.kernels_per_step:,.0f}"
             count = f"{each} kernel{'s' * (each != '1')} per step"
         else:
             count = f"{use.kernels:,} kernels"
+        half = f"half of them under {words.format_duration(use.median_kernel_ns)}"
+        short = f"{words.format_share(use.short_share)} are under 10 µs."
+        rows.append((f"{count}, {half}; {short}", use.rank))
+    for text, ranks in group_alike(rows)[:TOP]:
+        whose = ""
         if len(summary.ranks) > 1:
-            count = f"rank {use.rank}: {count}"
-        text = f"{count}, half of them under {words.format_duration(use.median_kernel_ns)}"
-        sheet.line(f"{text}; {words.format_share(use.short_share)} are under 10 µs.", indent=2)
+            whose = f"{words.name_several('rank', ranks)}{', each' * (len(ranks) > 1)}: "
+        sheet.line(whose + text, indent=2)
     copies = sum(row.calls for row in summary.copies)
     if summary.launches and copies:
         # The table `device` and a timeline hold both: counted there, the sum is another.
@@ -85,24 +92,31 @@ def print_memory(sheet: Sheet, summary: Summary) -> None:
     """Print how much each device held over the capture, where allocations were recorded."""
     if summary.memory:
         sheet.heading("Memory held over time")
-    for use in summary.memory[:TOP]:
-        where = f"device {use.device}"
-        if use.device < 0:
-            where = "host"
-        if len(summary.ranks) > 1:
-            where = f"rank {use.rank}, {where}"
+    name_width = 22 if len(summary.ranks) > 1 else 10
+    rows = []
+    for use in summary.memory:
         levels = sheet.strip(
             [level / max(use.peak_bytes, 1) for level in use.levels_bytes],
-            max(20, sheet.width - 16),
+            max(20, sheet.width - name_width - 6),
         )
         first, peak = words.format_bytes(use.first_bytes), words.format_bytes(use.peak_bytes)
         if use.growth_bytes_per_step > 0:
             grown = f"; {words.format_bytes(use.growth_bytes_per_step)} more each step"
         else:
             grown = ""
-        sheet.path(f"{where:10} {levels}", indent=2)
-        sheet.line(f"{first} at the start, {peak} at the peak{grown}.", indent=2)
-        if freed_late := describe_late_freeing(use):
+        level = f"{first} at the start, {peak} at the peak{grown}."
+        key = levels, level, describe_late_freeing(use), tuple(use.holders)
+        rows.append((key, use))
+    for (levels, level, freed_late, _), alike in group_alike(rows)[:TOP]:
+        use = alike[0]
+        where = "host"
+        if use.device >= 0:
+            where = words.name_several("device", [each.device for each in alike])
+        if len(summary.ranks) > 1:
+            where = f"{words.name_several('rank', [each.rank for each in alike])}, {where}"
+        sheet.path(f"{sheet.fit(where, name_width):{name_width}} {levels}", indent=2)
+        sheet.line(level, indent=2)
+        if freed_late:
             sheet.line(freed_late, indent=2)
         if use.holders:
             print_holders(

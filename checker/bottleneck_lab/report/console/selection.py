@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from bottleneck_lab.analysis.device.time import CPU
-from bottleneck_lab.analysis.selection import Selection, ThreadUse
+from bottleneck_lab.analysis.selection import DeviceStretch, Selection, ThreadUse
 from bottleneck_lab.report import words
+from bottleneck_lab.report.breakdown import group_alike
 from bottleneck_lab.report.console.terminal import Sheet
 from bottleneck_lab.report.kernel_names import short_name
 from bottleneck_lab.trace.timeline import Timeline
@@ -23,10 +27,8 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         f"{words.format_duration(length)}, from {_moment(selection.start_ns)} to"
         f" {_moment(selection.end_ns)}"
     )
+    rows = []
     for device in selection.devices:
-        name = f"device {device.device}"
-        if device.device == CPU:
-            name = "CPU"
         parts = {
             "computing": device.compute_ns,
             "communicating only": device.exposed_communication_ns,
@@ -36,23 +38,25 @@ def render_selection(selection: Selection, timeline: Timeline, console: Console)
         shares = ", ".join(
             f"{part} {words.format_share(ns / length)}" for part, ns in parts.items() if ns
         )
-        lead = name
-        if len(timeline.ranks) > 1:
-            lead = f"rank {device.rank}, {name}"
+        longest = ""
         if device.longest_idle_ns:
             longest = f" (longest {words.format_duration(device.longest_idle_ns)})"
-        else:
-            longest = ""
-        sheet.line(f"{shares or 'nothing'}{longest}", indent=1, lead=f"{lead}: ")
+        rows.append((f"{shares or 'nothing'}{longest}", device))
+    for text, alike in group_alike(rows):
+        sheet.line(text, indent=1, lead=f"{_names(alike, timeline)}: ")
     sheet.heading("What every thread did")
-    seen: list[ThreadUse] = []
-    for use in selection.threads[:THREADS]:
-        # Ranks that are modelled alike do the same to the nanosecond.
-        twin = next((each for each in seen if _same_work(each, use)), None)
-        _print_thread(sheet, use, timeline, length, as_rank=twin.rank if twin else None)
-        seen.append(use)
-    if len(selection.threads) > THREADS:
-        sheet.line(f"and {len(selection.threads) - THREADS} more threads", indent=2, style="dim")
+    threads, times = [], Counter[tuple[str, int]]()
+    for use in selection.threads:
+        # Ranks that are modelled alike do the same to the nanosecond; a rank's own threads stay
+        # apart.
+        work = f"{_thread_name(use, timeline)} {use.busy_ns} {use.names}"
+        times[work, use.rank] += 1
+        threads.append(((work, times[work, use.rank]), use))
+    groups = group_alike(threads)
+    for _, same in groups[:THREADS]:
+        _print_threads(sheet, same, timeline, length)
+    if len(groups) > THREADS:
+        sheet.line(f"and {len(groups) - THREADS} more threads", indent=2, style="dim")
     if not selection.threads:
         sheet.line("No thread activity was recorded in this stretch.", indent=2)
 
@@ -61,28 +65,32 @@ def _moment(ns: int) -> str:
     return f"{ns / 1e6:,.3f} ms"
 
 
-def _same_work(one: ThreadUse, other: ThreadUse) -> bool:
-    """Return True if two ranks' threads did the same for as long."""
-    same = (one.busy_ns, one.names) == (other.busy_ns, other.names)
-    return same and one.rank != other.rank
-
-
-def _print_thread(
-    sheet: Sheet, use: ThreadUse, timeline: Timeline, length: int, *, as_rank: int | None
-) -> None:
-    """Print what a thread did; where rank `as_rank` did the same, only that."""
-    name = f"thread {use.thread}"
-    if use.thread < len(timeline.threads):
-        info = timeline.threads[use.thread]
-        name = info.name or f"process {info.pid}, thread {info.tid}"
-    rank = ""
+def _names(devices: Sequence[DeviceStretch], timeline: Timeline) -> str:
+    """Return what tells devices from others: their ranks too, where there are several."""
+    names = "CPU"
+    if devices[0].device != CPU:
+        names = words.name_several("device", [each.device for each in devices])
     if len(timeline.ranks) > 1:
-        rank = f"rank {use.rank}, "
+        names = f"{words.name_several('rank', [each.rank for each in devices])}, {names}"
+    return names
+
+
+def _thread_name(use: ThreadUse, timeline: Timeline) -> str:
+    if use.thread >= len(timeline.threads):
+        return f"thread {use.thread}"
+    info = timeline.threads[use.thread]
+    return info.name or f"process {info.pid}, thread {info.tid}"
+
+
+def _print_threads(
+    sheet: Sheet, same: Sequence[ThreadUse], timeline: Timeline, length: int
+) -> None:
+    """Print what a thread did, on every rank that it did the same on."""
+    use, ranks = same[0], ""
+    if len(timeline.ranks) > 1:
+        ranks = f"{words.name_several('rank', [each.rank for each in same])}, "
     busy = f"busy {words.format_share(use.busy_ns / length)}"
-    if as_rank is not None:
-        sheet.line(f"{rank}{name}: {busy}, the same as rank {as_rank}", indent=1, style="bold")
-        return
-    sheet.line(f"{rank}{name}: {busy}", indent=1, style="bold")
+    sheet.line(f"{ranks}{_thread_name(use, timeline)}: {busy}", indent=1, style="bold")
     for row in use.names:
         lead = (
             f"{words.format_share_column(row.time_ns / length):>6}"

@@ -17,16 +17,17 @@ from bottleneck_lab.report.breakdown import (
     Part,
     describe_capture,
     describe_collectives,
+    describe_devices,
     describe_removal,
     describe_scope,
-    device_label,
+    device_names,
+    group_alike,
     wall_parts,
 )
 from bottleneck_lab.report.console.lists import (
     TOP,
-    device_name,
     print_findings,
-    print_gap,
+    print_gaps,
     print_generation,
     print_late_ranks,
     print_launches,
@@ -46,6 +47,9 @@ _LOST = 0.1
 # If one block is nearly everything, the gain from removing it says nothing; what is inside it
 # does.
 _NEARLY_ALL = 0.9
+
+_MARK_COLUMNS = 5
+_MARK_EVERY = [size * 10**power for power in range(12) for size in (1, 2, 5)]
 
 _WAITED = "Where the host waited, by share of the recording"
 
@@ -84,13 +88,14 @@ def _print_title(sheet: Sheet, summary: Summary) -> None:
     sheet.line("Where the time went", style="bold", indent=1)
     sheet.rule()
     sheet.line(describe_capture(summary), indent=1)
-    devices = [device_label(use, ranks=len(summary.ranks)) for use in summary.devices]
+    devices = describe_devices(summary)
     sheet.line(
         "; ".join(devices[:4]) + (f" and {len(devices) - 4} more" if len(devices) > 4 else ""),
         indent=1,
     )
     if summary.emulated:
-        sheet.line(words.EMULATED, indent=1, style="yellow")
+        sentence = words.describe_emulation(modelled_host=summary.modelled_host)
+        sheet.line(sentence, indent=1, style="yellow")
     for reason in summary.quality.reasons:
         sheet.line(f"Unreliable, because {reason}.", indent=1, lead="! ", style="bold red")
     if summary.withheld:
@@ -124,30 +129,39 @@ def _print_parts(sheet: Sheet, summary: Summary, parts: Sequence[Part]) -> None:
         sheet.share_bar(part.label, part.share, words.format_duration(part.ns))
     if many:
         sheet.blank()
-        for use in summary.devices[: 2 * TOP]:
-            sheet.share_bar(
-                device_label(use, ranks=len(summary.ranks)), use.working_share, "working"
-            )
+        working = [(words.format_share_column(use.working_share), use) for use in summary.devices]
+        for _, alike in group_alike(working)[: 2 * TOP]:
+            sheet.share_bar(device_names(alike, summary), alike[0].working_share, "working")
 
 
 def _print_strips(sheet: Sheet, summary: Summary) -> None:
     """Print how busy each device was from the first step to the last, left to right, with a mark
-    where a step begins.
+    where the first rank's steps begin: where the one before was done, on host and device.
     """
-    width = max(20, min(sheet.width - 14, STRIP))
-    shown = [use for use in summary.devices if use.busy_strip][:TOP]
-    if not shown:
+    name_width = 14 if len(summary.devices) > 1 else 10
+    width = max(20, min(sheet.width - name_width - 4, STRIP))
+    strips = [
+        (sheet.strip(use.busy_strip, width), use) for use in summary.devices if use.busy_strip
+    ]
+    if not strips:
         return
     sheet.heading("How busy over time")
-    for use in shown:
-        sheet.path(f"{device_name(use, summary):10} {sheet.strip(use.busy_strip, width)}", indent=2)
-    marks = [" "] * width
-    for step in summary.steps:
-        at = (step.start_ns - summary.start_ns) * width // max(summary.wall_ns, 1)
-        if step.rank == summary.steps[0].rank and 0 <= at < width:
+    for strip, alike in group_alike(strips)[:TOP]:
+        name = sheet.fit(device_names(alike, summary), name_width)
+        sheet.path(f"{name:{name_width}} {strip}", indent=2)
+    if not summary.steps:
+        return
+    steps = [step for step in summary.steps if step.rank == summary.steps[0].rank]
+    # Closer marks than these would stand unevenly: a column is as narrow as a mark can be.
+    every = next(n for n in _MARK_EVERY if n * width >= _MARK_COLUMNS * len(steps))
+    marks, begin_ns = [" "] * width, steps[0].start_ns
+    for number, step in enumerate(steps):
+        at = (begin_ns - summary.start_ns) * width // max(summary.wall_ns, 1)
+        if number % every == 0 and 0 <= at < width:
             marks[at] = sheet.safe("·") if sheet.ascii else "╵"
-    if summary.steps:
-        sheet.path(f"{'steps':10} {''.join(marks).rstrip()}", indent=2)
+        begin_ns += step.cost_ns
+    label = "steps" if every == 1 else f"{every:,} steps"
+    sheet.path(f"{label:{name_width}} {''.join(marks).rstrip()}", indent=2)
 
 
 def _print_evidence(sheet: Sheet, summary: Summary) -> None:
@@ -182,8 +196,12 @@ def _print_evidence(sheet: Sheet, summary: Summary) -> None:
         sheet.heading(
             f"The longest gaps (add `--gap N`, 1 to {len(gaps)}, to see what every thread did)"
         )
-    for number, (use, gap) in enumerate(gaps[:TOP], start=1):
-        print_gap(sheet, summary, use, gap, number)
+    print_gaps(
+        sheet,
+        summary,
+        ((number, use, gap) for number, (use, gap) in enumerate(gaps, start=1)),
+        TOP,
+    )
 
 
 def _print_biggest(sheet: Sheet, summary: Summary, biggest: Part) -> None:
@@ -217,13 +235,12 @@ def _print_inside(sheet: Sheet, summary: Summary, lead: Part) -> None:
         _print_launch_gaps(sheet, summary, lead)
     elif lead.cause:
         numbered = enumerate(numbered_gaps(summary.devices), start=1)
-        longest = [(use, gap, number) for number, (use, gap) in numbered if gap.cause == lead.cause]
+        longest = [(number, use, gap) for number, (use, gap) in numbered if gap.cause == lead.cause]
         if longest:
             sheet.line(
                 "The longest of these gaps (add `--gap N` to see what every thread did):", indent=2
             )
-        for gap_row in longest[:3]:
-            print_gap(sheet, summary, *gap_row)
+        print_gaps(sheet, summary, longest, 3)
     if lead.key == "communication":
         print_late_ranks(sheet, summary)
     if lead.cause != "synchronisation" and summary.syncs:

@@ -56,7 +56,10 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     for sentence in filter(None, sentences):
         sheet.line(sentence[:1].upper() + sentence[1:].rstrip(".") + ".", indent=1)
     _print_list(sheet, "What to do next", verdict.advice)
-    _print_list(sheet, "Worth knowing", verdict.notes)
+    _print_list(sheet, "Worth knowing", verdict.notes[:_NOTES])
+    if len(verdict.notes) > _NOTES:
+        more = f"{len(verdict.notes) - _NOTES} more, on what this rests on"
+        sheet.line(f"{more}: `lab report --html` lists them.", indent=1, style="dim")
     # When it was checked and who vouches for it; machine and isolation are on the page and in
     # --json.
     sheet.blank()
@@ -68,6 +71,9 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
         sheet.heading("Report")
         sheet.path(str(html), indent=1)
 
+
+_NOTES = 4
+"""Notes in the terminal: the first say most, and the rest is the same after every check."""
 
 _ORDER = {False: 0, None: 1, True: 2}
 

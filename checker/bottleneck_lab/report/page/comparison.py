@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bottleneck_lab.analysis.compare import Comparison
 from bottleneck_lab.report.comparison_words import (
+    FINDINGS,
     GROUPS,
     describe_differences,
     describe_memory,
     describe_samples,
     describe_speedup,
+    describe_waits,
     format_between,
     format_change_time,
     format_ratio,
@@ -48,22 +50,20 @@ def comparison_section(comparison: Comparison) -> Section:
                     outcome,
                 ]
             )
+        often = describe_waits(comparison) if group == "sync" else ""
         if rows:
             tables.append(
                 table(
                     ["", "before", "after", "ratio", "between", ""],
                     rows,
-                    caption=title,
+                    caption=title + (f": {often}" if often else ""),
                     numeric={1, 2, 3, 4},
                 )
             )
     findings = [
         tag("p", f"{title}: {'; '.join(titles.values())}.")
-        for title, titles in (
-            ("No longer found", comparison.findings_gone),
-            ("Newly found", comparison.findings_new),
-        )
-        if titles
+        for field, title in FINDINGS.items()
+        if (titles := getattr(comparison, field))
     ]
     lead = " ".join([f"{describe_speedup(comparison)}.", *describe_samples(comparison)])
     return section(

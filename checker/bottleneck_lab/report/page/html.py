@@ -126,8 +126,10 @@ def build_timeline(page: PageContent) -> Section | None:
     """Return the timeline, for a capture."""
     if page.capture is None:
         return None
+    timeline, summary, _ = page.capture
     packed = pack_timeline(page.capture, blind=page.blind)
-    return timeline_section(packed, events=page.capture.timeline.events, blind=page.blind)
+    steps_ns = summary.wall_ns if summary.steps else 0
+    return timeline_section(packed, events=timeline.events, steps_ns=steps_ns, blind=page.blind)
 
 
 def build_counters(page: PageContent) -> Section | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from isal import igzip
 
-from bottleneck_lab.analysis.steps.window import find_window, step_rows
+from bottleneck_lab.analysis.steps.window import find_window, step_costs, step_rows
 from bottleneck_lab.analysis.summary import Analysis
 from bottleneck_lab.report.kernel_names import short_names
 from bottleneck_lab.report.page.lanes import CATEGORIES, CODES, Column, Events, Lane, find_lanes
@@ -149,13 +149,15 @@ def split_rows(events: Events) -> list[Events]:
 
 
 def _steps(timeline: Timeline, origin: int) -> list[list[int]]:
-    """Start and end of every step of the first rank that marks any, ns after the capture's
-    start.
+    """Return start and end of every step of the first rank that marks any, ns after the capture's
+    start. A step begins when the one before is done on host and device: a host that runs ahead
+    would begin them all at once.
     """
     rows = step_rows(timeline)
-    mine = rows.rank == (rows.rank[0] if len(rows) else 0)
-    pairs = zip(rows.start[mine].tolist(), rows.end[mine].tolist(), strict=True)
-    return [[start - origin, end - origin] for start, end in pairs]
+    mine = np.flatnonzero(rows.rank == (rows.rank[0] if len(rows) else 0))
+    lengths = step_costs(timeline, rows)[mine]
+    ends = np.cumsum(lengths) + (rows.start[mine[:1]] - origin)
+    return np.stack([ends - lengths, ends], axis=1).tolist() if len(mine) else []
 
 
 def _used_names(strings: tuple[str, ...], rows: list[Events]) -> tuple[list[str], Column]:

@@ -13,7 +13,8 @@ from bottleneck_lab.report import words
 from bottleneck_lab.report.breakdown import (
     describe_capture,
     describe_scope,
-    device_label,
+    group_alike,
+    label_devices,
     step_parts,
     wall_parts,
 )
@@ -60,7 +61,8 @@ def _warnings(summary: Summary) -> list[Markup]:
         sentence = f"Withheld, because the data behind it is missing: {withheld}."
         warnings.append(tag("p", sentence, class_="warning"))
     if summary.emulated:
-        warnings.append(tag("p", words.EMULATED, class_="warning"))
+        sentence = words.describe_emulation(modelled_host=summary.modelled_host)
+        warnings.append(tag("p", sentence, class_="warning"))
     return warnings
 
 
@@ -111,12 +113,17 @@ def _figures(summary: Summary) -> Markup:
 
 
 def _device_bars(summary: Summary) -> Markup:
-    bars = []
+    bars, rows = [], []
     for use in summary.devices:
-        parts = [(part.label, part.colour, part.share) for part in wall_parts([use])]
-        name = tag("p", device_label(use, ranks=len(summary.ranks)), class_="soft")
-        spoken = f"Wall time of {device_label(use, ranks=2)} by cause"
-        bars.append(tag("div", name, charts.stacked_bar(parts, label=spoken)))
+        parts = wall_parts([use])
+        shown = [(part.label, words.format_share(part.share)) for part in parts]
+        rows.append(((use.name, *shown), (use, parts)))
+    for _, alike in group_alike(rows):
+        label = label_devices([use for use, _ in alike], summary)
+        drawn = [(part.label, part.colour, part.share) for part in alike[0][1]]
+        spoken = f"Wall time of {label} by cause"
+        name = tag("p", label, class_="soft")
+        bars.append(tag("div", name, charts.stacked_bar(drawn, label=spoken)))
     return tag("div", tag("h3", "Each device"), bars)
 
 

@@ -32,15 +32,21 @@ _KEYS = (
 )
 
 
-def timeline_section(packed: PackedTimeline, *, events: int, blind: bool = False) -> Section:
+def timeline_section(
+    packed: PackedTimeline, *, events: int, steps_ns: int = 0, blind: bool = False
+) -> Section:
     """Return the drawn timeline of `events` rows, with its legend and, for those who cannot see it,
-    a table of its lanes.
+    a table of its lanes. `steps_ns`: how long the marked steps take together, where there are any.
     """
     span = words.format_duration(packed.head["span_ns"])
     hatched = "hatched in the colour of their cause"
     if blind:
         hatched = "hatched"
-    lead = f"All {events:,} recorded events over {span}; gaps in a device's work are {hatched}."
+    of_steps = f", of which the steps take {words.format_duration(steps_ns)}" if steps_ns else ""
+    lead = (
+        f"All {events:,} recorded events over {span}{of_steps}; gaps in a device's work are"
+        f" {hatched}."
+    )
     legend = [
         tag("li", tag("span", class_=f"key {CATEGORIES[key].colour}"), CATEGORIES[key].label)
         for key in packed.categories

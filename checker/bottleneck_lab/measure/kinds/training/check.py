@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from statistics import median
 
 import msgspec
@@ -101,11 +102,27 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
             "bytes_by_step": first.step_bytes,
         },
         notes=[
-            f"Times and memory are those of an emulated device: {device.name}. {device.source}."
+            *_explain_waits(context, values),
+            f"Times and memory are those of an emulated device: {device.name}. {device.source}.",
         ],
         # A prediction is compared with this: it is about memory in some labs.
         speedup=reference.peak_bytes / first.peak_bytes if settings.gain == "memory" else speedup,
     )
+
+
+def _explain_waits(context: Context[TrainingSettings], values: Mapping[str, float]) -> list[str]:
+    """Return a note on too many waits: how many that is in a step, which is how reports and
+    comparisons of captures count them.
+    """
+    waits, interval = "waits-per-interval", context.settings.interval
+    for spec in context.lab.spec.devices[context.device].criteria:
+        if spec.id == waits and values[waits] > (spec.target or 0):
+            return [
+                f"Two reports are {interval} steps apart: {values[waits]:g} waits are"
+                f" {values[waits] / interval:.3g} a step, which is how `lab compare` counts them."
+                " `lab report --ask waits` names their lines."
+            ]
+    return []
 
 
 def _is_shipped(context: Context[TrainingSettings]) -> bool:
@@ -303,6 +320,7 @@ def _measure_timed(context: Context[TrainingSettings]) -> Measured:
             "host_work": host_work,
             "shipped_work": work,
         },
+        notes=_explain_waits(context, values),
         speedup=median(rounds.ratios()) if context.settings.gain == "time" else None,
         conditions=Conditions(other_cores=other_cores, cores=os.cpu_count()),
     )
