@@ -68,30 +68,31 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """Disjoint stretches of the launching threads of one rank; `known` reaches from the first to
-    the last thing recorded of them.
-
-    `doing` holds, by cause, the stretches that the names of rows give away. Queueing a collective
-    (`nccl:…`) is no waiting: the wait is the collective's own row on the device. `launches` are the
-    calls that launched work; of these and of `copy_calls`, calls that touch stay apart. `launching`
-    are the stretches in which one launch, with the operator that made it, or wait (or operator,
-    where no launch was recorded) follows another within BUSY_LAUNCHING_NS. `steps` are the marked
-    steps; `stacks` is True if frames of Python were recorded. `collectives` are in flight, on any
-    thread, while the launching thread may do something else.
-    """
+    """Disjoint stretches of the launching threads of one rank."""
 
     doing: Mapping[str, iv.Intervals]
+    """By cause, what the names of rows give away. Queueing a collective (`nccl:…`) is no waiting:
+    the wait is the collective's own row on the device.
+    """
     sync: iv.Intervals
+    """Waits for devices."""
     copy_calls: iv.Intervals
+    """Calls that touch stay apart, as in `launches`."""
     allocation: iv.Intervals
     collectives: iv.Intervals
+    """In flight, on any thread, while the launching thread may do something else."""
     known: iv.Intervals
+    """From the first to the last thing recorded."""
     launches: iv.Intervals
+    """Calls that launched work."""
     launching: iv.Intervals
+    """One launch, with the operator that made it, or wait (or operator, where no launch was
+    recorded) follows another within BUSY_LAUNCHING_NS.
+    """
     operators: iv.Intervals
     steps: iv.Intervals
     stacks: bool
-    threads: tuple[int, ...]
+    """True if frames of Python were recorded."""
 
 
 def view_host(
@@ -103,9 +104,8 @@ def view_host(
     `calls`. Worker threads that read ahead are no cause of a gap: only what the launching threads
     do delays a launch.
     """
-    threads = launching_threads(timeline, rank)
     chosen = np.zeros(len(timeline.threads) + 1, dtype=bool)
-    chosen[list(threads)] = True
+    chosen[list(launching_threads(timeline, rank))] = True
     runtime, ranges, operators = timeline.runtime, timeline.ranges, timeline.operators
     tables = {
         "ranges": ranges,
@@ -113,53 +113,56 @@ def view_host(
         "operators": operators,
         "calls": runtime,
     }
-
     names = {rows: names_in(table) for rows, table in tables.items()}
 
-    def where(rows: str, pattern: re.Pattern[str]) -> iv.Intervals:
+    def covered(rows: str, pattern: re.Pattern[str]) -> iv.Intervals:
         # Most patterns match none of a table's few names: its millions of rows are left alone.
         if not any(pattern.search(timeline.strings[name]) for name in names[rows]):
             return iv.NONE
         table = tables[rows]
         return union_of(table, named(timeline, table, pattern) & chosen[table.thread])
 
-    doing = {
-        cause: iv.join(*(where(rows, pattern) for rows, pattern in by_rows.items()))
-        for cause, by_rows in patterns.items()
-    }
+    waits = covered("calls", SYNC_CALL)
     own_operators = union_of(operators, chosen[operators.thread])
-    steps = step_rows(timeline)
-    waits = where("calls", SYNC_CALL)
-    calls = timeline.launching & (runtime.rank == rank)
-    launches, pace = iv.NONE, own_operators
-    if calls.any():
-        launches = pace = iv.separate(runtime.start[calls], runtime.end[calls])
-        # What an operator does around its own launch belongs to that.
-        around = np.zeros(len(operators), dtype=bool)
-        for rows in iv.blocks(len(operators)):
-            start, end = operators.start[rows], operators.end[rows]
-            after = np.searchsorted(launches.start, start)
-            launch = launches.start[np.minimum(after, len(launches.start) - 1)]
-            around[rows] = (launch >= start) & (launch < end) & (end - start < PYTHON_NS)
-        pace = iv.join(pace, union_of(operators, around & chosen[operators.thread]))
+    launching = timeline.launching & (runtime.rank == rank)
+    launches = iv.separate(runtime.start[launching], runtime.end[launching])
+    # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by operators.
+    pace = own_operators
+    if len(launches.start):
+        around = _launches_within(operators, launches) & chosen[operators.thread]
+        pace = iv.join(launches, union_of(operators, around))
     copying = named(timeline, runtime, COPY_CALL) & chosen[runtime.thread]
+    in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
+    steps = step_rows(timeline)
     return HostView(
-        doing=doing,
+        doing={
+            cause: iv.join(*(covered(rows, pattern) for rows, pattern in by_rows.items()))
+            for cause, by_rows in patterns.items()
+        },
         sync=waits,
         copy_calls=iv.separate(runtime.start[copying], runtime.end[copying]),
-        allocation=where("calls", ALLOCATION_CALL),
-        collectives=union_of(
-            ranges, named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
-        ),
+        allocation=covered("calls", ALLOCATION_CALL),
+        collectives=union_of(ranges, in_flight),
         known=_extent([table for table in tables.values() if len(table)], chosen),
         launches=launches,
-        # A capture without a launch (the CPU's, or nsys without CUDA) shows its pace by operators.
         launching=iv.close_holes(iv.join(pace, waits), BUSY_LAUNCHING_NS),
         operators=own_operators,
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),
-        threads=threads,
     )
+
+
+def _launches_within(operators: HostTable, launches: iv.Intervals) -> NDArray[np.bool_]:
+    """Return a mask of the short operators in which something is launched: what they do around the
+    launch belongs to it.
+    """
+    mask = np.zeros(len(operators), dtype=bool)
+    for rows in iv.blocks(len(operators)):
+        start, end = operators.start[rows], operators.end[rows]
+        after = np.searchsorted(launches.start, start)
+        launch = launches.start[np.minimum(after, len(launches.start) - 1)]
+        mask[rows] = (launch >= start) & (launch < end) & (end - start < PYTHON_NS)
+    return mask
 
 
 def _extent(tables: list[HostTable], chosen: NDArray[np.bool_]) -> iv.Intervals:
