@@ -71,13 +71,15 @@ def context(tmp_path):
         )
 
 
-def launched(context, script: Path, name: str):
+def launched(context, script: Path, name: str, world: int = 2):
     folder = context.janitor.folder / f"code-{name}"
     folder.mkdir()
     (folder / "recipe.py").write_text(RECIPE)
     (folder / "train.py").write_text(script.read_text())
     scratch = context.janitor.folder / name
-    return launch(context, folder, COSTS, 2, 5, warmup=2, steps=4, scratch=scratch, backend="gloo")
+    return launch(
+        context, folder, COSTS, world, 5, warmup=2, steps=4, scratch=scratch, backend="gloo"
+    )
 
 
 def test_solution_and_starter_train_the_same_under_torchrun(context):
@@ -97,7 +99,7 @@ def test_a_job_that_fails_is_the_script_s_fault(context):
     broken = context.janitor.folder / "broken.py"
     broken.write_text("def wrap(model):\n    raise RuntimeError('no such layer')\n")
     with pytest.raises(LearnerFault, match="RuntimeError: no such layer") as caught:
-        launched(context, broken, "broken")
+        launched(context, broken, "broken", world=1)
     assert caught.value.reason == "crashed"
 
 
@@ -133,7 +135,7 @@ def test_a_job_that_speaks_for_its_training_is_found_out(context, lie):
         f" optimizer, batches)\n    {lies}\n"
     )
     with pytest.raises(LearnerFault) as caught:
-        launched(context, script, "liar")
+        launched(context, script, "liar", world=1)
     assert caught.value.reason == reason
 
 
