@@ -17,6 +17,7 @@ import tempfile
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -29,12 +30,14 @@ from bottleneck_lab.catalog import find_lab, load_labs
 from bottleneck_lab.grading.attest import canonical_bytes
 from bottleneck_lab.grading.verdict import Outcome
 from bottleneck_lab.measure import verifier
+from bottleneck_lab.measure.channel import session as channel
 from bottleneck_lab.measure.channel.session import start_worker
 from bottleneck_lab.measure.context import Measured
 from bottleneck_lab.measure.kinds.input_pipeline import device_process, session
 from bottleneck_lab.measure.kinds.input_pipeline.device_process import start_device
 from bottleneck_lab.measure.sandbox import janitor
 from bottleneck_lab.measure.sandbox.cgroup import Cgroup
+from bottleneck_lab.measure.sandbox.limits import Limits
 from bottleneck_lab.measure.settings import Settings
 from bottleneck_lab.measure.verifier import check_lab
 
@@ -50,7 +53,7 @@ CONTENT = {
 own lab.
 """
 QUICK = {
-    "running-mean": {"self_test_margin": 50.0, "max_s": 3, "judge": {"samples": [6000, 9000]}},
+    "running-mean": {"self_test_margin": 50.0, "judged": 20, "judge": {"samples": [2000, 3000]}},
     "feeder": {},
 }
 
@@ -82,6 +85,8 @@ class Bench:
         self.temporary = tmp_path / "temporary"
         self.temporary.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
+        # A disk takes its time over 4 GiB.
+        monkeypatch.setattr(channel, "Limits", partial(Limits, scratch_bytes=256 << 20))
 
     def check(self, progress=lambda doing, share: None):
         """The verdict, and the assertion that nothing is left."""

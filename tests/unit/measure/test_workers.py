@@ -624,7 +624,7 @@ if sys.argv[3] == "unheld":
     visible.bubblewrap = process.bubblewrap = lambda: None
 lab = find_lab("running-mean")
 device = lab.spec.devices["cpu"]
-quick = device.settings | {"self_test_margin": 50.0, "judge": {"samples": [4000, 6000]}}
+quick = device.settings | {"self_test_margin": 50.0, "judge": {"samples": [2000, 3000]}}
 devices = {"cpu": msgspec.structs.replace(device, settings=quick)}
 lab = msgspec.structs.replace(lab, spec=msgspec.structs.replace(lab.spec, devices=devices))
 check_lab(lab, Path(sys.argv[2]), "cpu", data=Path(sys.argv[2]),
