@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -243,9 +244,20 @@ class Room:
             return list(connection.execute(table.select().order_by(*table.primary_key.columns)))
 
 
+@cache
+def _new_cohort() -> tempfile.TemporaryDirectory[str]:
+    """A cohort on SQLite as it is created, for copies: its schema takes a dozen migrations."""
+    made = tempfile.TemporaryDirectory(prefix="lab-cohort-")
+    create_cohort(Path(made.name, "new"), Config("Autumn workshop"))
+    return made
+
+
 @contextmanager
 def opened_room(folder: Path, url: str = ""):
-    create_cohort(folder, Config("Autumn workshop", url))
+    if url:
+        create_cohort(folder, Config("Autumn workshop", url))
+    else:
+        shutil.copytree(Path(_new_cohort().name, "new"), folder)
     with open_cohort(folder) as cohort:
         room = Room(cohort, Clock())
         with room.intake:

@@ -8,10 +8,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -23,9 +21,9 @@ from bottleneck_lab.cohort.running.job import wait_until_quiet
 from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 
-from ..processes import PATIENCE_S, lives, running, soon
-from ..tools import NO_SANDBOX
+from ..processes import PATIENCE_S, lives, soon
 from .fake_job import COMMAND
+from .serving import RUNNER, Process
 
 pytestmark = pytest.mark.long
 
@@ -130,52 +128,35 @@ def test_modelled_checks_run_side_by_side_and_never_beside_what_measures(sqlite_
     other.close()
 
 
-def started_runner(room, tmp_path, **environment) -> AbstractContextManager[subprocess.Popen]:
+@contextmanager
+def started_runner(room, tmp_path):
     """A runner of its own process, with the fake check; killed when it is left."""
-    script = tmp_path / "runner.py"
-    script.write_text(f"""
-import sys
-from pathlib import Path
-from bottleneck_lab import catalog
-from bottleneck_lab.cohort.running.dispatch import LocalDispatcher
-from bottleneck_lab.cohort.running.executors.local import LocalExecutor
-from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.running.runner import Runner
-with open_cohort(Path({str(room.cohort.folder)!r})) as cohort:
-    executor = LocalExecutor(cohort.folder / "slots", [], command={COMMAND!r})
-    runner = Runner(
-        LocalDispatcher(cohort, "test"),
-        executor,
-        "test",
-        cohort.jobs,
-        sandbox_required={not NO_SANDBOX},
-        limits_required=False,
-    )
-    runner.run(lambda: False, 0.02)
-""")
-    return running(
-        [sys.executable, str(script)], env={**os.environ, **environment}, start_new_session=True
-    )
+    folder, command = str(room.cohort.folder), json.dumps(COMMAND)
+    runner = Process(RUNNER, folder, "1", command, log=tmp_path / "runner.log")
+    try:
+        yield
+    finally:
+        runner.kill()
 
 
 @pytest.mark.parametrize(
     "database_url", [pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"], indirect=True
 )
-def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_path):
+def test_a_runner_that_is_killed_loses_nothing_and_doubles_nothing(room, tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_FAKE_LOG", str(tmp_path / "log"))
     room.cohort.database.clock = time.time
     with room.cohort.database.writing() as connection:
         change_settings(connection, min_interval_s=0, max_waiting=50, max_failures=50)
     _, ada = room.join()
     for number in range(8):
         room.submit(ada, f"# right 0.2 {number}\n")
-    log = tmp_path / "log"
     for _ in range(3):
-        with started_runner(room, tmp_path, BOTTLENECK_LAB_FAKE_LOG=str(log)):
+        with started_runner(room, tmp_path):
             before = len(room.rows(tables.leases))
             assert soon(
                 lambda before=before: len(room.rows(tables.leases)) > before + 1 or settled(room)()
             )
-    last = room.runner()
+    last = room.runner(name="runner")
     last.recover()
     run_until(last, settled(room))
     assert len(outcomes(room)) == 8

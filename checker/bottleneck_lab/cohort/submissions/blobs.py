@@ -25,8 +25,7 @@ class Blobs:
         self._folder = folder
         self._pool = ThreadPoolExecutor(8, "blobs")
         with explained(folder):
-            for number in range(256):
-                (folder / f"{number:02x}").mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
         """Return the path of the blob with that name, whether or not it is there."""
@@ -37,8 +36,9 @@ class Blobs:
         with explained(self._folder):
             # In threads: fsync waits for the disk, and waits overlap.
             names = list(self._pool.map(self._write, contents))
-            # A new name is durable only once its folder is (fsync(2)).
-            list(self._pool.map(sync_folder, {self.path(name).parent for name in names}))
+            # A new name is durable only once its folder is (fsync(2)), and the folder's own is.
+            folders = {self._folder, *(self.path(name).parent for name in names)}
+            list(self._pool.map(sync_folder, folders))
         return names
 
     def _write(self, content: bytes) -> str:
@@ -47,6 +47,7 @@ class Blobs:
         if path.exists():
             os.utime(path)  # not an orphan of an hour ago any more
             return name
+        path.parent.mkdir(exist_ok=True)
         # Renamed once it is whole: a reader never sees half a blob under its final name.
         temporary = path.with_name(f".{token_hex(8)}")
         try:
