@@ -4,6 +4,7 @@ compiler where there is one.
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -161,9 +162,7 @@ def test_a_missing_tool_comes_with_its_remedy(monkeypatch):
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["80", "90a"])
 def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubins):
-    shipped, solution = (
-        check_source(folder / "attention.cu", arch, cubins) for folder in (LAB, SOLUTION)
-    )
+    shipped, solution = (_reports(folder, arch, cubins) for folder in (LAB, SOLUTION))
     assert len(shipped) == len(solution) == 4  # two formats, two head dimensions
     for report in shipped:
         assert report.widest_load_bytes == 4
@@ -193,7 +192,7 @@ def test_the_static_check_tells_the_solution_from_the_shipped_kernel(arch, cubin
     ids=["shipped", "solution"],
 )
 def test_launches_are_seen_and_a_warp_is_followed_without_a_gpu(folder, threads, wasteful, cubins):
-    found = read_launches(folder / "attention.cu", _launches(), cubins)
+    found = _followed(folder, cubins)
     assert [one.launch.threads for one in found] == threads
     assert all(one.launch.dynamic_shared_bytes >= 16384 and one.followed.whole for one in found)
     assert [sum(access.wasteful for access in one.followed.accesses) for one in found] == [
@@ -208,9 +207,7 @@ def test_the_shipped_kernel_is_slow_for_what_the_lab_teaches(cubins):
     """Beside a kernel of the same tiles on the same tensor cores: every `ldmatrix` passes twice,
     and global memory is read 4 bytes a thread.
     """
-    shipped, in_order = (
-        read_launches(folder / "attention.cu", _launches(), cubins) for folder in (LAB, MMA_SYNC)
-    )
+    shipped, in_order = (_followed(folder, cubins) for folder in (LAB, MMA_SYNC))
     for slow, fast in zip(shipped, in_order, strict=True):
         assert _each(slow, "shared", "ldmatrix") == {8}
         assert _each(fast, "shared", "ldmatrix") == {4}
@@ -229,9 +226,7 @@ def test_a_test_an_element_is_a_cause_of_its_own(cubins, tmp_path):
     test = "if (key < seq && (!causal || key <= query))"
     assert source.count(test) == 2
     (tmp_path / "attention.cu").write_text(source.replace(test, "if (true)"))
-    shipped, without = (
-        check_source(folder / "attention.cu", "80", cubins) for folder in (LAB, tmp_path)
-    )
+    shipped, without = (_reports(folder, "80", cubins) for folder in (LAB, tmp_path))
     for one, other in zip(shipped, without, strict=True):
         assert (
             one.tensor_core == other.tensor_core == {"HMMA": 256 if "Li128E" in one.name else 128}
@@ -268,6 +263,18 @@ def _each(found, space, what):
 def _passes(found):
     """Through the banks of shared memory, by one warp."""
     return sum(access.cost for access in found.followed.accesses if access.space == "shared")
+
+
+@cache
+def _reports(folder, arch, cubins):
+    """What the static check reads in a folder's kernels."""
+    return check_source(folder / "attention.cu", arch, cubins)
+
+
+@cache
+def _followed(folder, cubins):
+    """The launches of a folder's kernels, and what a warp does in each."""
+    return read_launches(folder / "attention.cu", _launches(), cubins)
 
 
 def _launches():
@@ -323,8 +330,7 @@ def test_scores_are_weighed_while_wgmma_adds(folder, tmp_path):
 @needs_nvcc
 @needs_disassembler
 def test_bulk_copies_cost_the_warps_that_compute_neither_loads_nor_registers(cubins):
-    source = BULK_COPIES / "attention.cu"
-    for report in check_source(source, "90a", cubins):
+    for report in _reports(BULK_COPIES, "90a", cubins):
         wide = "Li128E" in report.name
         threads, registers = (384, 168) if wide else (512, 128)
         # Of the queries and of a tile of keys and of values: 64 rows and 64 columns each.
@@ -335,7 +341,7 @@ def test_bulk_copies_cost_the_warps_that_compute_neither_loads_nor_registers(cub
         assert report.tensor_core == {"HGMMA": 8 + 16 + 8 if wide else 4 + 12 + 8}
         assert report.local_loads + report.local_stores == 0
         assert (report.max_threads, report.registers) == (threads, registers)
-    seen = [one.launch for one in read_launches(source, _launches(), cubins)]
+    seen = [one.launch for one in _followed(BULK_COPIES, cubins)]
     assert [launch.threads for launch in seen] == [384, 384, 512, 512]
     assert all(launch.dynamic_shared_bytes <= 227 << 10 for launch in seen)
 

@@ -4,6 +4,7 @@ repaired.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,12 @@ def made(tmp_path_factory):
     result = run(root, "--progress", "json")
     assert result.returncode == 0, result.stderr
     return root, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    """A copy of them, to be changed."""
+    return shutil.copytree(made[0], tmp_path / "set")
 
 
 def read_manifest(root):
@@ -111,43 +118,38 @@ def test_another_seed_gives_other_photographs_and_every_class_occurs():
     )
 
 
-def test_a_data_set_only_grows(tmp_path):
-    assert run(tmp_path).returncode == 0
-    assert run(tmp_path, "--small", "2").returncode == 0
-    assert len(read_manifest(tmp_path)["photos"]) == 4
-    assert run(tmp_path, "--small", "5").returncode == 0
-    assert len(read_manifest(tmp_path)["photos"]) == 6
+def test_a_data_set_only_grows(root):
+    assert run(root, "--small", "2").returncode == 0
+    assert len(read_manifest(root)["photos"]) == 4
+    assert run(root, "--small", "5").returncode == 0
+    assert len(read_manifest(root)["photos"]) == 6
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
-def test_verify_repairs_what_is_damaged(tmp_path, damage):
-    assert run(tmp_path).returncode == 0
-    before = {name: data for name, (data, _) in snapshot(tmp_path).items()}
-    victim = tmp_path / "small/000001.jpg"
+def test_verify_repairs_what_is_damaged(root, damage):
+    before = {name: data for name, (data, _) in snapshot(root).items()}
+    victim = root / "small/000001.jpg"
     data = victim.read_bytes()
     if damage == "missing":
         victim.unlink()
     else:
         victim.write_bytes(data[:100] if damage == "short" else data[:500] + b"\x00" + data[501:])
-    assert run(tmp_path, "--verify").returncode == 0
-    assert {name: data for name, (data, _) in snapshot(tmp_path).items()} == before
+    assert run(root, "--verify").returncode == 0
+    assert {name: data for name, (data, _) in snapshot(root).items()} == before
 
 
-def test_a_damaged_manifest_is_named_and_repaired(tmp_path):
-    assert run(tmp_path).returncode == 0
-    whole = (tmp_path / "manifest.json").read_bytes()
-    (tmp_path / "manifest.json").write_bytes(whole[:200])
-    result = run(tmp_path)
+def test_a_damaged_manifest_is_named_and_repaired(root):
+    whole = (root / "manifest.json").read_bytes()
+    (root / "manifest.json").write_bytes(whole[:200])
+    result = run(root)
     assert result.returncode == 4
     assert "--verify" in result.stderr
-    assert run(tmp_path, "--verify").returncode == 0
-    assert (tmp_path / "manifest.json").read_bytes() == whole
+    assert run(root, "--verify").returncode == 0
+    assert (root / "manifest.json").read_bytes() == whole
 
 
-def test_a_manifest_cannot_point_outside_its_folder(tmp_path):
-    root = tmp_path / "set"
-    assert run(root).returncode == 0
-    precious = tmp_path / "precious.jpg"
+def test_a_manifest_cannot_point_outside_its_folder(root):
+    precious = root.parent / "precious.jpg"
     precious.write_bytes(b"mine")
     manifest = read_manifest(root)
     manifest["photos"][0]["name"] = "../precious.jpg"
@@ -182,8 +184,8 @@ def test_another_seed_in_the_same_folder_is_refused(made):
     ],
 )
 def test_wrong_arguments_make_nothing(tmp_path, arguments):
-    result = run(tmp_path / "new", *arguments)
-    assert result.returncode == 2
+    with pytest.raises(SystemExit, match="2"):
+        photos.main(["--root", str(tmp_path / "new"), *arguments])
     assert not (tmp_path / "new").exists()
 
 
