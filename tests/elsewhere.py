@@ -1,5 +1,4 @@
-"""`python elsewhere.py windows|macos|bare COMMAND…`: the real `lab` in an interpreter that lacks
-what the named place lacks.
+"""An interpreter that lacks what Windows, macOS or a bare installation lacks, for the real `lab`.
 
 `bare` is a core installation: none of the extras can be imported. The other two hide Linux' modules
 and functions, and name the platform. Third-party packages are loaded first: they are tested on
@@ -178,11 +177,3 @@ def become(place: str) -> None:
         for name in SIGNALS:
             delattr(signal, name)
         _hide(NOT_ON_WINDOWS | EXTRAS)
-
-
-if __name__ == "__main__":
-    become(sys.argv[1])
-    sys.argv[:2] = ["lab"]
-    from bottleneck_lab.cli import main
-
-    main()

@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from os import fork  # some places of elsewhere.py lack it
 from pathlib import Path
+from runpy import run_path
 
 READ_AT_START = ("BOTTLENECK_LAB_PLUGIN", "LC_ALL", "PYTHONIOENCODING", "PYTHONPATH")
 """Variables that only a new interpreter obeys."""
@@ -31,16 +33,21 @@ MOST_BYTES = 1 << 17
 
 
 def lab(
-    *arguments: str, at: Path, environment: Mapping[str, str], timeout_s: float = 200
+    *arguments: str,
+    at: Path,
+    environment: Mapping[str, str],
+    timeout_s: float = 200,
+    place: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with this environment and no input; return its status and output.
+    """Run a command with this environment and no input; return its status and output. `place`: one
+    of elsewhere.py, if it is to run there.
 
     Raises TimeoutError if it takes longer than `timeout_s`.
     """
     command = [sys.executable, "-m", "bottleneck_lab", *arguments]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         request = [str(at), dict(environment), arguments, ""]
-        with _ask(_parent(), request, out.fileno(), err.fileno()) as replies:
+        with _ask(_parent(place=place), request, out.fileno(), err.fileno()) as replies:
             replies.settimeout(timeout_s)
             replies.recv(16)  # its process id
             status = int(replies.recv(16))
@@ -100,14 +107,14 @@ def _ask(parent: socket.socket, request: list[object], out: int, err: int) -> so
 
 
 @cache
-def _parent(*needs: str) -> socket.socket:
-    """Return the socket of the process that has imported what a program needs, or else `lab`;
-    started when first needed.
+def _parent(*needs: str, place: str = "") -> socket.socket:
+    """Return the socket of the process that has imported what a program needs, or else `lab`, in
+    that place; started when first needed.
 
     It ends when this process closes the socket, however that ends.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-P", __file__, str(theirs.fileno()), *needs]
+    command = [sys.executable, "-P", __file__, str(theirs.fileno()), place, *needs]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
 
@@ -130,11 +137,14 @@ def _import_lab() -> None:
         cli.module_of(name)
 
 
-def _serve(requests: socket.socket, needs: list[str]) -> None:
+def _serve(requests: socket.socket, place: str, needs: list[str]) -> None:
     """Fork a process for every request, until nobody is left who could send one."""
     for name in needs:
         import_module(name)
-    if not needs:
+    if place:  # where a command may lack what its module needs: it imports that itself
+        run_path(str(Path(__file__).with_name("elsewhere.py")))["become"](place)
+        import_module("bottleneck_lab.cli")
+    elif not needs:
         _import_lab()
     gc.freeze()  # a collection in a child would copy every page of it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
@@ -142,7 +152,7 @@ def _serve(requests: socket.socket, needs: list[str]) -> None:
         request, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
         if not request:
             return
-        if os.fork() == 0:
+        if fork() == 0:
             requests.close()
             _answer(*json.loads(request), *files)
         for file in files:
@@ -162,7 +172,7 @@ def _answer(
     status as subprocess has it.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child = os.fork()
+    child = fork()
     if child:
         with suppress(BrokenPipeError):  # nobody may want to know
             os.write(reply, str(child).encode())
@@ -199,4 +209,4 @@ def _answer(
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3:])

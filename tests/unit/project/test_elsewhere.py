@@ -1,5 +1,5 @@
 """What works without the extras, on macOS and on Windows, and what the rest says it needs. See
-elsewhere.py for how a place is simulated.
+tests/elsewhere.py for how a place is simulated.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from ... import warm
+
 ROOT = Path(__file__).parents[3]
 CAPTURES = ROOT / "datasets" / "captures"
 PLACES = ("bare", "macos", "windows")
@@ -20,21 +22,8 @@ pytestmark = pytest.mark.long
 
 
 def lab(place: str, *arguments: object, at: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("elsewhere.py")),
-            place,
-            *map(str, arguments),
-        ],
-        cwd=at,
-        env={**os.environ, "BOTTLENECK_LAB_HOME": str(at / "home"), "BOTTLENECK_LAB_DEBUG": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    home = {"BOTTLENECK_LAB_HOME": str(at / "home"), "BOTTLENECK_LAB_DEBUG": "1"}
+    return warm.lab(*map(str, arguments), at=at, environment={**os.environ, **home}, place=place)
 
 
 @pytest.mark.parametrize("place", PLACES)
