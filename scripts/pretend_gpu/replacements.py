@@ -238,8 +238,8 @@ def of_loops(_module: ModuleType) -> Names:
 
 
 def of_plateau(_module: ModuleType) -> Names:
-    """Two maximum batch sizes stand for all."""
-    return {"SIZES": (1, 32)}
+    """Two maximum batch sizes stand for all, and a few requests for each."""
+    return {"SIZES": (1, 32), "CAPTURED_POINT_S": 0.5}
 
 
 def of_sizing(_module: ModuleType) -> Names:

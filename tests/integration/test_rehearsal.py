@@ -14,13 +14,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-STEPS = {
-    "grade:roofline:solution": [],
-    "grade:idle-gpu:solution": [],
-    "grade:timing-pitfalls:solution": [],
-    "capture:stuttering-tagger:starter": ["torch", "nsys", "ncu", "sanitizer"],
-    "capture:past-the-plateau:solution": ["torch", "nsys"],
-}
+STEPS = (
+    "grade:roofline:solution",
+    "grade:idle-gpu:solution",
+    "grade:timing-pitfalls:solution",
+    *(f"capture:stuttering-tagger:starter:{tool}" for tool in ("torch", "ncu", "sanitizer")),
+    *(f"capture:past-the-plateau:starter:{tool}" for tool in ("torch", "nsys")),
+)
 """Checks of calls, of a script and of measuring code, and captures with each tool, also of a
 server. `make slow` goes through all the others.
 """
@@ -67,11 +67,7 @@ def rehearsed(photos, tmp_path_factory):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_one_of_each_form_runs_from_start_to_end(rehearsed, step):
-    rows = {name: row for name, row in rehearsed.items() if name.startswith(step)}
-    assert rows
-    assert all(row.get("outcome", "INCONCLUSIVE") == "INCONCLUSIVE" for row in rows.values())
-    tools = {name.rsplit(":", 1)[1] for name in rows if name.startswith("capture:")}
-    assert tools == set(STEPS[step])
+    assert rehearsed[step].get("outcome", "INCONCLUSIVE") == "INCONCLUSIVE"
 
 
 @pytest.mark.slow
