@@ -29,9 +29,10 @@ from bottleneck_lab.grading.figures import figures_of
 from bottleneck_lab.measure.context import Context
 from bottleneck_lab.measure.kinds.registry import kind_of
 from bottleneck_lab.measure.kinds.training import figures
-from bottleneck_lab.measure.kinds.training.session import train_modelled
+from bottleneck_lab.measure.kinds.training.session import modelled_worker
 from bottleneck_lab.measure.sandbox.janitor import Janitor
 from bottleneck_lab.measure.submission import collect_pristine
+from bottleneck_lab.measure.virtual_gpu.owner import EngineOwner, engine_processes
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 from bottleneck_lab.workspace.start import start_workspace
 
@@ -92,25 +93,27 @@ def measured_ratio(training: dict[str, Any]) -> float:
 def model(training: dict[str, Any]) -> Modelled:
     """Train starter and solution of a row of the record on the virtual GPU."""
     lab = find_lab(training["lab"])
-    return Modelled(*(_step_ms(lab, overlay, training["size"]) for overlay in (None, lab.solution)))
+    with engine_processes(2) as (first, second):
+        starter_ms = _step_ms(lab, None, training["size"], first)
+        return Modelled(starter_ms, _step_ms(lab, lab.solution, training["size"], second))
 
 
-def _step_ms(lab: Lab, overlay: Path | None, size: dict[str, int]) -> float:
+def _step_ms(lab: Lab, overlay: Path | None, size: dict[str, int], engine: EngineOwner) -> float:
     parts = _parts(size)
     gpu = msgspec.structs.replace(H200, scale=float(parts), sample_us=parts * H200.sample_us)
     with Janitor() as janitor:
         folder = janitor.folder / "script"
         collect_pristine(lab, folder, overlay)
         recipe = folder / "recipe.py"
-        constants = dict(size)
+        constants = {**size, "STEPS": STEPS}
         if size:
-            constants |= {"BATCH": size["BATCH"] // parts, "STEPS": STEPS}
+            constants["BATCH"] = size["BATCH"] // parts
         recipe.write_text(_with_constants(recipe.read_text("utf-8"), constants), "utf-8")
         settings = kind_of(lab).settings(lab, "virtual")
         folders = (folder, folder, folder)
         context = Context(lab, "virtual", settings, *folders, janitor, lambda *_: None)
-        (training,) = train_modelled(context, "reference", folder, [7], gpu)
-        return figures.step_time_us(training.engine_figures()) / 1000
+        with modelled_worker(context, "reference", folder, engine, gpu) as worker:
+            return figures.step_time_us(worker.train(7).engine_figures()) / 1000
 
 
 def read_shares(trace: Path) -> Shares:

@@ -111,14 +111,11 @@ def train_modelled(
     role: Role,
     folder: Path,
     seeds: list[int],
-    gpu: GpuSpec | None = None,
 ) -> list[Training]:
-    """Train on the virtual GPU, once for each seed. `gpu`: another than the lab's, for benchmarks.
-    Raises the fault of whoever is to blame.
-    """
+    """Train on the virtual GPU, once for each seed. Raises the fault of whoever is to blame."""
     with (
         engine_processes(1) as (engine,),
-        modelled_worker(context, role, folder, engine, gpu) as worker,
+        modelled_worker(context, role, folder, engine) as worker,
     ):
         return [worker.train(seed) for seed in seeds]
 
@@ -192,7 +189,9 @@ def modelled_worker(
     engine: EngineOwner,
     gpu: GpuSpec | None = None,
 ) -> Iterator[ModelledWorker]:
-    """Start a worker on this engine; it loads its code while something else goes on."""
+    """Start a worker on this engine; it loads its code while something else goes on. `gpu`: another
+    than the lab's, for benchmarks.
+    """
     with training_session(context, role, folder, engine, wait=False) as session:
         yield ModelledWorker(engine, session, gpu or H200.at_scale(context.settings.scale))
 
