@@ -61,10 +61,26 @@ def test_streams_that_overlap_are_not_counted_twice(tmp_path):
     assert use.streams == 3
 
 
+def waiting(start: float, dur: float) -> dict:
+    return event("cuda_runtime", "cudaDeviceSynchronize", start, dur)
+
+
+def test_a_wait_is_for_what_still_runs_then(tmp_path):
+    done = [kernel(5 + i, 1, 8, name="done before") for i in range(3)]
+    (row,) = summed_up(tmp_path, kernel(0, 100, name="gemm"), *done, waiting(60, 40)).syncs
+    assert row.awaited == "gemm"
+
+
+def test_a_wait_is_for_work_of_its_own_rank(tmp_path):
+    own = loaded(tmp_path, kernel(0, 100, name="gemm"), waiting(10, 90))
+    others = [kernel(0, 200, stream, name="another rank's") for stream in (7, 8)]
+    (row,) = summarise(merge_ranks([own, loaded(tmp_path, *others, rank=1)])).syncs
+    assert row.awaited == "gemm"
+
+
 def test_a_wait_beside_kernels_of_no_length(tmp_path):
     """As formats in whole microseconds have them: nothing that ran has an end to wait beyond."""
-    wait = event("cuda_runtime", "cudaDeviceSynchronize", 40, 50)
-    (use,) = summed_up(tmp_path, kernel(0, 0), kernel(30, 0), wait).devices
+    (use,) = summed_up(tmp_path, kernel(0, 0), kernel(30, 0), waiting(40, 50)).devices
     assert (use.busy_ns, use.idle_ns) == (0, 90_000)
 
 

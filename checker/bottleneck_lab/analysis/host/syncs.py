@@ -15,7 +15,7 @@ from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import OPERATOR, RUNTIME, CallTree
 from bottleneck_lab.analysis.host.view import PYTHON_NS, SYNC_CALL, named
 from bottleneck_lab.analysis.steps.window import host_window, step_rows
-from bottleneck_lab.trace.timeline import ActivityKind, Ints, SmallInts, Timeline, take
+from bottleneck_lab.trace.timeline import SmallInts, Timeline, take
 
 
 class SyncRow(msgspec.Struct, frozen=True):
@@ -90,21 +90,30 @@ def find_syncs(timeline: Timeline, causes: Sequence[str]) -> list[SyncRow]:
     groups: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for row, group in enumerate(zip(waiting.name.tolist(), causes, lines.tolist(), strict=True)):
         groups[group].append(row)
-    work = _Work(timeline)
+    launching_lines = lines_at(timeline, timeline.runtime)
+    ranks = np.unique(waiting.rank).tolist()
+    work = {rank: _Work(timeline, rank, launching_lines) for rank in ranks}
+    texts = (*timeline.strings, "")  # -1 stands for none
     syncs = []
     for (name, cause, line), rows in groups.items():
-        start, end = waiting.start[rows], waiting.end[rows]
-        awaited, awaited_line = work.awaited(start, end)
+        starts, ends = waiting.start[rows], waiting.end[rows]
+        # By the name and the launching line of what ran meanwhile.
+        times: Counter[tuple[int, int]] = Counter({(-1, -1): 0})
+        for rank, start, end in zip(
+            waiting.rank[rows].tolist(), starts.tolist(), ends.tolist(), strict=True
+        ):
+            work[rank].add_times(start, end, times)
+        awaited, awaited_line = max(times, key=times.__getitem__)
         syncs.append(
             SyncRow(
-                name=timeline.strings[name],
+                name=texts[name],
                 caused_by=cause,
                 calls=len(rows),
                 calls_per_step=len(rows) / max(len(steps), 1),
-                total_ns=int((end - start).sum()),
-                line=timeline.strings[line] if line >= 0 else "",
-                awaited=awaited,
-                awaited_line=awaited_line,
+                total_ns=int((ends - starts).sum()),
+                line=texts[line],
+                awaited=texts[awaited],
+                awaited_line=texts[awaited_line],
             )
         )
     return sorted(syncs, key=lambda row: -row.total_ns)
@@ -140,46 +149,23 @@ def longest_waiting_line(timeline: Timeline, rank: int, syncs: Iterable[SyncRow]
 
 
 class _Work:
-    """The devices' rows, with the line that launched each."""
+    """The work of a rank's devices, with the line that launched each row."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._strings = timeline.strings
+    def __init__(self, timeline: Timeline, rank: int, launching_lines: SmallInts) -> None:
         device = timeline.device
-        rows = np.flatnonzero(device.kind != ActivityKind.SYNC)
-        self._start, self._name = device.start[rows], device.name[rows]
-        self._end = np.maximum.accumulate(device.end[rows])
-        self._line = _launching_lines(timeline, device.correlation[rows])
+        rows = np.flatnonzero((device.rank == rank) & device.works)
+        self._start, self._end, self._name = device.start[rows], device.end[rows], device.name[rows]
+        self._reached = np.maximum.accumulate(self._end)
+        self._line = np.full(len(rows), -1, dtype=np.int32)
+        call = timeline.launched_by[rows]
+        self._line[call >= 0] = launching_lines[call[call >= 0]]
 
-    def awaited(self, start: Ints, end: Ints) -> tuple[str, str]:
-        """Return the name and line of the work that ran for most of the time between the starts and
-        ends; empty strings where none ran.
-        """
-        times: Counter[tuple[int, int]] = Counter()
-        for begin, finish in zip(start.tolist(), end.tolist(), strict=True):
-            low = np.searchsorted(self._end, begin, side="right")
-            high = np.searchsorted(self._start, finish)
-            shared = np.minimum(self._end[low:high], finish) - np.maximum(
-                self._start[low:high], begin
-            )
-            for name, line, ns in zip(
-                self._name[low:high].tolist(),
-                self._line[low:high].tolist(),
-                shared.tolist(),
-                strict=True,
-            ):
-                times[name, line] += max(0, ns)
-        if not times:
-            return "", ""
-        (name, line), _ = times.most_common(1)[0]
-        return self._strings[name], self._strings[line] if line >= 0 else ""
-
-
-def _launching_lines(timeline: Timeline, correlation: Ints) -> SmallInts:
-    """Return the line in which each correlated runtime call was made, -1 where unknown."""
-    runtime = timeline.runtime
-    if not len(runtime) or not len(timeline.python):
-        return np.full(len(correlation), -1, dtype=np.int32)
-    order = np.argsort(runtime.correlation, kind="stable")
-    at = np.minimum(np.searchsorted(runtime.correlation[order], correlation), len(order) - 1)
-    known = (correlation >= 0) & (runtime.correlation[order[at]] == correlation)
-    return np.where(known, lines_at(timeline, runtime)[order[at]], np.int32(-1))
+    def add_times(self, start: int, end: int, times: Counter[tuple[int, int]]) -> None:
+        """Add the time of the work that ran in a stretch, ns, by (name, line)."""
+        low = np.searchsorted(self._reached, start, side="right")
+        rows = slice(low, np.searchsorted(self._start, end))
+        shared = np.minimum(self._end[rows], end) - np.maximum(self._start[rows], start)
+        for name, line, ns in zip(
+            self._name[rows].tolist(), self._line[rows].tolist(), shared.tolist(), strict=True
+        ):
+            times[name, line] += max(0, ns)
