@@ -119,7 +119,7 @@ def command(
         listening = f"{'https' if tls else 'http'}://{_network_address(host)}:{port}"
         reached = (url or cohort.config.url or listening).rstrip("/")
         cohort.keep_address(reached)
-        _print_how_to_join(cohort, reached)
+        _print_how_to_join(cohort, folder, reached)
         serve_forever(cohort, host, port, reached, tls=tls)
         if keeper and keeper.refused is not None:
             raise MachineError(
@@ -159,7 +159,7 @@ def _network_address(host: str) -> str:
             return socket.gethostname()
 
 
-def _print_how_to_join(cohort: Cohort, url: str) -> None:
+def _print_how_to_join(cohort: Cohort, folder: Path, url: str) -> None:
     with cohort.database.writing() as connection:
         codes = joining.join_codes(connection)
         student = " --id STUDENT_ID" if load_settings(connection).roster_only else ""
@@ -172,8 +172,8 @@ def _print_how_to_join(cohort: Cohort, url: str) -> None:
         if sys.stdout.isatty():
             typer.echo(qr_terminal(f"{url}/join/{codes[0]}"))
     say(
-        "Your page (this link works once, within 15 minutes; `lab cohort link` makes another):\n "
-        f" {url}/login/{login}"
+        "Your page, by a link that works once, within 15 minutes (`lab cohort link --folder"
+        f" {folder}` prints another):\n  {url}/login/{login}"
     )
     if url.startswith("http:") and "127.0.0.1" not in url:
         say(
