@@ -162,7 +162,7 @@ def what_breaks(plan: Plan, outcomes: Outcomes) -> list[str]:
     ]
     if unknown:
         sentences.append(
-            f"No check of {', '.join(unknown)} has run on this machine yet, so how long one takes"
+            f"No check of {' or '.join(unknown)} has run on this machine yet, so how long one takes"
             " is assumed. `--measure` measures it first."
         )
     missing = sum(check.began is None for check in outcomes.checks)
