@@ -57,7 +57,7 @@ _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 def describe_emulation(*, modelled_host: bool) -> str:
     """State which times of a capture from an emulated accelerator are modelled."""
     if modelled_host:
-        return f"{EMULATED} So are the host's, so every run has the same."
+        return "The accelerator is emulated: its times and the host's are modelled."
     return f"{EMULATED} The host's are real."
 
 

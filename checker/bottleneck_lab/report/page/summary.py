@@ -27,6 +27,7 @@ from bottleneck_lab.report.page.verdict import section
 # How many colours page.css has for ranges; the seventh range has the first's again.
 RANGE_COLOURS = 6
 REST = "in no marked range"
+_SEEN = 0.001
 
 
 def time_section(summary: Summary, times: Sequence[DeviceTime]) -> Section:
@@ -116,7 +117,8 @@ def _device_bars(summary: Summary) -> Markup:
     bars, rows = [], []
     for use in summary.devices:
         parts = wall_parts([use])
-        shown = [(part.label, words.format_share(part.share)) for part in parts]
+        # What is too short to be seen makes no difference.
+        shown = [(p.label, words.format_share(p.share)) for p in parts if p.share >= _SEEN]
         rows.append(((use.name, *shown), (use, parts)))
     for _, alike in group_alike(rows):
         label = label_devices([use for use, _ in alike], summary)
