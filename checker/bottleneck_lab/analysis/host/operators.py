@@ -207,19 +207,20 @@ def find_self_times(timeline: Timeline, calls: CallTree) -> dict[str, Ints]:
     """Return nanoseconds of each single call without what it calls, by operator, in the order of
     the calls: of the device, or of the CPU where that is the device.
     """
-    operators, own = timeline.operators, own_times(timeline, calls)
+    operators = timeline.operators
+    own = own_times(timeline, calls, on_device=len(timeline.device) > 0)
     rows = np.argsort(operators.name, kind="stable")
     names, firsts = np.unique(operators.name[rows], return_index=True)
     parts = np.split(own[rows], firsts[1:])
     return {timeline.strings[name]: part for name, part in zip(names.tolist(), parts, strict=True)}
 
 
-def own_times(timeline: Timeline, calls: CallTree) -> Ints:
+def own_times(timeline: Timeline, calls: CallTree, *, on_device: bool) -> Ints:
     """Return, for each operator call, the time of what it launched itself on the device, or its own
-    time without what it calls where the CPU is the device, ns.
+    time without what it calls on the host, ns.
     """
     nearest = nearest_above(calls, OPERATOR)
-    if len(timeline.device):
+    if on_device:
         return _gathered(calls, nearest)
     return _own_times(timeline.operators, _operator_above(calls, nearest))
 

@@ -4,6 +4,7 @@ its own noise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from bottleneck_lab.analysis.host.operators import (
     OPERATOR,
     CallTree,
     build_calls,
+    in_parts,
     nearest_above,
     own_times,
 )
@@ -67,7 +69,12 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     edges = _host_edges(timeline)
     # Ranks may have begun to record at different steps: only what all have can be averaged.
     count = min((len(each) for each in edges.values()), default=1)
-    calls = build_calls(timeline, python=False)
+    own: list[Ints] = []
+    launches: Counter[tuple[int, int]] = Counter()
+    for stretch in in_parts(timeline):
+        calls = build_calls(stretch, python=False)
+        own.append(own_times(stretch, calls, on_device=len(timeline.device) > 0))
+        launches.update(_launches(stretch, calls))
     costs = np.array([float(find_window(timeline).length)])
     if steps:
         ranks = {step.rank for step in steps}
@@ -77,7 +84,7 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     for part in (
         _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
-        _operator_series(timeline, calls, edges, count),
+        _operator_series(timeline, np.concatenate(own), edges, count),
         _range_series(steps, count),
     ):
         series |= part
@@ -87,7 +94,10 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     lengths = runtime.end - runtime.start
     for name, values in _sums(runtime.name, step, lengths, count, max(len(edges), 1)):
         series["sync", timeline.strings[name]] = values
-    return StepFigures(count, series, _origins(timeline, calls))
+    # The operator of most launches of a kernel is the last one that it is told of.
+    by_launches = sorted(launches, key=lambda pair: (launches[pair], pair))
+    origins = {timeline.strings[kernel]: timeline.strings[name] for kernel, name in by_launches}
+    return StepFigures(count, series, origins)
 
 
 def find_step_parts(times: Sequence[DeviceTime], steps: Sequence[Step]) -> Series:
@@ -170,15 +180,10 @@ def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Se
     return series
 
 
-def _operator_series(
-    timeline: Timeline, calls: CallTree, edges: dict[int, Ints], count: int
-) -> Series:
-    """Return device time of each operator's own launches; time of its own on the host where the CPU
-    is the device.
-    """
+def _operator_series(timeline: Timeline, own: Ints, edges: dict[int, Ints], count: int) -> Series:
+    """Return the operators' own times, as `own_times` returns them, by step."""
     operators, share = timeline.operators, max(len(edges), 1)
     step = _step_of(operators.start, operators.rank, edges, count)
-    own = own_times(timeline, calls)
     return {
         ("operator", timeline.strings[name]): values
         for name, values in _sums(operators.name, step, own, count, share)
@@ -221,10 +226,8 @@ def _device_series(times: Sequence[DeviceTime], steps: list[Step], count: int) -
     return series
 
 
-def _origins(timeline: Timeline, calls: CallTree) -> dict[str, str]:
-    """Return the operator right above the call that launched each kernel, by the kernel's name: the
-    one of most launches.
-    """
+def _launches(timeline: Timeline, calls: CallTree) -> dict[tuple[int, int], int]:
+    """Return how often each kernel was launched right under each operator, by their names."""
     device, operators = timeline.device, timeline.operators
     rows = kernel_rows(device)
     rows = rows[timeline.launched_by[rows] >= 0]
@@ -234,6 +237,7 @@ def _origins(timeline: Timeline, calls: CallTree) -> dict[str, str]:
     above = nearest_above(calls, OPERATOR)[call]
     rows, above = rows[above >= 0], above[above >= 0]
     names = operators.name[np.searchsorted(calls.rows(OPERATOR), above)]
-    pairs, times = np.unique(np.stack([device.name[rows], names]), axis=1, return_counts=True)
-    order = np.argsort(times, kind="stable")
-    return {timeline.strings[pairs[0, i]]: timeline.strings[pairs[1, i]] for i in order.tolist()}
+    # Both in one number: to sort pairs takes many times as long.
+    count = len(timeline.strings)
+    pairs, times = np.unique(device.name[rows].astype(np.int64) * count + names, return_counts=True)
+    return {divmod(pair, count): n for pair, n in zip(pairs.tolist(), times.tolist(), strict=True)}

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
+from bottleneck_lab.trace.fast.allocator import give_back
 from bottleneck_lab.trace.fast.second_process import SecondProcess, Work, fork, spawn
 
 
@@ -41,6 +42,7 @@ class SecondReader:
 
     def fork(self, work: Work, *arguments: str | int) -> bool:
         """Start `work` in a copy of this process; False if that is not safe or not possible."""
+        give_back()  # what an earlier capture left would be copied, too
         self._process = fork(work, self.shared, *arguments)
         return self._process is not None
 
