@@ -126,7 +126,7 @@ def test_a_cohort_of_an_older_version_has_the_names_of_today_once_opened(
 ):
     person, token = room.join()
     with room.cohort.database.writing() as connection:
-        set_rules(connection, NEW, 0.0, points=40.0)
+        set_rules(connection, NEW, 0.0, points=40.0, due=1.0)
         connection.execute(
             tables.extensions.insert().values(person=person.id, lab=NEW, due=5.0, extra_budget=1)
         )
