@@ -2,11 +2,13 @@
 another, and nothing large is made twice.
 """
 
+import gc
 import hashlib
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,17 @@ def pytest_configure(config) -> None:
 def pytest_collection_modifyitems(items) -> None:
     """The order in which the workers of `make test` are given files."""
     long_files_first(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests stay until the end: no collection of garbage looks at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
