@@ -198,8 +198,8 @@ def _draw(line: _Line) -> list[Markup]:
     pieces = [shapes.line(left, right, style) for left, right in pairwise(points)]
     if line.colour in ("ring", "tree"):
         for point, title, ran in zip(points, line.titles, line.ran, strict=True):
-            look = "dot" if ran else "replayed dot"
-            pieces.append(shapes.dot(point, f"{look} {line.colour}", title))
+            look = "dot {}" if ran else "dot {} replayed"
+            pieces.append(shapes.dot(point, look.format(line.colour), title))
     return pieces
 
 
