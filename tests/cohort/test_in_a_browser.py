@@ -223,6 +223,7 @@ def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     page.fill("#name", "Dorothy")
     page.click("button:has-text('Join')")
     page.click("th a:has-text('slow')")
+    page.wait_for_url("**/me/labs/slow")
     look(page, "my-lab")
     work = tmp_path / "work.py"
     work.write_text("# right\nfast = True\n")
@@ -240,13 +241,17 @@ def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     look(page, "my-grade")
     page.goto(f"http://127.0.0.1:{port}/me")
     page.set_viewport_size({"width": 390, "height": 800})
-    # At once: the page replaces its tables while it is looked at.
-    ends = "cells => cells.map(cell => cell.getBoundingClientRect().right)"
-    assert 0 < max(page.eval_on_selector_all(".cards td", ends)) <= 390
+    # In one call: the page replaces its tables meanwhile, and those that were replaced end at 0.
+    ends = (
+        "Array.from(document.querySelectorAll('.cards td'), c => c.getBoundingClientRect().right)"
+    )
+    assert 0 < max(page.evaluate(ends)) <= 390
     page.set_viewport_size({"width": 1280, "height": 800})
     page.click("nav a:has-text('Cases')")
+    page.wait_for_url("**/me/cases")
     look(page, "cases")
     page.click("tbody th a")
+    page.wait_for_url("**/me/cases/*")
     look(page, "case-open")
     page.select_option("#answer-cause", "healthy")
     for name, value in {"evidence": "50%", "line": "1", "gain": "2"}.items():
@@ -256,5 +261,6 @@ def test_a_learner_works_through_a_lab_and_a_case(served, browser, tmp_path):
     look(page, "case-answered")
     page.goto(f"http://127.0.0.1:{port}/me")
     page.click("button:has-text('Work in a terminal')")
+    page.wait_for_url("**/me/terminal")
     look(page, "terminal")
     assert complaints == []
