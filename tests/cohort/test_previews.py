@@ -12,6 +12,7 @@ from bottleneck_lab.cohort.grading.grades import DAY_S
 from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.verdict import Outcome
 
 from .test_exports import grades, measured
@@ -123,7 +124,9 @@ def test_merging_and_removing_show_whose_points_change_before_they_are_done(sqli
         page = instructor.post(remove)
         assert "<h1>Remove Ada</h1>" in page.text
         assert "not counted" in page.text
-        assert "change the points of 1 learner" in page.text
+        assert "change the points of 2 learners" in page.text
+        freed = {"Ada": (100.0, 0.0), again.name: (0.0, 50.0)}
+        assert changes(remove, {again.name: 50.0, "Ada L.": 50.0}) == freed
 
 
 def test_what_costs_nobody_points_is_saved_at_once(sqlite_room):
@@ -148,7 +151,9 @@ def test_a_lab_that_leaves_the_workshop_takes_its_points_along(sqlite_room):
         assert (person.handle, "slow") in grades(room)
 
 
-def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal(sqlite_room):
+def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal(
+    sqlite_room, monkeypatch
+):
     room = sqlite_room
     _, token = room.join("Ada")
     measured(room, token)
@@ -158,10 +163,19 @@ def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal
     dry = CliRunner().invoke(app, words)
     assert "With --use, Ada would have 50 points instead of 100." in dry.stderr
     assert scores(room) == {"Ada": 100.0}
+    refused = CliRunner().invoke(app, [*words, "--use"])
+    assert "Ada would have 50 points instead of 100." in refused.stderr
+    assert isinstance(refused.exception, UsageError)
+    monkeypatch.setattr("bottleneck_lab.commands.cohort.runsheet.sys.stdin.isatty", lambda: True)
+    assert "Nothing was saved" in CliRunner().invoke(app, [*words, "--use"], input="n\n").stderr
+    assert scores(room) == {"Ada": 100.0}
     with pages(room) as (instructor, _, _):
         assert saved(instructor, "/workshop/runsheet", plan="half-day", start=start)
     assert scores(room) == {"Ada": 50.0}
     assert "points instead" not in CliRunner().invoke(app, [*words, "--use"]).stderr
+    later = [*words[:4], iso(room.clock())[:16], *folder]
+    assert CliRunner().invoke(app, [*later, "--use", "--yes"]).exit_code == 0
+    assert scores(room) == {"Ada": 100.0}
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,16 @@ def decide_claim(connection: Connection, person: Person, *, same: bool, at: floa
 def remove(connection: Connection, person: Person, at: float) -> None:
     """Remove somebody. Token, sessions and links end at once; submissions stay on record.
 
-    The token is kept, so that `restore` brings them back without joining again.
+    Whoever was merged into them stands alone again, or their work would count for nobody. The token
+    is kept, so that `restore` brings them back without joining again.
     """
     people, sessions = tables.people, tables.sessions
+    for handle in (
+        connection.execute(select(people.c.handle).where(people.c.merged_into == person.id))
+        .scalars()
+        .all()
+    ):
+        separate(connection, handle, at)
     connection.execute(update(people).where(people.c.id == person.id).values(removed=at))
     connection.execute(sessions.delete().where(sessions.c.person == person.id))
     note(connection, at, "removed", person=person.id)

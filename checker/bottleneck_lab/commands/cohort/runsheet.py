@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +12,21 @@ import typer
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.folder import open_cohort
-from bottleneck_lab.cohort.grading.preview import trying
+from bottleneck_lab.cohort.grading.preview import Preview, trying
 from bottleneck_lab.cohort.moments import find_zone, parse_moment
-from bottleneck_lab.cohort.runsheet import Plan, make_run_sheet, render_markdown, use_run_sheet
+from bottleneck_lab.cohort.runsheet import (
+    Plan,
+    RunSheet,
+    make_run_sheet,
+    render_markdown,
+    use_run_sheet,
+)
 from bottleneck_lab.cohort.settings import load_settings
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.commands.cohort.options import Folder
 from bottleneck_lab.commands.ui import say
+from bottleneck_lab.errors import UsageError
 
 EXAMPLE = "lab cohort runsheet half-day --start 2026-11-30T09:00 --folder autumn-workshop"
 
@@ -36,25 +45,59 @@ def command(
             help="Put it in force: its labs are the workshop, its times their due dates and locks.",
         ),
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before points change.")
+    ] = False,
 ) -> None:
-    """Print a run sheet of the workshop's labs, as Markdown."""
+    """Print a run sheet of the workshop's labs, as Markdown.
+
+    Where --use would change points, it lists whose and asks first.
+    """
     labs = load_labs()
-    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
+    with open_cohort(folder) as cohort, cohort.database.reading() as connection:
         zone = load_settings(connection).timezone
         begins = datetime.fromtimestamp(parse_moment(start, zone), find_zone(zone))
         sheet = make_run_sheet(plan, [labs[slug] for slug in workshop_labs(connection)], begins)
         form = "%H:%M" if plan == "half-day" else "%a %d %b"
         day = begins.strftime("%A, %d %B %Y, %H:%M")
         title = f"{cohort.config.name}, {day} ({zone})"
+    typer.echo(render_markdown(sheet, title, lambda at: at.strftime(form)), nl=False)
+    preview = _try(folder, sheet, keep=lambda preview: use and not preview.changes)
+    for change in preview.changes:
+        condition = "" if use else "With --use, "
+        say(
+            f"{condition}{change.name} would have {change.after:g} points instead of"
+            f" {change.before:g}.",
+            err=True,
+        )
+    if use and preview.changes:
+        if not yes:
+            _confirm()
+        # Nobody waits for the answer with the database locked, so grades may have changed since.
+        if _try(folder, sheet, keep=lambda now: now.digest == preview.digest) != preview:
+            raise UsageError("Grades changed meanwhile; nothing was saved.", "Run it again.")
+    if use:
+        say(f"The workshop is now {', '.join(sheet.labs)}, with these times.", err=True)
+
+
+def _try(folder: Path, sheet: RunSheet, *, keep: Callable[[Preview], bool]) -> Preview:
+    """Put a run sheet in force if `keep` agrees to what it does to grades; return that."""
+    with open_cohort(folder) as cohort, cohort.database.writing() as connection:
         with trying(
             connection,
             verdict_reader_of(cohort.public_key),
             lambda: use_run_sheet(connection, sheet, cohort.database.clock()),
         ) as attempt:
-            attempt.keep = use
-    typer.echo(render_markdown(sheet, title, lambda at: at.strftime(form)), nl=False)
-    if use:
-        say(f"The workshop is now {', '.join(sheet.labs)}, with these times.", err=True)
-    for change in attempt.preview.changes:
-        verb = f"{change.name} now has" if use else f"With --use, {change.name} would have"
-        say(f"{verb} {change.after:g} points instead of {change.before:g}.", err=True)
+            attempt.keep = keep(attempt.preview)
+        return attempt.preview
+
+
+def _confirm() -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "Nothing was saved: points would change, and there is no terminal to ask on.",
+            "Add `--yes` if they are to change.",
+        )
+    if not typer.confirm("Use this run sheet?", err=True):
+        say("Nothing was saved.", err=True)
+        raise typer.Exit
