@@ -70,9 +70,10 @@ NOTABLE_SHARE = 0.005
 
 
 class FigureChange(msgspec.Struct, frozen=True):
-    """One figure before and after, ns a step (medians). `ratio` is before / after (above 1: less
-    now; 0 when it is gone), between `low` and `high`; a bound that the samples cannot bear is None.
-    `was`: what a renamed kernel, or the kernels that a fused one replaces, were called.
+    """One figure before and after, ns a step: medians, or the means of what only some steps have.
+    `ratio` is before / after (above 1: less now; 0 when it is gone), between `low` and `high`; a
+    bound that the samples cannot bear is None. `was`: what a renamed kernel, the kernels that a
+    fused one replaces, or copies of pageable memory that are of pinned memory now, were called.
     """
 
     what: str
@@ -224,9 +225,13 @@ def _compare(before: Side, after: Side) -> Comparison:
         )
     paired, unit = len(old) > 1, _unit(old, new)
     changes = _find_changes(unit, old, new)
-    repeats = not paired and old[0].repeats and new[0].repeats
-    if repeats and _few(changes[0]):
-        changes = [_by_medians(change) for change in changes]
+    repeats, few = not paired and old[0].repeats and new[0].repeats, _few(changes[0])
+    if repeats:
+        # Steps differ by their data, which both versions share: no other run would differ more.
+        changes = [
+            _by_medians(change) if few or change.outcome == "cannot tell" else change
+            for change in changes
+        ]
     differences = _find_differences(old, new)
     changes = [_withheld(differences, change) for change in changes]
     whole = changes[0]
@@ -240,7 +245,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         outcome=whole.outcome,
         pairs=len(old),
         steps=(old[0].figures.steps, new[0].figures.steps),
-        few=_few(whole),
+        few=few,
         emulated=any(o.summary.emulated for o in (*old, *new)),
         reliable=all(o.summary.quality.reliable for o in (*old, *new)),
         reasons=_reasons(old, new),
@@ -265,11 +270,15 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
     )
     matches = match_kernels(*samples, old[0].figures.origins | new[0].figures.origins)
     was: dict[Key, tuple[str, ...]] = {("kernel", match.new): match.old for match in matches}
+    pinned = _pinned_since(*samples)
+    was |= pinned
     # Kernels before under the name that they have after; those that one took the place of, summed.
     renamed = dict(samples[0])
     for match in matches:
         replaced = [renamed.pop(("kernel", name)) for name in match.old]
         renamed["kernel", match.new] = np.sum(replaced, axis=0)
+    for key, (name,) in pinned.items():
+        renamed[key] = renamed.pop(("copy", name))
     merged = renamed, samples[1]
     keys = _notable(merged)
     paired = len(old) > 1
@@ -284,6 +293,19 @@ def _find_changes(unit: Unit, old: list[Observation], new: list[Observation]) ->
         changes = [_judged(("step", "time"), samples, error_whole, paired)]
     changes += [_judged(key, merged, error_part, paired, was.get(key, ())) for key in keys]
     return changes
+
+
+def _pinned_since(before: Series, after: Series) -> dict[Key, tuple[str, ...]]:
+    """Return the copies of pinned memory that took the place of all those of pageable memory, each
+    with what they were called.
+    """
+    changed: dict[Key, tuple[str, ...]] = {}
+    for way in ("h2d", "d2h"):
+        pageable, pinned = f"{way} pageable", f"{way} pinned"
+        gone, new = before.keys() - after.keys(), after.keys() - before.keys()
+        if ("copy", pageable) in gone and ("copy", pinned) in new:
+            changed["copy", pinned] = (pageable,)
+    return changed
 
 
 def _few(whole: FigureChange) -> bool:
@@ -328,7 +350,7 @@ def _by_medians(change: FigureChange) -> FigureChange:
     """Judge a change by its medians alone: those of times that are the same in every run."""
     after_over_before = change.after / change.before if change.before else math.inf
     outcome = judge_ratio(Interval(*[after_over_before] * 3), TOLERATED_ALONE, EXCLUDED)
-    return msgspec.structs.replace(change, outcome=outcome)
+    return msgspec.structs.replace(change, outcome=outcome, low=None, high=None)
 
 
 def _memory(old: list[Observation], new: list[Observation]) -> list[MemoryChange]:
@@ -407,6 +429,9 @@ def _judged(
     """Judge one figure by its samples; `error` is how often the interval may miss."""
     old, new = (side.get(key, np.zeros(len(next(iter(side.values()))))) for side in samples)
     before, after = float(np.median(old)), float(np.median(new))
+    if (old.any() and not before) or (new.any() and not after):
+        # A wait in every tenth step is not gone, as medians would have it.
+        before, after = float(np.mean(old)), float(np.mean(new))
     low = high = None
     outcome: Change = "cannot tell"
     if (old > 0).all() and (new > 0).all():

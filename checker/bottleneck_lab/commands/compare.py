@@ -13,7 +13,7 @@ from bottleneck_lab.analysis.summary import Analysis, analyse
 from bottleneck_lab.commands import completion
 from bottleneck_lab.commands.screen import console
 from bottleneck_lab.commands.ui import Json, here, print_json, say
-from bottleneck_lab.course.captures import readable
+from bottleneck_lab.course.captures import circumstances, code_captured, readable
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.page.html import render_comparison_html
@@ -22,6 +22,7 @@ from bottleneck_lab.trace.fast.allocator import keep_freed
 from bottleneck_lab.workspace.atomic import explained, write_bytes
 from bottleneck_lab.workspace.captures import captures_called, find_capture
 from bottleneck_lab.workspace.commitments import is_blind_at
+from bottleneck_lab.workspace.folder import workspace_above
 
 EXAMPLE = "lab compare before.json.gz after.json.gz --html changes.html"
 DEFAULT_PAGE = "comparison.html"
@@ -84,9 +85,15 @@ def command(
     )
     if json:
         print_json({"before": _name(sides[0]), "after": _name(sides[1]), "comparison": comparison})
-    else:
-        render_comparison(comparison, console())
+        return
+    say("; ".join(f"{when} {_made(side)}" for when, side in zip(_WHEN, sides, strict=True)), hang=2)
+    stale = _stale(sides[1]) if after is None else ""
+    if stale:
+        say(stale, style="yellow", hang=2)
+    render_comparison(comparison, console())
 
+
+_WHEN = ("Before:", "after:")
 
 Side = list[Path]
 """The captures of one version: files or folders, in the order they were made."""
@@ -184,6 +191,27 @@ def _numbered(name: str | None, default: int) -> Path:
 def _name(side: Side) -> str:
     """Return a side's name: the capture, or the folder of repeated captures."""
     return side[0].name if len(side) == 1 else side[0].parent.name
+
+
+def _made(side: Side) -> str:
+    """Return a side's name, with the time at which its first capture was made where that is
+    known.
+    """
+    described = (side[0] / "capture.json").is_file()
+    made = circumstances(side[0]).get("made") if described else None
+    return f"{_name(side)}, made {made}" if made else _name(side)
+
+
+def _stale(side: Side) -> str:
+    """Return a warning if a lab's code is no longer what its latest capture shows; "" else."""
+    workspace = workspace_above(side[0].absolute())
+    if not workspace or code_captured(side[0]) in ("", workspace.lab.code_hash(workspace.root)):
+        return ""
+    files = ", ".join(workspace.lab.spec.editable)
+    return (
+        f"{files} changed after {side[0].name}, the latest capture: this comparison does not show"
+        " it. `lab profile` captures it as it is now."
+    )
 
 
 def _write(sides: tuple[Side, Side], again: Side, target: Path) -> Path:

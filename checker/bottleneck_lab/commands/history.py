@@ -21,6 +21,7 @@ from bottleneck_lab.report.words import describe_standing, headline
 from bottleneck_lab.workspace.attempts import Attempt, load_attempts
 from bottleneck_lab.workspace.commitments import Record, load_record
 from bottleneck_lab.workspace.folder import Workspace, is_workspace, open_workspace
+from bottleneck_lab.workspace.hints import load_hints
 from bottleneck_lab.workspace.progress import load_progress
 from bottleneck_lab.workspace.siblings import load_siblings
 
@@ -163,10 +164,14 @@ _HELP = {
 
 
 def _show_diagnoses(workspace: Workspace, record: Record) -> None:
-    """List the committed diagnoses: the first counts, the others are corrections."""
+    """List the committed diagnoses, of which the first counts and the others are corrections, then
+    the hints taken.
+    """
     for number, commitment in enumerate(record.commitments):
         title = f"correction {number}" if number else "diagnosis"
-        hints = f"{commitment.hints} hint{'s' * (commitment.hints != 1)}"
+        hints = "before any hint"
+        if commitment.hints:
+            hints = f"after {commitment.hints} hint{'s' * (commitment.hints != 1)}"
         answers = ", ".join(
             f"{question.id} {format_answer(question, commitment.answers[question.id])}"
             for question in workspace.lab.spec.questions
@@ -174,6 +179,8 @@ def _show_diagnoses(workspace: Workspace, record: Record) -> None:
         )
         when = commitment.at[:16].replace("T", " ")
         say(f"{when}  {title}, {hints}{_HELP[commitment.told]}: {answers}", hang=2)
+    for hint in load_hints(workspace):
+        say(f"{hint.at[:16].replace('T', ' ')}  hint {hint.index + 1}")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

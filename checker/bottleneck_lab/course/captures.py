@@ -175,6 +175,11 @@ def circumstances(folder: Path) -> dict[str, str]:
     return facts
 
 
+def code_captured(folder: Path) -> str:
+    """Return the hash of the code that a lab's capture shows; "" outside labs."""
+    return str(_description(folder).get("code", ""))
+
+
 def mismatch(folder: Path, checked: Verdict | None) -> str | None:
     """Return one sentence if a capture and the latest check are about different code.
 

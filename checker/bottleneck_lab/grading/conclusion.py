@@ -136,8 +136,9 @@ ADVICE: dict[FailReason, list[str]] = {
         "`lab hint` shows the next hint, if one is left and not locked.",
     ],
     "the mechanism is still there": [
-        "The target is met, but part of the cause is left. `lab profile` captures your code as it"
-        " is now; `lab report` then shows what is left."
+        "The target is met, but the ✗ above names what is left; it need not be part of the cause"
+        " that you named. `lab profile` captures your code as it is now; `lab report` then shows"
+        " where it is."
     ],
     "wrong diagnosis": [
         "Read your capture again with `lab report`, then correct the answer with `lab diagnose`."

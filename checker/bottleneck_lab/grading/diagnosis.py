@@ -376,7 +376,7 @@ def describe_reading(
     if stretch and stretch.end <= seen.span_ns:
         return (
             f"The tool: {seen.within(stretch).get(str(question.shows), 0.0):.0%} of that stretch is"
-            f" what the question asks for; it takes {question.least:.0%}."
+            f" what the question asks for, and {question.least:.0%} is enough."
         )
     # A finding's gain is one in time, over the shipped code: no other prediction compares with it.
     in_time = question.predicts_gain and not of_memory and not question.to_reference

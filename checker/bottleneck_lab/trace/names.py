@@ -11,6 +11,9 @@ from bottleneck_lab.trace.timeline import Direction, HostMemory
 MODELLED_HOST = "modelled_host"
 """The fact of a trace whose host is modelled, too: all of its times are the same in every run."""
 
+FIXED_PRICE = re.compile(r"\(modelled\)$")
+"""Ends the names of ranges for which the model of a host charges the same whatever runs."""
+
 STEP = "ProfilerStep#"
 """Begins the names of torch.profiler's steps."""
 STEP_NAME = re.compile(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from bottleneck_lab.catalog import Lab
+from bottleneck_lab.grading.verdict import Verdict
 from bottleneck_lab.workspace.attempts import Attempt
 from bottleneck_lab.workspace.commitments import Record, hides_causes
 from bottleneck_lab.workspace.diagnosis_file import is_given, load_answers
@@ -110,13 +111,14 @@ def next_here(
     if open_ and record.help.solution is None:  # `lab reset` empties diagnosis.toml, too
         return NextStep("lab diagnose", f"diagnosis.toml has no answer to {', '.join(open_)}.")
     latest = captures[-1][1] if captures else None
-    return _after_diagnosis(lab, attempts, record, latest)
+    return _after_diagnosis(workspace, attempts, record, latest)
 
 
 def _after_diagnosis(
-    lab: Lab, attempts: list[Attempt], record: Record, latest: Path | None
+    workspace: Workspace, attempts: list[Attempt], record: Record, latest: Path | None
 ) -> NextStep:
     """Return the step after a diagnosis; `latest` is the folder of the latest capture."""
+    lab = workspace.lab
     files = ", ".join(lab.spec.editable)
     see = "`lab profile` and `lab compare`" if lab.spec.evidence == "profile" else "`lab run`"
     change = (
@@ -140,7 +142,12 @@ def _after_diagnosis(
         return NextStep(
             "lab check", "The last check could not decide: follow its advice, then check again."
         )
-    command, why = "lab check", change
+    return _after_fail(workspace, last, latest, change)
+
+
+def _after_fail(workspace: Workspace, last: Verdict, latest: Path | None, change: str) -> NextStep:
+    """Return the step after a FAIL that the code is to blame for; `change` asks for a change."""
+    lab = workspace.lab
     captured = read_json(latest / "capture.json", dict[str, Any]) if latest else {}
     # What was checked may have been captured already: then it is there to be looked at.
     other_code = captured.get("code") != last.submission_hash
@@ -152,12 +159,16 @@ def _after_diagnosis(
             "Mend what stopped the last check first. Once `lab run` runs to its end, `lab check`.",
         )
     if lab.spec.evidence == "run":
-        command = "lab run"
-    elif other_code and older:
-        command, why = "lab profile", f"Look at what is left. {change}"
-    elif other_code:
-        why = "Your code has changed since the last check, and its capture is made."
-    return NextStep(command, why)
+        return NextStep("lab run", change)
+    code = lab.code_hash(workspace.root)
+    if code == last.submission_hash:
+        look = "Look at what is left." if other_code else "Your latest capture shows what is left."
+        return NextStep("lab profile", f"{look} {change}")
+    if code != captured.get("code"):
+        return NextStep("lab profile", f"Your code has changed: see what that brought. {change}")
+    return NextStep(
+        "lab check", "Your code has changed since the last check, and its capture is made."
+    )
 
 
 def _after_pass(

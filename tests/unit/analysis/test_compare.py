@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from bottleneck_lab import compare, load, merge_ranks, observe
+from bottleneck_lab.analysis.compare import _pinned_since
 from bottleneck_lab.analysis.device.kernel_matching import Match, match_kernels
 from bottleneck_lab.analysis.statistics import rank_sum_interval
 from bottleneck_lab.analysis.steps.figures import even_out
 from bottleneck_lab.analysis.summary import summarise
-from bottleneck_lab.report.comparison_words import describe_samples, describe_speedup
+from bottleneck_lab.report.comparison_words import (
+    describe_samples,
+    describe_speedup,
+    format_ratio,
+)
 from bottleneck_lab.trace.names import MODELLED_HOST
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
@@ -137,6 +142,46 @@ def test_one_step_says_all_where_every_run_has_the_same_times(timelines):
     assert compare(fast, slow).outcome == "worse"
     assert compare(fast, fast).outcome == "same"
     assert "(modelled)" in describe_speedup(compare(slow, fast))
+
+
+def test_where_every_run_has_the_same_times_steps_that_differ_leave_nothing_untold(timelines):
+    def loop(seed):
+        number = itertools.count(seed)
+        return lambda run: run.launch("gemm", 100.0 * (1 + next(number) % 3))
+
+    first, second = (timelines(loop(seed), steps=7, jitter=0.0)[0] for seed in (0, 3))
+    assert compare(first, second).outcome == "cannot tell"
+    first, second = (replace(each, facts={MODELLED_HOST: "1"}) for each in (first, second))
+    result = compare(first, second)
+    assert result.outcome == "same"
+    assert "cannot tell" not in {change.outcome for change in result.changes}
+
+
+def test_what_some_steps_still_have_is_not_gone(timelines):
+    def loop(every):
+        number = itertools.count()
+
+        def step(run):
+            run.launch("gemm", 100.0)
+            if next(number) % every == 0:
+                run.launch("softmax", 300.0)
+
+        return step
+
+    ((before,), (after,)) = (timelines(loop(every), steps=20) for every in (1, 10))
+    change = outcomes(compare(before, after))["kernel", "softmax"]
+    assert change.outcome == "better"
+    assert change.ratio == pytest.approx(10, rel=0.2)
+    assert format_ratio(change) != "gone"
+
+
+def test_copies_that_are_pinned_now_are_compared_with_the_pageable_ones():
+    def copies(memory):
+        return {("copy", f"h2d {memory}"): np.ones(3), ("copy", "d2h pageable"): np.ones(3)}
+
+    pageable, pinned = copies("pageable"), copies("pinned")
+    assert _pinned_since(pageable, pinned) == {("copy", "h2d pinned"): ("h2d pageable",)}
+    assert _pinned_since(pageable, pageable | pinned) == {}, "some still go through pageable memory"
 
 
 def test_the_mean_step_is_given_where_it_differs_from_the_median(timelines):

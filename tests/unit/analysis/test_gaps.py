@@ -7,14 +7,17 @@ import json
 import pytest
 
 from bottleneck_lab import load, summarise
+from bottleneck_lab.measure.virtual_gpu.clock import LOOP
 
 KERNELS = 8
 SLOW_HOST, SLOW_DEVICE, LIGHT = (3.5, 1.5), (1.0, 6.0), (1.0, 2.0)
 """A step's time on the host and on the device, ms."""
 
 
-def run(steps, *, waits: bool) -> tuple[float, list[dict]]:
-    """Return the length, µs, and the events of a loop that launches, and then waits or does not."""
+def run(steps, *, waits: bool, fixed_ms: float = 0.0) -> tuple[float, list[dict]]:
+    """Return the length, µs, and the events of a loop that launches, and then waits or does not.
+    Each step begins with a fixed price of `fixed_ms`.
+    """
     events: list[dict] = []
 
     def add(category: str, name: str, start: float, us: float, correlation: int, **where) -> None:
@@ -24,6 +27,9 @@ def run(steps, *, waits: bool) -> tuple[float, list[dict]]:
     host, device, number = 0.0, 0.0, 0
     for own, work in steps:
         begun = host
+        if fixed_ms:
+            add("user_annotation", LOOP, host, fixed_ms * 1000, 0, pid=1, tid=1)
+            host += fixed_ms * 1000
         for _ in range(KERNELS):
             number += 1
             add("cuda_runtime", "cudaLaunchKernel", host, 5, number, pid=1, tid=1)
@@ -68,3 +74,22 @@ def test_waits_are_blamed_for_what_the_loop_takes_longer_with_them(tmp_path, ste
     assert blamed / 1000 == pytest.approx(with_waits - without, abs=0.02 * with_waits)
     gain = summary.gains.get("idle-synchronisation", 1.0)
     assert gain == pytest.approx(with_waits / without, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("step", "waits", "finding"),
+    [
+        ((1.0, 6.0), True, "sync-stalls"),
+        ((1.0, 6.0), False, None),
+        ((4.0, 3.0), False, "launch-bound"),
+    ],
+    ids=["it waits", "the device is slower", "the host is slower"],
+)
+def test_a_fixed_price_of_the_model_is_no_work_that_could_be_moved(tmp_path, step, waits, finding):
+    _, events = run([step] * 20, waits=waits, fixed_ms=1.5)
+    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": events}))
+    summary = summarise(load(tmp_path / "x.json"))
+    assert [each.id for each in summary.findings if each.id != "pageable-copies"] == (
+        [finding] if finding else []
+    )
+    assert "python" not in {part.cause for use in summary.devices for part in use.gap_causes}

@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from bottleneck_lab.catalog import find_lab
+from bottleneck_lab.cli import app
+from bottleneck_lab.workspace.start import start_workspace
 
 CAPTURES = Path(__file__).parents[3] / "datasets" / "captures"
 BEFORE, AFTER = (CAPTURES / f"synthetic-{name}.json.gz" for name in ("input", "healthy"))
@@ -88,3 +93,22 @@ def test_what_cannot_be_compared_says_why(tmp_path, arguments, message):
     done = lab(*arguments, at=tmp_path)
     assert done.returncode in (2, 4)
     assert message in done.stderr
+
+
+def test_it_says_which_captures_it_compares_and_that_the_code_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
+    code = workspace.lab.code_hash(workspace.root)
+    for number, trace in ((1, BEFORE), (2, AFTER)):
+        (folder,) = _captures(tmp_path / f"made{number}", trace, 1).iterdir()
+        made = {"files": [trace.name], "code": code, "made_at": f"2026-11-2{number}T02:31:10+00:00"}
+        (folder / "capture.json").write_text(json.dumps(made))
+        workspace.captures.mkdir(exist_ok=True)
+        folder.rename(workspace.captures / f"{number:04}-torch")
+    monkeypatch.chdir(workspace.root)
+    shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
+    assert "Before: 0001-torch, made 2026-11-21 02:31:10 UTC; after: 0002-torch, made" in shown
+    assert "changed after" not in shown
+    (workspace.root / "train.py").write_text("raise SystemExit")
+    shown = " ".join(CliRunner().invoke(app, ["compare"]).output.split())
+    assert "train.py changed after 0002-torch, the latest capture" in shown

@@ -10,10 +10,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from bottleneck_lab.catalog import find_lab
 from bottleneck_lab.cli import app
 from bottleneck_lab.commands import history
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.grading.verdict import Prediction
+from bottleneck_lab.workspace.commitments import commit
+from bottleneck_lab.workspace.hints import take_hint
+from bottleneck_lab.workspace.start import start_workspace
 
 
 @pytest.fixture
@@ -70,3 +74,14 @@ def test_without_the_course_there_is_nothing_to_draw(course, tmp_path):
     refused = run("--html", str(tmp_path / "page.html"))
     assert isinstance(refused.exception, UsageError)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_hints_are_listed_beside_the_diagnosis(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOTTLENECK_LAB_HOME", str(tmp_path / "home"))
+    workspace, _ = start_workspace(find_lab("stuttering-tagger"), tmp_path / "lab", "virtual")
+    monkeypatch.chdir(workspace.root)
+    commit(workspace, {"cause": "norms"}, "")
+    take_hint(workspace)
+    lines = run().output.splitlines()
+    assert "diagnosis, before any hint: cause norms" in lines[-2]
+    assert lines[-1].endswith("hint 1")

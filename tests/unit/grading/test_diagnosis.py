@@ -67,7 +67,7 @@ def seen(figures=FIGURES):
 
 def test_the_tool_says_from_what_share_on_a_stretch_counts():
     reading = describe_reading(WHERE, {"where": "0.3-0.8 ms"}, seen())
-    assert reading.endswith("of that stretch is what the question asks for; it takes 80%.")
+    assert reading.endswith("of that stretch is what the question asks for, and 80% is enough.")
 
 
 def grade(question, answer, figures=FIGURES, solution=None):

@@ -194,16 +194,27 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
     assert math.isnan(check._own_values(OwnFigures(), 10, 0.0)["peak-mib"])
 
 
-@pytest.mark.parametrize(("waits", "note"), [(1.0, ""), (121.0, "121 waits are 12.1 a step")])
-def test_too_many_waits_are_counted_as_in_a_comparison_too(waits: float, note: str) -> None:
+@pytest.mark.parametrize(
+    ("waits", "note"),
+    [
+        (1.0, ""),
+        (121.0, "121 waits are 12.1 a step"),
+        (121.0, "Left in a step: 7 on train.py(24), 5.1 on train.py(30)."),
+    ],
+)
+def test_too_many_waits_are_counted_as_in_a_comparison_and_named(waits: float, note: str) -> None:
     criteria = [CriterionSpec("waits-per-interval", "mechanism", "At most {target}", target=1)]
     lab = SimpleNamespace(
         spec=SimpleNamespace(devices={"virtual": SimpleNamespace(criteria=criteria)})
     )
     context = SimpleNamespace(lab=lab, device="virtual", settings=SimpleNamespace(interval=10))
-    notes = check._explain_waits(context, {"waits-per-interval": waits})
+    lines = {"train.py(30): train": 204, "train.py(24): train": 280}
+    yours = SimpleNamespace(line_waits=lines, steps=40)
+    notes = check._explain_waits(context, {"waits-per-interval": waits}, yours)
     assert note in "".join(notes)
     assert bool(notes) == bool(note)
+    of_gpu = "".join(check._explain_waits(context, {"waits-per-interval": waits}))
+    assert ("`lab report --ask waits`" in of_gpu) == bool(note), "nothing is known of its lines"
 
 
 def counted(device: str, model: torch.nn.Module, *shape: int) -> HostWork:

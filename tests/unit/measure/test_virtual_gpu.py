@@ -59,6 +59,14 @@ class TestClock:
         clock.wait("train.py:3")
         assert (clock.host_us, clock.waits) == (119.0, 1)
 
+    def test_waits_are_counted_by_line_from_the_first_step_on(self) -> None:
+        clock = Clock(PLAIN)
+        clock.wait("train.py(3): train")
+        clock.step()
+        clock.wait("train.py(9): train")
+        clock.wait("train.py(9): train")
+        assert (clock.waits, clock.line_waits) == (3, {"train.py(9): train": 2})
+
     def test_short_kernels_leave_the_device_waiting_for_the_host(self) -> None:
         clock = Clock(PLAIN)
         for _ in range(10):

@@ -571,6 +571,13 @@ class TestBlind:
         assert is_copied(workspace.lab, workspace.root)
 
 
+def capture_as_it_is(workspace) -> None:
+    """Make a capture of the workspace's present code, later than any check."""
+    code = workspace.lab.code_hash(workspace.root)
+    made = json.dumps({"made_at": "2099-01-01T00:00:00+00:00", "code": code})
+    make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
+
+
 class TestNextStep:
     def next(self, workspace):
         return next_step.next_here(
@@ -628,9 +635,10 @@ class TestNextStep:
         checked = load_attempts(workspace)[-1].verdict.submission_hash
         made = json.dumps({"made_at": "2001-01-01T00:00:00+00:00", "code": checked})
         make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
-        assert self.next(workspace) == "lab check", "that very code is captured"
-        made = '{"made_at": "2099-01-01T00:00:00+00:00", "code": "changed"}'
-        make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
+        assert self.next(workspace) == "lab profile", "the next is of a change"
+        (workspace.root / "work.py").write_text("raise SystemExit")
+        assert self.next(workspace) == "lab profile", "only the old code is captured"
+        capture_as_it_is(workspace)
         assert self.next(workspace) == "lab check"
 
     def test_what_is_drafted_is_counted(self, workspace):
@@ -648,8 +656,8 @@ class TestNextStep:
         with workspace.working("lab check"), submission(workspace, workspace.lab) as folder:
             record(workspace, make_verdict(reason="crashed"), folder)
         assert self.next(workspace) == "lab run"
-        made = '{"made_at": "2099-01-01T00:00:00+00:00", "code": "changed"}'
-        make_capture(workspace, "torch", lambda out: (out / "capture.json").write_text(made))
+        (workspace.root / "work.py").write_text("raise SystemExit")
+        capture_as_it_is(workspace)
         assert self.next(workspace) == "lab check", "a capture was made: the error is gone"
 
     def test_the_next_lab_is_the_same_from_every_folder(self, content):

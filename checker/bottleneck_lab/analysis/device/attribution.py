@@ -100,7 +100,7 @@ def _without_pauses(late: iv.Intervals, host: HostView, bounds: iv.Intervals) ->
     """
     if not len(host.operators.start) or not len(host.launches.start):
         return late
-    calls = iv.join(host.launches, host.sync, host.operators, bounds)
+    calls = iv.join(host.launches, host.sync, host.operators, host.fixed_price, bounds)
     far = iv.subtract(late, _bridged(calls, PYTHON_NS))
     # Less is a launch on its way to the device.
     return iv.subtract(late, far.where(far.lengths > TOGETHER_NS))

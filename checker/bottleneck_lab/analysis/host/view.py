@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.steps.window import step_rows
+from bottleneck_lab.trace.names import FIXED_PRICE
 from bottleneck_lab.trace.timeline import DeviceTable, HostTable, SmallInts, Timeline
 
 COLLECTIVE_RANGE = re.compile(r"^(?:gloo|mpi|ucc):", re.IGNORECASE)
@@ -87,8 +88,10 @@ class HostView:
     """Calls that launched work."""
     launching: iv.Intervals
     """One launch, with the operator that made it, or wait (or operator, where no launch was
-    recorded) follows another within BUSY_LAUNCHING_NS.
+    recorded) follows another within BUSY_LAUNCHING_NS; so does a fixed price.
     """
+    fixed_price: iv.Intervals
+    """What the model of a host charges whatever runs, as for each step's Python."""
     operators: iv.Intervals
     steps: iv.Intervals
     stacks: bool
@@ -131,6 +134,9 @@ def view_host(
     if len(launches.start):
         around = _launches_within(operators, launches) & chosen[operators.thread]
         pace = iv.join(launches, union_of(operators, around))
+    # A price that the model of a host charges for every step is no work that could be moved: it is
+    # a part of how fast that host launches.
+    fixed_price = covered("ranges", FIXED_PRICE)
     copying = named(timeline, runtime, COPY_CALL) & chosen[runtime.thread]
     in_flight = named(timeline, ranges, COLLECTIVE_RANGE) & (ranges.rank == rank)
     steps = step_rows(timeline)
@@ -145,7 +151,8 @@ def view_host(
         collectives=union_of(ranges, in_flight),
         known=_extent([table for table in tables.values() if len(table)], chosen),
         launches=launches,
-        launching=iv.close_holes(iv.join(pace, waits), BUSY_LAUNCHING_NS),
+        launching=iv.close_holes(iv.join(pace, waits, fixed_price), BUSY_LAUNCHING_NS),
+        fixed_price=fixed_price,
         operators=own_operators,
         steps=union_of(steps, steps.rank == rank),
         stacks=bool((timeline.python.rank == rank).any()),

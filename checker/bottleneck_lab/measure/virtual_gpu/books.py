@@ -17,6 +17,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Figures of one run. Times in µs of the logical clock, per step where a list.
 
     `setup_waits` and `report_waits`: waits until the first product, and until each report.
+    `line_waits`: those since the first step, by the program's line.
     `lives`: step in which tensors were made, step in which they were gone (the last for those that
     live), and how many, on the device and copied from there; steps count from 1.
     `returned_bytes`: copied to the host. `useful_flops`: of `flops`, those from which the
@@ -43,6 +44,7 @@ class Figures(msgspec.Struct, frozen=True):
     useful_flops: float = 0.0
     step_flops: list[float] = []
     report_flops: list[float] = []
+    line_waits: dict[str, int] = {}
     races: list[str] = []
     unawaited: list[str] = []
 

@@ -4,6 +4,7 @@ that depends on this machine's speed.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,6 +52,8 @@ class Clock:
     step_starts_us: list[float] = field(default_factory=list)
     step_waits: list[int] = field(default_factory=list)
     """How many waits had been counted when each step began."""
+    line_waits: Counter[str] = field(default_factory=Counter)
+    """How many waits each line of the program has had since the first step."""
     setup_waits: int = 0
     """How many had been counted when the first product ran: until then a program sets up."""
     report_waits: list[int] = field(default_factory=list)
@@ -140,6 +143,8 @@ class Clock:
 
     def _wait_until(self, at_us: float, line: str, name: str) -> None:
         self.waits += 1
+        if self.step_starts_us:
+            self.line_waits[line] += 1
         start = self.host_us
         self.host_us = max(self.host_us, at_us) + self.spec.wait_us
         self.awaited_us = max(self.awaited_us, at_us)
@@ -195,6 +200,7 @@ class Clock:
         """Begin a pass through the data: the steps so far were no more than a look at it."""
         self.step_starts_us.clear()
         self.step_waits.clear()
+        self.line_waits.clear()
         if self.spans is not None:
             self.spans[:] = [span for span in self.spans if span.kind != "step"]
 

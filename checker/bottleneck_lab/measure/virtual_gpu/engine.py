@@ -380,6 +380,7 @@ class Engine:
             waits=self.clock.waits,
             step_waits=[after - before for before, after in pairwise(waits)],
             flops=self.clock.flops,
+            line_waits=self.clock.line_waits,
             setup_waits=self.clock.setup_waits,
             report_waits=self.clock.report_waits,
             returned_bytes=self.clock.returned_bytes,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 
@@ -46,6 +47,9 @@ from bottleneck_lab.measure.machine import LoadMeter, own_cpu_s
 from bottleneck_lab.measure.virtual_gpu.books import Figures
 from bottleneck_lab.measure.virtual_gpu.spec import H200
 
+WAITING_LINES = 5
+"""So many lines that wait are named."""
+
 
 def measure(context: Context[TrainingSettings]) -> Measured:
     """Run the whole check. Raises LearnerFault or VerifierFault when it ends early."""
@@ -63,7 +67,6 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
         context.progress("training with the shipped script", 0.1)
         shipped = yours = train_modelled(context, "reference", context.pristine(), seeds)
     else:
-        context.progress("training with your script and the shipped one", 0.1)
         yours, shipped = train_both(context, seeds)
     for mine, theirs in zip(yours, shipped, strict=True):
         refuse_races(mine.engine_figures())
@@ -102,7 +105,7 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
             "bytes_by_step": first.step_bytes,
         },
         notes=[
-            *_explain_waits(context, values),
+            *_explain_waits(context, values, first),
             f"Times and memory are those of an emulated device: {device.name}. {device.source}.",
         ],
         # A prediction is compared with this: it is about memory in some labs.
@@ -110,17 +113,26 @@ def _measure_modelled(context: Context[TrainingSettings]) -> Measured:
     )
 
 
-def _explain_waits(context: Context[TrainingSettings], values: Mapping[str, float]) -> list[str]:
+def _explain_waits(
+    context: Context[TrainingSettings], values: Mapping[str, float], yours: Figures | None = None
+) -> list[str]:
     """Return a note on too many waits: how many that is in a step, which is how reports and
-    comparisons of captures count them.
+    comparisons of captures count them, and by the engine's figures the lines with most of them.
     """
     waits, interval = "waits-per-interval", context.settings.interval
     for spec in context.lab.spec.devices[context.device].criteria:
         if spec.id == waits and values[waits] > (spec.target or 0):
+            where = "`lab report --ask waits` names their lines."
+            if yours is not None:
+                lines = ", ".join(
+                    f"{count / yours.steps:.3g} on {line.partition(':')[0] or 'no line of yours'}"
+                    for line, count in Counter(yours.line_waits).most_common(WAITING_LINES)
+                )
+                where = f"Left in a step: {lines}."
             return [
                 f"Two reports are {interval} steps apart: {values[waits]:g} waits are"
                 f" {values[waits] / interval:.3g} a step, which is how `lab compare` counts them."
-                " `lab report --ask waits` names their lines."
+                f" {where}"
             ]
     return []
 
