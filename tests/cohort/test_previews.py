@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -166,7 +167,9 @@ def test_a_run_sheet_shows_what_its_moments_cost_on_its_page_and_in_the_terminal
     refused = CliRunner().invoke(app, [*words, "--use"])
     assert "Ada would have 50 points instead of 100." in refused.stderr
     assert isinstance(refused.exception, UsageError)
-    monkeypatch.setattr("bottleneck_lab.commands.cohort.runsheet.sys.stdin.isatty", lambda: True)
+    # Not on `sys.stdin`, which the runner replaces.
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("bottleneck_lab.commands.cohort.runsheet.sys", terminal)
     assert "Nothing was saved" in CliRunner().invoke(app, [*words, "--use"], input="n\n").stderr
     assert scores(room) == {"Ada": 100.0}
     with pages(room) as (instructor, _, _):
