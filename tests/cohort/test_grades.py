@@ -27,12 +27,13 @@ from bottleneck_lab.cohort.grading.rules import extend, set_rules
 from bottleneck_lab.cohort.members import people
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.store import tables
+from bottleneck_lab.cohort.view.grade import apportion
 from bottleneck_lab.cohort.view.room import STUCK_FAILED, load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.cohort.workshop import choose_labs
 from bottleneck_lab.errors import ExitCode, MachineError, UsageError
 from bottleneck_lab.grading.attest import verify_bytes
-from bottleneck_lab.grading.verdict import Outcome, Standing
+from bottleneck_lab.grading.verdict import CriterionResult, Outcome, Standing
 
 from .fake_job import verdict_of
 from .serving import Visitor, log_in, serving
@@ -271,6 +272,38 @@ def test_partial_credit_is_a_sum_on_the_page_and_grace_is_named(sqlite_room):
         rows = re.findall(r'row">([\w-]+)</th><td[^>]+Points">([^<]+)</td><td class="cell', text)
         assert rows == [("right-answers", "does not count"), ("speedup", "50.0 of 100.0")]
         assert re.search(r"That is 50% of the way from the shipped code's [\d.]+x to [\d.]+x", text)
+
+
+def test_of_equal_points_the_pass_counts_and_its_reason_stands_in_the_sum(sqlite_room):
+    room = sqlite_room
+    ada, token = room.join("Ada")
+    lab, handles = find_lab("slow"), []
+    for outcome in (Outcome.FAIL, Outcome.PASS, Outcome.PASS):
+        handles.append(room.submit(token).receipt.submission)
+        lease = claim(room)
+        judged = verdict_of(lab, lab.path, lease.device, outcome, value=3.1)
+        criteria = list(judged.criteria)
+        if outcome is Outcome.PASS:  # an answer corrected after a report costs half
+            criteria.append(CriterionResult("cause", "diagnosis", True, "", corrected=True))
+        changes = {"outcome": outcome, "reason": judged.reason, "criteria": criteria}
+        finish(room, lease, signed(room, lease, **changes))
+    reason = "all but answers that were corrected after a report had shown the figure"
+    with pages(room) as (instructor, _, port):
+        page = instructor.get(f"/people/{ada.handle}/grades/slow").text
+        assert f'<td class="sentence">{reason}</td><td class="number">50.0</td>' in page
+        counting = re.search(
+            r'<tr class="total"><th scope="row"><a href="/submissions/(\w+)"', page
+        )
+        assert counting[1] == handles[1]
+        labs = Visitor(port, token=token).get("/api/me").json()["labs"]
+    assert (labs[0]["points"], labs[0]["reason"]) == (50.0, reason)
+
+
+@pytest.mark.parametrize(("parts", "points"), [(7, 60.0), (3, 100.0), (6, 25.72), (1, 0.0)])
+def test_shown_parts_add_up_to_the_points(parts, points):
+    amounts = apportion([points / parts] * parts, points)
+    assert sum(round(100 * each) for each in amounts) == round(100 * points)
+    assert max(amounts) - min(amounts) < 0.011
 
 
 def test_nothing_earned_is_explained_by_criterion_too(sqlite_room):

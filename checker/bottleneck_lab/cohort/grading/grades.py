@@ -272,8 +272,8 @@ def counting(scored: list[Scored], scoring: Scoring) -> Scored | None:
     """Return the submission that counts; None without any."""
     if not scored or scoring == "latest":
         return scored[-1] if scored else None
-    # The first of equals, which was late by least.
-    return max(scored, key=lambda each: each.raw - each.penalty)
+    # Of equals a PASS, which says itself why it earns no more; else the first.
+    return max(scored, key=lambda each: (to_points(each.raw - each.penalty), each.work.passed))
 
 
 def _grade(

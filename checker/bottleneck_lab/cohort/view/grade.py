@@ -18,6 +18,7 @@ from bottleneck_lab.cohort.grading.grades import (
     load_grades,
     load_grading,
     score_work,
+    to_points,
 )
 from bottleneck_lab.cohort.refused import RefusedError
 from bottleneck_lab.cohort.store import tables
@@ -41,8 +42,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """A grade with all that it follows from.
 
     `works` are the submissions with what each is worth, oldest first. `lines` add up to the points
-    before lateness; empty where these are not partial credit, or no sum. Of those points, the part
-    `late_share` (0–1) is lost, for `late_days` that had begun.
+    before lateness, to the hundredth; empty where these are not partial credit, or no sum. Of those
+    points, the part `late_share` (0–1) is lost, for `late_days` that had begun.
     """
 
     grade: Grade
@@ -95,14 +96,30 @@ def _lines(
         return []
     most = grade.max_score / whole
     # Where nothing was earned, what holds did not count: answers alone are no work yet.
-    earned = most if grade.raw_score else 0.0
+    worth = most if grade.raw_score else 0.0
+    earned = apportion([worth * part.weight * part.share for part in summands], grade.raw_score)
     scales = basis.scales.get(counts.device, {})
     return [
         Line(
             part.criterion,
-            earned * part.weight * part.share,
-            most * part.weight,
+            points,
+            # What earns all of its part shows one figure for both.
+            points if points and part.share == 1 else to_points(most * part.weight),
             scales.get(part.criterion.id),
         )
-        for part in summands
+        for part, points in zip(summands, earned, strict=True)
     ]
+
+
+def apportion(amounts: list[float], total: float) -> list[float]:
+    """Return amounts to the hundredth that add up to `total`, their sum to the hundredth.
+
+    The largest remainders are rounded up (Hamilton's method).
+    """
+    exact = [amount * 100 for amount in amounts]
+    hundredths = [math.floor(one + 1e-6) for one in exact]  # 17.0 may be 16.999999999999996
+    missing = round(total * 100) - sum(hundredths)
+    by_remainder = sorted(range(len(exact)), key=lambda at: hundredths[at] - exact[at])
+    for at in by_remainder[:missing]:
+        hundredths[at] += 1
+    return [one / 100 for one in hundredths]
