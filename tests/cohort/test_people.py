@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -17,12 +18,13 @@ from bottleneck_lab.cohort.members.secrets import is_code, new_code, new_token
 from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import Join
 from bottleneck_lab.cohort.refused import RefusedError
+from bottleneck_lab.cohort.settings import change_settings
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.room import load_room
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
 from bottleneck_lab.grading.verdict import Outcome
 
-from .serving import Visitor
+from .serving import Visitor, serving
 from .test_exports import grades, measured
 from .test_grades import pages, saved
 
@@ -68,12 +70,40 @@ def test_a_learners_page_says_who_they_are_and_an_extension_is_withdrawn_there(s
         later = iso(room.clock() + DAY_S)
         assert saved(instructor, f"{path}/extend", lab="slow", due=later)
         assert "Withdraw" in instructor.get(path).text
+        assert "more submission" not in instructor.get(path).text, "there are none"
         assert "slow 50.0</a>" in instructor.get(path).text
         shown = instructor.post(f"{path}/extend", lab="slow", action="save").text
         assert "50.0 → 45.0" in shown
+        assert re.search(r"Points \(not saved yet\)</dt><dd>45.0", shown)
         assert saved(instructor, f"{path}/extend", lab="slow")
         assert "Withdraw" not in instructor.get(path).text
     assert room.rows(tables.extensions) == []
+
+
+def test_a_labs_page_names_whose_submission_waits(sqlite_room):
+    _, token = sqlite_room.join("Ada")
+    handle = sqlite_room.submit(token).receipt.submission
+    with pages(sqlite_room) as (instructor, _, _):
+        assert f'<a href="/submissions/{handle}">Ada</a>' in instructor.get("/labs/slow").text
+
+
+def test_the_command_to_join_breaks_before_an_option_and_the_code_stands_on_top(
+    sqlite_room, browser
+):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        change_settings(connection, roster_only=True)
+        link = sessions.new_link(connection, people.the_instructor(connection, 0.0), time.time())
+    with serving(room.cohort.folder) as (port, _):
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/login/{link}")
+        page.goto(f"http://127.0.0.1:{port}/room/joining")
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            lines = "one => one.getClientRects().length"
+            assert page.locator(".option").evaluate(lines) == 1, "on one line"
+            box = page.locator(".qr svg").bounding_box()
+            assert box["y"] + box["height"] <= 800, f"the QR code is in view at {width}"
 
 
 def test_a_token_in_a_terminal_opens_no_page_of_staff(sqlite_room):

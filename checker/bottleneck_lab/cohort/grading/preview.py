@@ -19,7 +19,7 @@ class Change(msgspec.Struct, frozen=True):
     """One learner's total before and after, and both by lab where they differ.
 
     None stands for points that don't count: the lab is not part of the workshop, or the learner is
-    removed or merged into another.
+    removed or merged into another. In `overridden` labs an override is in force.
     """
 
     handle: str
@@ -27,6 +27,7 @@ class Change(msgspec.Struct, frozen=True):
     before: float
     after: float
     labs: dict[str, tuple[float | None, float | None]]
+    overridden: list[str] = []
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -45,6 +46,9 @@ class Preview(msgspec.Struct, frozen=True):
 def compare(before: list[Grade], after: list[Grade]) -> Preview:
     """Return how grades differ. A learner who is missing on one side has no points there."""
     pairs: dict[str, dict[str, list[float | None]]] = {}
+    overridden = {
+        (grade.student.handle, grade.lab) for grade in [*before, *after] if grade.override
+    }
     names, order = {}, list(dict.fromkeys(grade.lab for grade in [*before, *after]))
     for at, grades in enumerate((before, after)):
         for grade in grades:
@@ -61,7 +65,8 @@ def compare(before: list[Grade], after: list[Grade]) -> Preview:
             old_total, new_total = (
                 to_points(sum(both[at] or 0.0 for both in labs.values())) for at in (0, 1)
             )
-            changes.append(Change(handle, names[handle], old_total, new_total, differing))
+            by_hand = [lab for lab in differing if (handle, lab) in overridden]
+            changes.append(Change(handle, names[handle], old_total, new_total, differing, by_hand))
     counts = Counter(lab for change in changes for lab in change.labs)
     return Preview(len(pairs), {lab: counts[lab] for lab in order if counts[lab]}, changes)
 

@@ -29,7 +29,7 @@ MOST_COLUMNS = 400
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One submission in a list."""
+    """One submission in a list, of the person with that number."""
 
     handle: str
     lab: str
@@ -44,6 +44,7 @@ class Attempt(msgspec.Struct, frozen=True):
     record: Record | None
     capture: str | None
     judged: CheckedVerdict | None
+    person: int
 
 
 class DiffLine(msgspec.Struct, frozen=True):
@@ -114,6 +115,7 @@ def _attempt(row: Any, judged: CheckedVerdict | None) -> Attempt:
         circumstances.record,
         row.made or row.capture,
         judged,
+        row.person,
     )
 
 
