@@ -3,6 +3,7 @@ written by hand, of which it is known what they would take without waits.
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,12 @@ def test_a_fixed_price_of_the_model_is_no_work_that_could_be_moved(tmp_path, ste
         [finding] if finding else []
     )
     assert "python" not in {part.cause for use in summary.devices for part in use.gap_causes}
+
+
+def test_inside_idle_time_are_the_lines_that_the_host_was_on():
+    case = Path(__file__).parents[3] / "datasets" / "cases" / "old-sermons" / "trace.json.gz"
+    (use,) = summarise(load(case)).devices
+    most = use.gap_causes[0]
+    assert (most.cause, most.inside[0][0]) == ("allocation", "program.py(26): forward")
+    assert sum(ns for _, ns in most.inside) == pytest.approx(most.idle_ns, rel=0.02)
+    assert sum(ns for _, ns in most.inside) <= most.idle_ns

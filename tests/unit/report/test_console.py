@@ -19,6 +19,7 @@ from bottleneck_lab.analysis.summary import summarise
 from bottleneck_lab.catalog import CriterionSpec
 from bottleneck_lab.grading.criteria import not_measured
 from bottleneck_lab.measure.clock import PHASES
+from bottleneck_lab.report.breakdown import wall_parts
 from bottleneck_lab.report.comparison_words import format_between, format_ratio
 from bottleneck_lab.report.console.comparison import render_comparison
 from bottleneck_lab.report.console.seconds import render_seconds
@@ -259,6 +260,15 @@ def test_a_part_without_which_nothing_would_be_faster_says_so(draw):
     text = draw(render_summary, replace(summary, gains=dict.fromkeys(summary.gains, 1.0)))
     assert "1.00x" not in text.split("Findings")[0]
     assert "would not make the run faster" in " ".join(text.split())
+
+
+def test_inside_other_idle_time_is_where_the_host_was_meanwhile_and_it_sums_up(draw):
+    summary = summarise(load(CAPTURES / "synthetic-input.json.gz"))
+    text = draw(render_summary, summary).split("3  What is inside it")[1].split("\n\n")[0]
+    shares = [float(share) for share in re.findall(r"^ +([\d.]+)%", text, re.MULTILINE)]
+    (part,) = [part for part in wall_parts(summary.devices) if part.cause == "input"]
+    assert "data" in text.split("%")[1]
+    assert sum(shares) == pytest.approx(100 * part.share, abs=0.2)
 
 
 def test_inside_idle_time_of_launching_are_the_lines_that_launch_and_not_the_loader(draw):

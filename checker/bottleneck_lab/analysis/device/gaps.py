@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck_lab.analysis.causes import CAUSE_OF, Cause, Sureness
 from bottleneck_lab.analysis.device.time import CPU, DeviceRows, DeviceTime
-from bottleneck_lab.analysis.host.lines import lines_during, operator_during
+from bottleneck_lab.analysis.host.lines import lines_during, operator_during, places_during
 from bottleneck_lab.analysis.host.view import HostView
 from bottleneck_lab.trace.timeline import Ints, Timeline
 
@@ -20,7 +20,8 @@ LEAST_LINE_SHARE = 0.05
 class GapCause(msgspec.Struct, frozen=True):
     """Idle time of one cause. `gaps` counts the gaps it has the largest part of; `evidence` is one
     sentence; `sure` says what the cause rests on; `line` is the user's own code that ran for most
-    of it, or the operator in work on the host; empty where neither was recorded.
+    of it, or the operator in work on the host; empty where neither was recorded. `inside`: the
+    lines or marked ranges that the host was in meanwhile, each with its part of `idle_ns`.
     """
 
     cause: Cause
@@ -30,6 +31,7 @@ class GapCause(msgspec.Struct, frozen=True):
     evidence: str
     sure: Sureness = "certain"
     line: str = ""
+    inside: list[tuple[str, int]] = []
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -87,12 +89,14 @@ def _explain(
         f"{part.total / 1e6:.2f} ms {state} ({share:.1%} of the time), mostly in {count}"
         f" gap{'s' * (count != 1)}, in which {sentence}."
     )
-    line = ""
+    line, inside = "", []
     if share >= LEAST_LINE_SHARE:
+        inside = places_during(timeline, part, time.rank)
         line = lines_during(timeline, part, time.rank)
         if not line and cause == "host":
             line = operator_during(timeline, part, time.rank)
-    return GapCause(cause, part.total, share, count, evidence, how_sure(cause, host), line)
+    sure = how_sure(cause, host)
+    return GapCause(cause, part.total, share, count, evidence, sure, line, inside)
 
 
 def _largest(

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from bottleneck_lab.analysis import intervals as iv
 from bottleneck_lab.analysis.host.nesting import innermost_at, outermost
 from bottleneck_lab.analysis.host.operators import OPERATOR, PYTHON, CallTree, nearest_above
-from bottleneck_lab.analysis.host.view import named, union_of
+from bottleneck_lab.analysis.host.view import launching_threads, named, union_of
 from bottleneck_lab.analysis.steps.window import host_window
-from bottleneck_lab.trace.names import LINES_OF
-from bottleneck_lab.trace.timeline import HostTable, Ints, SmallInts, Timeline, take
+from bottleneck_lab.trace.names import LINES_OF, STEP_NAME
+from bottleneck_lab.trace.timeline import Floats64, HostTable, Ints, SmallInts, Timeline, take
 
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torchvision|numpy|threading|contextlib|site-packages|dist-packages"
@@ -151,12 +151,7 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     """Return the user's own function, with its lines, that ran for most of these stretches, as
     "file.py(23-24): function"; empty where no lines were recorded, or none ran for long.
     """
-    sums = np.zeros(len(timeline.strings))
-    for track, _ in _tracks(timeline):
-        if timeline.threads[track].rank == rank:
-            lines = take(timeline.python, timeline.python.thread == track)
-            ran = iv.covered_within(stretches, lines.start, lines.end)
-            sums += np.bincount(lines.name, weights=ran, minlength=len(sums))
+    sums = _time_by_line(timeline, stretches, rank)
     functions: dict[tuple[str, str], dict[int, float]] = {}
     for name in np.flatnonzero(sums).tolist():
         match = _LINE.match(timeline.strings[name])
@@ -172,6 +167,36 @@ def lines_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:
     numbers = sorted(number for number, ns in times.items() if ns >= NAMED_LINE_SHARE * whole)
     text = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
     return f"{file}({text}): {function}"
+
+
+def _time_by_line(timeline: Timeline, stretches: iv.Intervals, rank: int) -> Floats64:
+    """Return how long each of the user's own lines ran in these stretches, ns, by its name."""
+    sums = np.zeros(len(timeline.strings))
+    for track, _ in _tracks(timeline):
+        if timeline.threads[track].rank == rank:
+            lines = take(timeline.python, timeline.python.thread == track)
+            ran = iv.covered_within(stretches, lines.start, lines.end)
+            sums += np.bincount(lines.name, weights=ran, minlength=len(sums))
+    return sums
+
+
+def places_during(
+    timeline: Timeline, stretches: iv.Intervals, rank: int, top: int = 10
+) -> list[tuple[str, int]]:
+    """Return where the host was in these stretches and for how long, ns, longest first: on the
+    user's own lines or, where none were recorded, in marked ranges that no other encloses.
+    """
+    sums = _time_by_line(timeline, stretches, rank)
+    if not sums.any():
+        ranges = timeline.ranges
+        threads = np.array(launching_threads(timeline, rank), dtype=np.int64)
+        mine = np.isin(ranges.thread, threads) & ~named(timeline, ranges, STEP_NAME)
+        ranges = take(ranges, mine)
+        ranges = take(ranges, outermost(ranges))
+        ran = iv.covered_within(stretches, ranges.start, ranges.end)
+        sums += np.bincount(ranges.name, weights=ran, minlength=len(sums))
+    longest = np.argsort(-sums, kind="stable")[:top]
+    return [(timeline.strings[name], int(sums[name])) for name in longest.tolist() if sums[name]]
 
 
 def operator_during(timeline: Timeline, stretches: iv.Intervals, rank: int) -> str:

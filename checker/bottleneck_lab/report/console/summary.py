@@ -4,6 +4,7 @@ inside it, what to try.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -322,8 +323,19 @@ def _inside(summary: Summary, biggest: Part) -> list[Row]:
         ] or [(row.name, row.self_ns, "") for row in summary.operators]
         rows = sorted(launching, key=lambda row: -row[1])
     else:
-        shares = list(summary.range_shares.items())[:TOP]
-        return [(name, share, "host", "") for name, share in shares]
+        places: Counter[str] = Counter()
+        for use in summary.devices:
+            for part in use.gap_causes:
+                if part.cause == biggest.cause:
+                    places.update(dict(part.inside))
+        shown = places.most_common(TOP)
+        rest = biggest.ns - sum(ns for _, ns in shown)
+        if shown and rest > wall // 1000:
+            shown.append(("elsewhere", rest))
+        return [
+            (name, ns / wall, words.format_duration(ns), summary.code.get(name, ""))
+            for name, ns in shown
+        ]
     return [
         (name, ns / wall, words.format_duration(ns), code) for name, ns, code in list(rows)[:TOP]
     ]
