@@ -127,5 +127,6 @@ def main(wrap, train):
     if cuda:
         torch.cuda.synchronize()
     if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks: {time.perf_counter() - start:.2f} s")
+        ranks = dist.get_world_size()
+        print(f"{ranks} rank{'s' * (ranks > 1)}: {time.perf_counter() - start:.2f} s")
     dist.destroy_process_group()

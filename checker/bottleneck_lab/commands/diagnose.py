@@ -14,7 +14,7 @@ import typer
 from bottleneck_lab.catalog import QuestionSpec
 from bottleneck_lab.cohort.grading.open_help import open_help
 from bottleneck_lab.commands.ui import Answers, Json, here, note, print_json, say, say_next
-from bottleneck_lab.course.captures import evidence_capture
+from bottleneck_lab.course.captures import capture_figures, evidence_capture
 from bottleneck_lab.course.diagnosing import commit_answers, misplaced_answers
 from bottleneck_lab.course.siblings import draw_case, grade_case
 from bottleneck_lab.errors import UsageError
@@ -22,13 +22,14 @@ from bottleneck_lab.grading.answers import describe_choices, parse_answers, read
 from bottleneck_lab.grading.cases import MEMORY_GROWTH
 from bottleneck_lab.grading.criteria import describe_criterion
 from bottleneck_lab.grading.diagnosis import (
-    STRETCH_RULE,
     beyond_ceiling,
     format_answer,
     needs_capture,
     problem,
     problems,
+    stretch_rule,
 )
+from bottleneck_lab.grading.figures import CaptureFigures
 from bottleneck_lab.grading.siblings import QUESTIONS
 from bottleneck_lab.workspace.commitments import (
     Record,
@@ -90,16 +91,18 @@ def command(
         # Each answer is saved at once, so leaving halfway loses nothing.
         for question in questions:
             known = load_answers(workspace.root).get(question.id)
-            given = ask_question(question, known, partial(_misplaced, workspace))
+            seen = capture_figures(workspace) if question.shows else None
+            given = ask_question(question, known, partial(_misplaced, workspace), seen)
             save_answers(workspace, {question.id: given})
     record, committed = load_record(workspace), False
     # Answers that were drafted, or written by hand, are committed by the bare command too.
     if (answer or not json) and not wrong and not draft:
         record, committed = _commit_if_whole(workspace, record, at_terminal=at_terminal)
-    _report(workspace, record, committed=committed, refused=bool(wrong), json=json)
+    if json or not wrong:
+        _report(workspace, record, committed=committed, json=json)
     if wrong:
         raise UsageError(
-            " ".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
+            "\n".join(wrong), "Answer again with `lab diagnose`; your other answers are saved."
         )
 
 
@@ -127,15 +130,16 @@ def ask_question(
     question: QuestionSpec,
     known: Any = None,
     refuse: Callable[[QuestionSpec, Answer], str | None] | None = None,
+    seen: CaptureFigures | None = None,
 ) -> Answer:
     """Ask at the terminal until the answer has the right form and `refuse` gives no reason against
-    it.
+    it. `seen` is the capture in which a stretch is to be marked.
     """
     say(f"\n{question.ask}", style="bold")
     if question.measure:
         say(question.measure, style="dim")
     if question.shows:
-        say(STRETCH_RULE, style="dim")
+        say(stretch_rule(seen), style="dim")
     for line in describe_choices(question):
         say(f"  {line}", hang=3)
     default = known if is_given(known) else None
@@ -212,10 +216,8 @@ def _reveal(workspace: Workspace) -> None:
         say_next(f"lab {workspace.lab.spec.evidence}")
 
 
-def _report(
-    workspace: Workspace, record: Record, *, committed: bool, refused: bool, json: bool
-) -> None:
-    """Print the answers and, unless one was `refused`, what to do with them."""
+def _report(workspace: Workspace, record: Record, *, committed: bool, json: bool) -> None:
+    """Print the answers and what to do with them."""
     questions, answers = workspace.lab.spec.questions, load_answers(workspace.root)
     wrong = problems(questions, answers)
     if json:
@@ -235,14 +237,13 @@ def _report(
         say("This lab asks no questions.")
         return
     for question in questions:
-        _show(question, answers.get(question.id), wrong.get(question.id))
+        _show(workspace, question, answers.get(question.id), wrong.get(question.id))
         if question.predicts_gain and (remark := beyond_ceiling(question, answers)):
             say(f"    {remark}", style="yellow")
-    if not refused:
-        _conclude(workspace, record, list(wrong), committed=committed)
+    _conclude(workspace, record, list(wrong), committed=committed)
 
 
-def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
+def _show(workspace: Workspace, question: QuestionSpec, answer: Any, wrong: str | None) -> None:
     """Print one question with its answer, or in full if it is still open."""
     if is_given(answer):
         say(f"  {question.id}: {format_answer(question, answer)}", hang=4)
@@ -254,7 +255,7 @@ def _show(question: QuestionSpec, answer: Any, wrong: str | None) -> None:
     if question.measure:
         say(f"    {question.measure}", style="dim")
     if question.shows:
-        say(f"    {STRETCH_RULE}", style="dim")
+        say(f"    {stretch_rule(capture_figures(workspace))}", style="dim")
     for line in describe_choices(question):
         say(f"      {line}", style="dim", hang=3)
 

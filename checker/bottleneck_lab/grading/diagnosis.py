@@ -25,10 +25,6 @@ LEAST_STRETCH, MOST_STRETCH = 0.002, 0.1
 one points at nothing. A single gap may be shorter or longer: `lab report --gap 1` is an answer.
 """
 
-STRETCH_RULE = (
-    f"Mark {LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture, or the longest gap however"
-    " long it is."
-)
 ROUNDING = 0.01
 """Shares are read to a percent: closer ones are the same answer, however small they are."""
 
@@ -243,6 +239,15 @@ def _wrong_choice(question: QuestionSpec, answer: str) -> str:
     return f"'{answer}' does not fit what the capture shows. {question.measure}".rstrip()
 
 
+def stretch_rule(seen: CaptureFigures | None) -> str:
+    """Return how long a stretch may be, as one sentence: in ms of the capture, if there is one."""
+    limits = f"{LEAST_STRETCH:.1%} to {MOST_STRETCH:.0%} of the capture"
+    if seen is not None:
+        least, most = (share * seen.span_ns / 1e6 for share in (LEAST_STRETCH, MOST_STRETCH))
+        limits = f"{least:.3g} to {most:.3g} ms"
+    return f"Mark {limits}, or the longest gap however long it is."
+
+
 def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     """Return why a stretch cannot be judged at all, whatever it shows: it lies outside the capture,
     is too short to see anything in, or too long to point at anything.
@@ -259,15 +264,16 @@ def misplaced_stretch(answer: str, seen: CaptureFigures) -> str | None:
     most_ns = max(MOST_STRETCH * seen.span_ns, gap_ns + 2_000)
     if gap_ns:
         least_ns = min(least_ns, max(gap_ns - 2_000, 0))
-    if stretch.length < least_ns:
+    # Half a percent for a limit that was typed as it is printed.
+    if stretch.length < 0.995 * least_ns:
         return (
             f"That stretch is too short ({stretch.length / 1e6:.3g} ms): mark at least"
-            f" {least_ns / 1e6:.2g} ms."
+            f" {least_ns / 1e6:.3g} ms."
         )
-    if stretch.length > most_ns:
+    if stretch.length > 1.005 * most_ns:
         return (
             f"That stretch is too long ({stretch.length / 1e6:.3g} ms) to point at anything: mark"
-            f" at most {most_ns / 1e6:.2g} ms."
+            f" at most {most_ns / 1e6:.3g} ms."
         )
     return None
 

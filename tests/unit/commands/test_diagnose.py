@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -57,7 +58,17 @@ def test_a_stretch_that_shows_nothing_is_neither_saved_nor_committed(workspace, 
 
 
 def test_the_limits_of_a_stretch_are_named_where_it_is_asked_for(workspace):
+    assert re.search(r"Mark [\d.]+ to [\d.]+ ms, or", " ".join(diagnose().output.split()))
+    shutil.rmtree(workspace.captures)
     assert "0.2% to 10% of the capture" in " ".join(diagnose().output.split())
+
+
+def test_a_refused_answer_is_not_lost_beneath_the_questions(workspace):
+    done = diagnose("cause=9", "evidence=60")
+    assert not done.output.strip()
+    cause, evidence = str(done.exception).split("\nevidence: ")
+    assert "not one of the choices" in cause
+    assert "write 0.6 for 60%" in evidence
 
 
 def test_a_refused_correction_leaves_the_answer_as_it_was(workspace):

@@ -20,6 +20,7 @@ from bottleneck_lab.grading.diagnosis import (
     grade_diagnosis,
     misplaced_stretch,
     problem,
+    stretch_rule,
 )
 from bottleneck_lab.grading.figures import CaptureFigures, figures_of
 
@@ -128,7 +129,7 @@ def test_a_right_answer_holds(question, answer):
         (WHERE, "0.1-0.4 ms", "Less than 80% of that stretch .* Mark a gap"),
         (WHERE, "0.9-2 ms", "after your capture does"),
         (WHERE, "0.9-0.9005 ms", r"too short \(0\.0005 ms\): mark at least 0\.00\d+ ms"),
-        (WHERE, "0-1 ms", r"too long \(1 ms\) to point at anything: mark at most 0\.3 ms"),
+        (WHERE, "0-1 ms", r"too long \(1 ms\) to point at anything: mark at most 0\.302 ms"),
         (WHERE, "all of it", "as start and end"),
         (WHERE, 0.5, "as start and end"),
         (WHERE, "0.9-0.6 ms", "as start and end"),
@@ -237,6 +238,15 @@ def test_the_longest_gap_is_neither_too_short_nor_too_long_to_mark(gap_ns, stret
     problem = misplaced_stretch(stretch, capture)
     assert (problem is None) == (fault is None)
     assert (fault or "") in (problem or "")
+
+
+def test_the_limits_of_a_stretch_are_the_same_where_it_is_asked_for_and_where_it_is_refused():
+    capture = CaptureFigures({}, 90_875_000, lambda _: {})
+    assert stretch_rule(capture).startswith("Mark 0.182 to 9.09 ms, or")
+    assert (misplaced_stretch("1-30 ms", capture) or "").endswith("mark at most 9.09 ms.")
+    assert (misplaced_stretch("1-1.1 ms", capture) or "").endswith("mark at least 0.182 ms.")
+    assert misplaced_stretch("1-10.09 ms", capture) is None, "0.0025 ms above the exact limit"
+    assert "10% of the capture" in stretch_rule(None)
 
 
 def test_a_right_share_is_praised_with_the_tools_own_figure():

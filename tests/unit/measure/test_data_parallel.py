@@ -340,7 +340,9 @@ def test_the_curve_fits_eighty_columns_and_says_which_points_ran():
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines if "*  " in line] == ["4*", "8*"]
-    assert "1.50x as fast (Amdahl)" in " ".join(out.getvalue().split())
+    text = " ".join(out.getvalue().split())
+    assert "1.50x as fast (Amdahl). On 4096" in text, "hidden or gone is the same there"
+    assert "5.00x as fast (Amdahl). Hiding it gains at most 1.25x: the link takes longer" in text
 
 
 def test_before_the_diagnosis_the_curve_shows_how_fast_it_is_and_not_what_that_is_lost_to():
@@ -387,6 +389,7 @@ def test_nsys_is_put_around_every_rank_of_the_lab_on_gpus():
 
 def test_every_modelled_figure_is_called_so_and_what_is_not_modelled_is_said():
     lines = notes(FIGURES, COSTS)
+    assert "10.00 ms per step = 9.00 computing + 0.40 communicating only + 0.60 idle;" in lines[0]
     units = (" ms", "images/s", "GB/s")
     assert all("modelled" in line for line in lines if any(unit in line for unit in units))
     assert any(line.startswith("not modelled:") for line in lines)

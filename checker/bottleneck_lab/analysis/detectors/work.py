@@ -111,7 +111,7 @@ def exposed_communication(seen: Evidence) -> list[Detection]:
         return []
     what = "only communicated" if waited else "only communicated or waited for other ranks"
     evidence = (
-        f"For {share:.0%} of the time a device {what}{waited}; {hidden:.0%} of the communication"
+        f"For {share:.0%} of the time a device {what}{waited}; {hidden:.0%} of all communication"
         " overlaps computation."
     )
     if recorded < seen.world_size:

@@ -91,11 +91,15 @@ def _print_bounds(sheet: Sheet, curve: Sweep) -> None:
     real = [point for point in curve.points if point.source == "reducer"]
     for point in dict.fromkeys([*real[-1:], curve.points[-1]]):
         hidden = point.step_ms * point.hidden_efficiency / point.alone_ms
-        sheet.line(
+        lost = (
             f"On {point.ranks} ranks, {point.lost_ms:.1f} of {point.step_ms:.1f} ms per step"
-            f" is lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl); with"
-            f" all of it hidden: {hidden:.2f}x.",
-            indent=1,
+            f" is lost to communication. Without it: {point.amdahl:.2f}x as fast (Amdahl)"
         )
+        if point.hidden_efficiency < 1:
+            lost += (
+                f". Hiding it gains at most {hidden:.2f}x: the link takes longer than the"
+                " computation"
+            )
+        sheet.line(f"{lost}.", indent=1)
     if broadcast := curve.points[-1].broadcast_note:
         sheet.line(broadcast, indent=1)

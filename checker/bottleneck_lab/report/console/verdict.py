@@ -65,8 +65,8 @@ def render_verdict(verdict: Verdict, console: Console, *, html: Path | None = No
     sheet.blank()
     if verdict.device == "virtual":
         sheet.line(words.EMULATED, indent=1, style="dim")
-    checked = f"Checked {words.format_moment(verdict.started_at)} in {verdict.duration_s:.0f} s."
-    sheet.line(f"{checked} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")
+    began = f"Began {words.format_moment(verdict.started_at)}, took {verdict.duration_s:.0f} s."
+    sheet.line(f"{began} {words.ATTESTATION_MEANS[verdict.attestation]}", indent=1, style="dim")
     if html:
         sheet.heading("Report")
         sheet.path(str(html), indent=1)

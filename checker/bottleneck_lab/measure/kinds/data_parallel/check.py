@@ -176,13 +176,15 @@ def compare(all_theirs: list[EmulatedRun], all_shipped: list[EmulatedRun]) -> Ra
 def notes(measurement: RanksMeasurement, costs: CostTable) -> list[str]:
     """Return the notes of a verdict: the few figures that explain it, then what they rest on."""
     m = measurement
+    # Of the figures as they are printed, so that the parts add up.
+    idle_ms = round(m.step_ms, 2) - round(m.compute_ms, 2) - round(m.exposed_ms, 2)
     lines = [
         (
             f"modelled, {m.many} virtual GPUs: {m.step_ms:.2f} ms per step = {m.compute_ms:.2f}"
-            f" compute + {m.exposed_ms:.2f} exposed communication + waiting;"
-            f" {m.communication_ms:.2f} ms of communication; {m.overlap_share:.0%} of what the"
-            f" update waits for is hidden behind compute; {m.bytes_per_step / 1e6:.1f} MB of"
-            " gradients per step"
+            f" computing + {m.exposed_ms:.2f} communicating only + {idle_ms:.2f} idle;"
+            f" {m.communication_ms:.2f} ms of communication in all, and of the part that the update"
+            f" waits for {m.overlap_share:.0%} is hidden behind the model's passes;"
+            f" {m.bytes_per_step / 1e6:.1f} MB of gradients per step"
         ),
         (
             f"modelled throughput, {costs.called}/s: {m.few_samples_per_s:.0f} on {m.few},"
