@@ -161,6 +161,11 @@ def test_merged_learners_count_as_one_and_can_be_separated(room):
             assert {lab["left"] for lab in mine["labs"] if lab["slug"] == "slow"} == {1}
         assert "PASS" in visit(ada).get(f"/me/submissions/{handle}").text
         assert "Ada L. counts as Ada" in instructor.get("/settings").text
+        for who, label, other in ((ada, "Includes", "Ada L."), (twin, "Counts as", "Ada")):
+            page = instructor.get(f"/people/{who.handle}").text
+            assert re.search(rf"<dt>{label}</dt><dd>(<a [^>]*>)?{re.escape(other)}<", page)
+            assert f'<a href="/people/{ada.handle}/grades/slow">slow 100.0</a>' in page
+            assert page.count(f"<small>by {other}</small>") == 1
         path = f"/people/{twin.handle}/merge"
         assert saved(instructor, path, how="separate")
         assert names(room) == ["Ada", "Ada L."]
@@ -197,6 +202,20 @@ def test_a_removal_can_be_undone_with_the_token_that_was(room):
         assert saved(instructor, f"/people/{ada.handle}/remove", how="restore")
         assert learner.get("/api/me").status == 200
     assert [row.passed for row in view(room).rows] == [1]
+
+
+def test_who_is_to_join_again_reads_how_also_on_a_roster(sqlite_room):
+    room = sqlite_room
+    with room.cohort.database.writing() as connection:
+        change_settings(connection, roster_only=True)
+        ada = people.add_person(connection, "learner", "Ada", 0.0, student_id="s1")
+    _, token = room.join(student_id="s1")
+    with room.cohort.database.writing() as connection:
+        people.let_join_again(connection, ada)
+        with pytest.raises(RefusedError) as refused:
+            people.by_token(connection, token)
+    assert "--id STUDENT_ID" in refused.value.remedy
+    assert room.join(student_id="s1")[0].id == ada.id
 
 
 def test_a_code_that_is_typed_is_told_from_a_links_token():

@@ -165,7 +165,7 @@ def unknown_token() -> RefusedError:
     return RefusedError(
         "not-joined",
         "This cohort does not know you, or no longer does.",
-        "Join again with `lab join URL CODE`.",
+        "Join again with `lab join URL CODE`; on a roster, add `--id STUDENT_ID`.",
     )
 
 
@@ -184,6 +184,17 @@ def same_learner(connection: Connection, person: Person) -> list[int]:
     people, root = tables.people, learner_of(connection, person)
     group = select(people.c.id).where((people.c.id == root) | (people.c.merged_into == root))
     return list(connection.execute(group).scalars())
+
+
+def merged_group(connection: Connection, person: Person) -> list[Person]:
+    """Return all people who are this learner, the one for whom the others count first."""
+    people, root = tables.people, learner_of(connection, person)
+    rows = connection.execute(
+        select(*PERSON_COLUMNS)
+        .where(people.c.id.in_(same_learner(connection, person)))
+        .order_by(people.c.id != root, people.c.id)
+    )
+    return [as_person(row) for row in rows]
 
 
 def by_handle(connection: Connection, handle: str) -> Person:

@@ -20,6 +20,7 @@ from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.errors import UsageError
 
 MAX_ROWS = 20_000
+_NAME_PARTS = ("first_name", "last_name")
 MAX_CELL = 200
 """Characters of a cell that are kept."""
 _COLUMNS = {
@@ -224,7 +225,7 @@ def _rows(text: str) -> list[_Row]:
 
 
 def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str, str]:
-    """Return what a row says of its learner.
+    """Return what a row says of its learner, without names if it has none.
 
     Raises UsageError if it has more or fewer cells than the header, so that they would be read
     under wrong names, or no student id.
@@ -251,8 +252,10 @@ def _learner(row: _Row, header: list[str], columns: dict[str, int]) -> dict[str,
             values |= {"last_name": ", ".join([last, *suffixes]), "first_name": ", ".join(given)}
             name = ""
     parts = (values.get("first_name"), values.get("last_name"))
-    shown = " ".join(part for part in parts if part) or name
-    return {**values, "name": clean(shown) or values["student_id"]}
+    if shown := clean(" ".join(part for part in parts if part) or name):
+        return {**values, "name": shown}
+    # Without a name in the table, learners keep the one that they have.
+    return {field: each for field, each in values.items() if field not in _NAME_PARTS}
 
 
 def describe_roster(roster: Roster, added: int, corrected: int) -> str:
@@ -261,6 +264,8 @@ def describe_roster(roster: Roster, added: int, corrected: int) -> str:
     text = f"Read {learners} from the roster: {added} added, {corrected} corrected."
     if roster.unread:
         text += f" Columns that are not read: {', '.join(roster.unread)}."
+    if not any("name" in learner for learner in roster.learners):
+        text += " No column has names, so names stay; new learners go by their student ids."
     return text
 
 
@@ -269,7 +274,8 @@ def enter_roster(
 ) -> tuple[int, int]:
     """Add learners who are new and correct the others; return how many were added and changed.
 
-    Nobody is removed: that is done by hand.
+    Who has no name on the roster keeps theirs; whoever is new is called by their student id. Nobody
+    is removed: that is done by hand.
     """
     people = tables.people
     known = {
@@ -284,7 +290,8 @@ def enter_roster(
             number = known[learner["student_id"]]
             corrected += correct_person(connection, number, values)
         else:
-            add_person(connection, "learner", values.pop("name"), at, **values)
+            name = values.pop("name", learner["student_id"])
+            add_person(connection, "learner", name, at, **values)
             added += 1
     note(connection, at, "settings", "roster")
     return added, corrected

@@ -55,12 +55,15 @@ def _person(
     cases = [each.past for each in load_answered(connection, who)]
     learns = who.role == "learner"
     everybody = rules_for(connection, [])
+    # As in `lab status`: the points of whoever was merged are those of the one they count as.
+    group = people.merged_group(connection, who)
     return shared.page(
         "person.html",
         session,
         person=who,
         student=load_students(connection, who.id)[0] if learns else None,
-        grades=load_grades(connection, shared.judge, person=who.id) if learns else [],
+        grades=load_grades(connection, shared.judge, person=group[0].id) if learns else [],
+        group=group,
         attempts=load_attempts(connection, shared.judge, own),
         extensions={
             lab: value
