@@ -683,6 +683,7 @@ class TestCheck:
         assert asked["rows"][0][0] > 0
         ready = learner.json("report", "--ask", "ranges", trace)
         assert ready["columns"][:2] == ["name", "times"]
+        assert "in the whole capture" in learner.lab("report", "--ask", "ranges", trace).stdout
         assert "top-kernels" in learner.lab("report", "--ask", "why", trace).stderr
         written = learner.folder / "out" / "summary.json"
         assert learner.lab("report", "--export", str(written), trace).returncode == 0

@@ -137,7 +137,11 @@ class Comparison(msgspec.Struct, frozen=True):
     whole runs.
     """
     waits_per_step: tuple[float, float] | None = None
-    """How often the host waits for the device in a step, before and after; None without steps."""
+    """How often the host of a rank waits for the device in a step, before and after; None without
+    steps.
+    """
+    ranks: int = 1
+    """How many ranks the largest of the captures holds, which per-step figures are the mean of."""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -259,6 +263,7 @@ def _compare(before: Side, after: Side) -> Comparison:
         repeats=repeats,
         mean_speedup=None if paired or unit != "step" else _mean_ratio(old[0], new[0]),
         waits_per_step=None if unit != "step" else (_waits(old), _waits(new)),
+        ranks=max(len(o.summary.ranks) for o in (*old, *new)),
     )
 
 

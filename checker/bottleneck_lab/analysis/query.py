@@ -22,7 +22,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses
 from bottleneck_lab.analysis.host.lines import lines_at
 from bottleneck_lab.analysis.host.operators import build_calls
 from bottleneck_lab.analysis.host.syncs import find_causes, find_waits
-from bottleneck_lab.analysis.steps.window import begun_inside
+from bottleneck_lab.analysis.steps.window import begun_inside, find_window, host_window
 from bottleneck_lab.errors import MachineError, UsageError
 from bottleneck_lab.trace.names import DTYPES
 from bottleneck_lab.trace.timeline import (
@@ -36,6 +36,8 @@ from bottleneck_lab.trace.timeline import (
     take,
 )
 
+COUNTED = "counted"
+"""The stretch of each rank whose work a report counts."""
 GRAPH_NODES = "graph_nodes"
 IDLE, RECORDED = "idle", "recorded"
 """When each device did nothing, and the time of each that shares are of. Both are computed, as a
@@ -73,7 +75,7 @@ def query(
     timeline: Timeline, sql: str, limit: int = ROW_LIMIT, *, limit_s: float = TIME_LIMIT_S
 ) -> QueryResult:
     """Return the rows of one SELECT over the tables device, runtime, operators, ranges, python,
-    memory, graph_nodes, waits, interruptions, idle and recorded.
+    memory, graph_nodes, waits, interruptions, counted, idle and recorded.
 
     Times are ns from the start of the capture, names are text, `duration` stands beside `end`. Only
     the tables that the text names are filled. Raises UsageError when the statement is wrong,
@@ -120,6 +122,7 @@ def _tables(timeline: Timeline, sql: str) -> Iterator[tuple[str, Columns]]:
     yield GRAPH_NODES, _graph_columns(find_graph_nodes(source(GRAPH_NODES)))
     yield WAITS, _wait_columns(source(WAITS))
     yield INTERRUPTIONS, _interruption_columns(source(INTERRUPTIONS))
+    yield COUNTED, _counted_columns(source(COUNTED))
     yield from _time_columns(source(IDLE, RECORDED)).items()
 
 
@@ -181,6 +184,21 @@ def _interruption_columns(timeline: Timeline) -> Columns:
     """Return the columns of the table `interruptions`: those of `device`, and the `excess`, ns."""
     rows, excess_ns = find_interrupted(timeline)
     return {**_columns(timeline, take(timeline.device, rows), calls=False), "excess": excess_ns}
+
+
+def _counted_columns(timeline: Timeline) -> Columns:
+    """Return the columns of the table `counted`: by rank, when the first step begins, when the last
+    one has ended on the host, and when the work that they launched has, ns from the capture's
+    start. Without steps it is all that was recorded.
+    """
+    rows = [
+        (rank, window.start, host_window(timeline, rank).end, window.end)
+        for rank in timeline.ranks
+        for window in [find_window(timeline, rank)]
+    ]
+    origin = [0, *[timeline.extent[0]] * 3]
+    columns = (np.array(rows, dtype=np.int64).reshape(-1, 4) - origin).T
+    return dict(zip(("rank", "start", "host_end", "end"), columns, strict=True))
 
 
 def _graph_columns(nodes: list[GraphNode]) -> Columns:
@@ -262,6 +280,7 @@ def _schema_remedy() -> str:
         f"Write one SELECT over device({device}, duration), or operators, ranges, python({host},"
         f" duration), or runtime or {WAITS} (the same and line), or {INTERRUPTIONS} (as device, and"
         f" excess), or memory, or {GRAPH_NODES}"
-        f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or {IDLE} or"
-        f" {RECORDED}(rank, device, start, end, duration)."
+        f"({', '.join(column.name for column in msgspec.structs.fields(GraphNode))}), or"
+        f" {COUNTED}(rank, start, host_end, end), or {IDLE} or {RECORDED}(rank, device, start, end,"
+        " duration)."
     )

@@ -1,4 +1,5 @@
-"""Ready questions over a capture's tables, for `lab report --ask`.
+"""Ready questions over a capture's tables, for `lab report --ask`. They count what a report does:
+the work within the steps, where there are steps. One that counts the whole capture says so.
 
 A question is one row of QUESTIONS; docs/files.md documents the tables, and lists the questions.
 """
@@ -25,12 +26,15 @@ class Question:
 QUESTIONS = (
     Question(
         "top-kernels",
-        "Which kernels of the whole capture took most time, and what percentage of all kernels'?",
+        "Which kernels took most time, and what part of the recording is that?",
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e3 AS mean_us, max(duration) / 1e3 AS longest_us,
-               100.0 * sum(duration) / sum(sum(duration)) OVER () AS percent
-        FROM device WHERE kind IN ('kernel', 'communication')
+               100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent
+        FROM device JOIN counted
+          ON counted.rank = device.rank AND device.start >= counted.start
+            AND device.start < counted.end
+        WHERE kind IN ('kernel', 'communication')
         GROUP BY name ORDER BY total_ms DESC LIMIT 20
         """,
     ),
@@ -40,16 +44,22 @@ QUESTIONS = (
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e3 AS mean_us
-        FROM operators GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        FROM operators JOIN counted
+          ON counted.rank = operators.rank AND operators.start >= counted.start
+            AND operators.start < counted.host_end
+        GROUP BY name ORDER BY total_ms DESC LIMIT 20
         """,
     ),
     Question(
         "top-calls",
-        "In which calls of CUDA or HIP did the host spend its time, in the whole capture?",
+        "In which calls of CUDA or HIP did the host spend its time?",
         """
         SELECT name, count(*) AS calls, sum(duration) / 1e6 AS total_ms,
                max(duration) / 1e6 AS longest_ms
-        FROM runtime GROUP BY name ORDER BY total_ms DESC LIMIT 20
+        FROM runtime JOIN counted
+          ON counted.rank = runtime.rank AND runtime.start >= counted.start
+            AND (runtime.start + runtime.end) / 2 < counted.host_end
+        GROUP BY name ORDER BY total_ms DESC LIMIT 20
         """,
     ),
     Question(
@@ -72,6 +82,9 @@ QUESTIONS = (
                max(device.start - runtime.start) / 1e3 AS longest_delay_us
         FROM device JOIN runtime
           ON runtime.correlation = device.correlation AND runtime.rank = device.rank
+        JOIN counted
+          ON counted.rank = device.rank AND device.start >= counted.start
+            AND device.start < counted.end
         WHERE device.kind = 'kernel' AND device.correlation > 0
         GROUP BY device.name ORDER BY mean_delay_us DESC LIMIT 20
         """,
@@ -83,13 +96,17 @@ QUESTIONS = (
         SELECT direction, host_memory, count(*) AS copies, sum(bytes) / 1e6 AS megabytes,
                sum(duration) / 1e6 AS total_ms,
                CASE WHEN sum(duration) THEN 1.0 * sum(bytes) / sum(duration) END AS gb_per_s
-        FROM device WHERE kind = 'copy'
+        FROM device JOIN counted
+          ON counted.rank = device.rank AND device.start >= counted.start
+            AND device.start < counted.end
+        WHERE kind = 'copy'
         GROUP BY direction, host_memory ORDER BY total_ms DESC
         """,
     ),
     Question(
         "ranges",
-        "How long did each marked range take?",
+        "How long did each marked range take on the host, in the whole capture? (A step in a report"
+        " ends with its work on the device.)",
         """
         SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
                avg(duration) / 1e6 AS mean_ms, min(duration) / 1e6 AS shortest_ms,
@@ -183,7 +200,7 @@ QUESTIONS = (
     ),
     Question(
         "lines",
-        "Which lines or functions of Python took most time, where they were recorded?",
+        "Which lines or functions of Python took most time in the whole capture, where recorded?",
         """
         SELECT name, count(*) AS times, sum(duration) / 1e6 AS total_ms,
                100.0 * sum(duration) / (SELECT sum(duration) FROM recorded) AS percent

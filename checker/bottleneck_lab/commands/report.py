@@ -17,7 +17,7 @@ from bottleneck_lab.analysis.device.use import find_device_uses, numbered_gaps
 from bottleneck_lab.analysis.memory.snapshot import find_device_memory
 from bottleneck_lab.analysis.plateau import read_plateau
 from bottleneck_lab.analysis.query import TIME_LIMIT_S, query
-from bottleneck_lab.analysis.questions import QUESTIONS, find_question
+from bottleneck_lab.analysis.questions import QUESTIONS, Question, find_question
 from bottleneck_lab.analysis.selection import Selection, parse_stretch, select
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.commands import completion
@@ -187,8 +187,7 @@ def command(
         find_export(target).write(full_report(subject), target)
         say(f"Written to {target}")
     elif query or ask:
-        sql = query or find_question(ask or "").sql
-        _query(subject, sql, limit_s, shorten=ask is not None, json=json)
+        _query(subject, query or find_question(ask or ""), limit_s, json=json)
     elif at or gap:
         _show_stretch(subject, at, gap or 1, json=json)
     else:
@@ -333,17 +332,22 @@ def _show_stretch(subject: Subject, at: str | None, gap: int, *, json: bool) -> 
         render_selection(selection, timeline, console())
 
 
-def _query(subject: Subject, sql: str, limit_s: float, *, shorten: bool, json: bool) -> None:
-    """Print the rows of a SELECT. `shorten`: kernels by their short names, to fit a terminal."""
+def _query(subject: Subject, query_: str | Question, limit_s: float, *, json: bool) -> None:
+    """Print the rows of a SELECT, or of a ready question below what it asks, with kernels by their
+    short names, to fit a terminal.
+    """
+    sql = query_.sql if isinstance(query_, Question) else query_
     result = query(subject.timeline(), sql, limit_s=limit_s)
     if json:
         print_json(result)
         return
+    if isinstance(query_, Question):
+        say(query_.asks, style="bold")
     if not result.rows:
         say("No rows: the capture holds nothing of this kind.")
         return
     short: dict[str, str] = {}
-    if shorten and "name" in result.columns:
+    if isinstance(query_, Question) and "name" in result.columns:
         names = [row[result.columns.index("name")] for row in result.rows]
         short = short_names(name for name in names if isinstance(name, str))
     cells = [[short.get(str(value), _format_cell(value)) for value in row] for row in result.rows]

@@ -30,6 +30,8 @@ from bottleneck_lab.trace.timeline import Floats64
 
 _NEARLY_WHOLE = 0.95
 """Start-up and end that leave more than this share (0-1) of the time are not worth a word."""
+_FAR_APART = 1.01
+"""Ranks that together span more than this times what each of them takes begin at other moments."""
 _FAR_FROM_SHARE = 1.05
 """A gain further than this from Amdahl's, by the share alone, is explained."""
 
@@ -191,22 +193,28 @@ def _model(use: DeviceUse) -> str:
 
 
 def describe_capture(summary: Summary) -> str:
-    """Return the captured stretch, in one line."""
-    span = words.format_duration(summary.wall_ns)
+    """Return the captured stretch, in one line: that of one device, the mean of several. Times the
+    number of devices it is the time that shares are of, even where ranks begin at other moments.
+    """
+    mean_ns = sum(use.wall_ns for use in summary.devices) / max(len(summary.devices), 1)
+    span = words.format_duration(mean_ns or summary.wall_ns)
     events = f"{summary.events:,} events"
     if not summary.steps:
         return f"{span}, {events}, no steps marked"
     count = sum(step.rank == summary.steps[0].rank for step in summary.steps)
     if count == 1:
         return f"{span}: 1 step, {events}"
-    ranks = ""
+    ranks = apart = ""
     if len(summary.ranks) > 1:
         ranks = f" on each of {len(summary.ranks)} ranks"
+    if summary.wall_ns > _FAR_APART * mean_ns > 0:
+        whole = words.format_duration(summary.wall_ns)
+        apart = f"; {whole} from the first rank's start to the last one's end"
     each = (
         f"{words.format_duration(summary.step_mean_ns)} each (spread"
         f" {words.format_share(summary.step_spread)})"
     )
-    return f"{span}: {count} steps of {each}{ranks}, {events}"
+    return f"{span}: {count} steps of {each}{ranks}, {events}{apart}"
 
 
 def describe_scope(summary: Summary) -> str:

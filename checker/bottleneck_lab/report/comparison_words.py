@@ -134,7 +134,10 @@ def _describe_control(control: Control) -> str:
 def describe_waits(comparison: Comparison) -> str:
     """State how often the host waits in a step, before and after; empty where it never does."""
     waits = comparison.waits_per_step
-    return f"{waits[0]:.3g} → {waits[1]:.3g} a step" if waits and any(waits) else ""
+    if not waits or not any(waits):
+        return ""
+    unit = "rank and step" if comparison.ranks > 1 else "step"
+    return f"{waits[0]:.3g} → {waits[1]:.3g} a {unit}"
 
 
 def format_interval(low: float | None, high: float | None) -> str:

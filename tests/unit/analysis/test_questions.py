@@ -13,12 +13,15 @@ from bottleneck_lab.analysis.host.startup import find_startup
 from bottleneck_lab.analysis.query import query
 from bottleneck_lab.analysis.questions import QUESTIONS, ask
 from bottleneck_lab.analysis.selection import figures_within
+from bottleneck_lab.analysis.steps.figures import find_step_figures
 from bottleneck_lab.analysis.steps.window import Window
 from bottleneck_lab.analysis.summary import analyse, summarise
 from bottleneck_lab.errors import UsageError
 from bottleneck_lab.grading.figures import figures_of
+from bottleneck_lab.report.breakdown import describe_capture
+from bottleneck_lab.report.page.tables import kernels_table
 from bottleneck_lab.report.words import describe_startup
-from bottleneck_lab.trace import load
+from bottleneck_lab.trace import load, merge_ranks
 
 ROOT = Path(__file__).parents[3]
 DOCS, CAPTURES = ROOT / "docs" / "files.md", ROOT / "datasets" / "captures"
@@ -110,7 +113,8 @@ def test_kernels_are_told_by_their_total_time(replays):
     result = ask(replays, "top-kernels")
     assert result.columns[:3] == ["name", "calls", "total_ms"]
     assert [row[:3] for row in result.rows][:2] == [["alone", 1, 0.5], ["gemm", 6, 0.48]]
-    assert sum(row[-1] for row in result.rows) == pytest.approx(100)
+    (use,) = summarise(replays).devices
+    assert result.rows[0][-1] == pytest.approx(100 * 500_000 / use.working_ns)
 
 
 def test_a_token_is_told_by_host_and_device(loaded):
@@ -260,23 +264,68 @@ def test_a_stretch_shows_the_waits_of_one_cause_alone(two_waiting_lines, with_li
     assert within(500, 540) == 0
 
 
-def test_what_lies_beyond_the_steps_counts_in_no_share(loaded):
-    """The program's last wait begins a rounded nanosecond before its last step ends."""
-    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-    timeline = loaded(
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@pytest.fixture
+def works_after_its_step(loaded):
+    """A step, and work after it. The program's last wait begins a rounded nanosecond before its
+    last step ends.
+    """
+    return loaded(
         event("user_annotation", "ProfilerStep#1", 0, 1000),
+        event("cpu_op", "aten::mm", 5, 20),
         event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
-        kernel(nccl, 100, 400, 1),
+        kernel(NCCL, 100, 400, 1),
         event("cuda_runtime", "cudaStreamSynchronize", 600, 300, correlation=2),
         event("cuda_runtime", "cudaDeviceSynchronize", 999.999, 800, correlation=3),
+        event("cpu_op", "aten::mm", 1005, 20),
         event("cuda_runtime", "cudaLaunchKernel", 1010, 5, correlation=4),
-        kernel(nccl, 1100, 600, 4),
-    )
+        kernel(NCCL, 1100, 600, 4),
+        event("cuda_runtime", "cudaLaunchKernel", 1016, 5, correlation=5),
+        kernel("gemm", 1700, 50, 5),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 1750, 20, 7, device=0, stream=7,
+              bytes=4),
+    )  # fmt: skip
+
+
+def test_what_lies_beyond_the_steps_counts_in_no_share(works_after_its_step):
+    timeline = works_after_its_step
     figures = figures_of(summarise(timeline))
     assert figures["host_wait_share"] == pytest.approx(0.3)
     assert percent(timeline, "waits") == pytest.approx(0.3)
     assert figures["exposed_communication_share"] == pytest.approx(0.4)
     assert percent(timeline, "communication") == pytest.approx(0.4)
+
+
+def test_questions_page_and_comparison_count_the_same_work(works_after_its_step):
+    """The work within the steps, with one denominator: the recording that shares are of."""
+    timeline = works_after_its_step
+    assert ask(timeline, "top-kernels").rows == [[NCCL, 1, 0.4, 400, 400, pytest.approx(40)]]
+    assert ask(timeline, "top-operators").rows == [["aten::mm", 1, 0.02, 20]]
+    assert ask(timeline, "launch-delays").rows == ask(timeline, "copies").rows == []
+    calls = [row[:3] for row in ask(timeline, "top-calls").rows]
+    assert calls == [["cudaStreamSynchronize", 1, 0.3], ["cudaLaunchKernel", 1, 0.005]]
+    _, summary, times = analyse(timeline)
+    assert ">40.0%<" in kernels_table(summary)
+    series = find_step_figures(timeline, times).series
+    assert series["kernel", NCCL].tolist() == [400_000]
+    assert series["operator", "aten::mm"].tolist() == [400_000]  # on the device
+    assert {name for group, name in series if group == "sync"} == {"cudaStreamSynchronize"}
+
+
+def test_the_time_of_one_rank_times_the_ranks_is_the_time_of_all(loaded):
+    """Also where ranks begin at other moments, so that all together take longer than any."""
+    ranks = []
+    for late in (0, 300):
+        steps = [event("user_annotation", f"ProfilerStep#{n}", late + 500 * n, 500) for n in (0, 1)]
+        launch = event("cuda_runtime", "cudaLaunchKernel", late + 10, 5, correlation=1)
+        ranks.append(loaded(*steps, launch, kernel("gemm", late + 20, 900, 1)))
+    summary = summarise(merge_ranks(ranks))
+    assert sum(use.wall_ns for use in summary.devices) == 2_000_000
+    line = describe_capture(summary)
+    assert line.startswith("1.00 ms: 2 steps of 500 µs each")
+    assert line.endswith("; 1.30 ms from the first rank's start to the last one's end")
 
 
 def test_an_unknown_question_lists_all():

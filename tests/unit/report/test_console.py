@@ -208,6 +208,8 @@ def test_a_comparison_counts_waits_as_a_check_does(draw):
     assert before > 1 > after
     text = draw(render_comparison, comparison)
     assert f"Waits of the host for the device: {before:.3g} → {after:.3g} a step" in text
+    several = replace(comparison, ranks=8)
+    assert "a rank and step" in draw(render_comparison, several)
     assert "No longer costly enough to be a finding" in text
 
 

@@ -28,14 +28,17 @@ from bottleneck_lab.analysis.steps.window import (
     Step,
     find_steps,
     find_window,
+    host_window,
     launch_times,
     step_rows,
 )
 from bottleneck_lab.trace.timeline import (
     ActivityKind,
+    DeviceTable,
     Direction,
     Floats64,
     HostMemory,
+    HostTable,
     Ints,
     Timeline,
     devices_of,
@@ -67,6 +70,7 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     """
     steps = find_steps(timeline)
     edges = _host_edges(timeline)
+    ends = {rank: host_window(timeline, rank).end for rank in edges}
     # Ranks may have begun to record at different steps: only what all have can be averaged.
     count = min((len(each) for each in edges.values()), default=1)
     own: list[Ints] = []
@@ -84,14 +88,16 @@ def find_step_figures(timeline: Timeline, times: Sequence[DeviceTime]) -> StepFi
     for part in (
         _device_series(times, steps, count),
         _kernel_series(timeline, edges, count),
-        _operator_series(timeline, np.concatenate(own), edges, count),
+        _operator_series(timeline, np.concatenate(own), edges, ends, count),
         _range_series(steps, count),
     ):
         series |= part
     runtime = timeline.runtime
     waits = named(timeline, runtime, SYNC_CALL)
-    step = np.where(waits, _step_of(runtime.start, runtime.rank, edges, count), -1)
     lengths = runtime.end - runtime.start
+    # A wait after a step may begin a rounded nanosecond before its end: most of it lies outside.
+    middle = runtime.start + lengths // 2
+    step = np.where(waits, _step_of(runtime, middle, edges, ends, count), -1)
     for name, values in _sums(runtime.name, step, lengths, count, max(len(edges), 1)):
         series["sync", timeline.strings[name]] = values
     # The operator of most launches of a kernel is the last one that it is told of.
@@ -136,13 +142,22 @@ def _host_edges(timeline: Timeline) -> dict[int, Ints]:
     return {rank: steps.start[steps.rank == rank] for rank in np.unique(steps.rank).tolist()}
 
 
-def _step_of(start: Ints, rank: NDArray[np.int32], edges: dict[int, Ints], count: int) -> Ints:
-    """Return the step that each row belongs to, -1 for none."""
-    step = np.full(len(start), -1, dtype=np.int64)
-    for number, begins in edges.items():
-        mine = np.flatnonzero(rank == number)
-        at = np.searchsorted(begins, start[mine], side="right") - 1
-        step[mine] = np.where(at < count, at, -1)
+def _step_of(
+    table: DeviceTable | HostTable,
+    moments: Ints,
+    edges: dict[int, Ints],
+    ends: dict[int, int],
+    count: int,
+) -> Ints:
+    """Return the step in which each row's moment lies; -1 for none, and for a row that begins, or
+    whose moment is, when the steps of its rank have ended.
+    """
+    step = np.full(len(table), -1, dtype=np.int64)
+    for rank, begins in edges.items():
+        mine = np.flatnonzero(table.rank == rank)
+        at = np.searchsorted(begins, moments[mine], side="right") - 1
+        inside = (at < count) & (np.maximum(table.start, moments)[mine] < ends[rank])
+        step[mine] = np.where(inside, at, -1)
     return step
 
 
@@ -164,7 +179,9 @@ def _sums(
 def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Series:
     device = timeline.device
     series: Series = {}
-    step = _step_of(launch_times(timeline, np.arange(len(device))), device.rank, edges, count)
+    # A step's work is what it launched; a report counts what began before the last of it ended.
+    ends = {rank: find_window(timeline, rank).end for rank in edges}
+    step = _step_of(device, launch_times(timeline, np.arange(len(device))), edges, ends, count)
     length, share = device.end - device.start, max(len(devices_of(device)), 1)
     kernels = np.zeros(len(device), dtype=bool)
     kernels[kernel_rows(device)] = True
@@ -180,10 +197,12 @@ def _kernel_series(timeline: Timeline, edges: dict[int, Ints], count: int) -> Se
     return series
 
 
-def _operator_series(timeline: Timeline, own: Ints, edges: dict[int, Ints], count: int) -> Series:
+def _operator_series(
+    timeline: Timeline, own: Ints, edges: dict[int, Ints], ends: dict[int, int], count: int
+) -> Series:
     """Return the operators' own times, as `own_times` returns them, by step."""
     operators, share = timeline.operators, max(len(edges), 1)
-    step = _step_of(operators.start, operators.rank, edges, count)
+    step = _step_of(operators, operators.start, edges, ends, count)
     return {
         ("operator", timeline.strings[name]): values
         for name, values in _sums(operators.name, step, own, count, share)

@@ -122,18 +122,19 @@ def operators_table(summary: Summary) -> Markup | None:
 def kernels_table(summary: Summary) -> Markup | None:
     """Render kernels by total time, longest first."""
     short = short_names(row.name for row in summary.kernels)
+    wall = sum(use.wall_ns for use in summary.devices) or 1
     cells = [
         [
             _name(row.name, short[row.name]),
             f"{row.calls:,}",
-            words.format_share_column(row.share),
+            words.format_share_column(row.total_ns / wall),
             *(words.format_duration(ns) for ns in (row.total_ns, row.mean_ns, row.max_ns)),
             "" if row.occupancy < 0 else f"{row.occupancy:.0f}%",
         ]
         for row in summary.kernels[:TOP]
     ]
     head = ["kernel", "calls", "share", "total", "mean", "longest", "occupancy"]
-    return _table(head, cells, "Top kernels", numeric=range(1, 7))
+    return _table(head, cells, "Top kernels, by share of the recording", numeric=range(1, 7))
 
 
 def roofline_table(summary: Summary) -> Markup | None:
