@@ -114,9 +114,12 @@ def test_what_was_typed_is_still_there_after_a_refusal(sqlite_room, browser):
             kept = {name: page.input_value(f"[name={name}]") for name in fields}
             assert kept == fields, path
         page.goto(f"{address}/login/{_new_link(room, instructor)}")
-        page.goto(f"{address}/workshop")
-        page.click("button:text-is('Save')")
-        assert "Saved" in page.inner_text("[role=status]")
+        for path in ("/workshop", "/settings", f"/people/{ada.handle}"):
+            page.goto(f"{address}{path}")
+            assert not page.is_visible("#saved")
+            page.click("button:text-is('Save'), button:text-is('Rename')")
+            page.wait_for_url(f"**{path}#saved")
+            assert page.is_visible("#saved")
 
 
 def _new_link(room, person) -> str:
@@ -214,6 +217,17 @@ def test_a_new_cohort_starts_with_what_half_a_day_holds(course, tmp_path):
     refused = CliRunner().invoke(app, ["cohort", "create", "New", *twice])
     assert "each lab once" in refused.exception.message
     assert not (tmp_path / "twice").exists()
+
+
+def test_two_labs_of_one_number_are_refused_by_name(sqlite_room):
+    both = {f"in-{lab}": "yes" for lab in ("slow", "wrong")}
+    with pages(sqlite_room) as (instructor, _, _):
+        same = instructor.post("/workshop", **both, **{"order-slow": "1", "order-wrong": "1"})
+        assert same.status == 400
+        assert "slow and wrong have the same number, 1." in same.text
+        assert instructor.post("/workshop", **both, **{"order-wrong": "1"}).status == 303
+    with sqlite_room.cohort.database.reading() as connection:
+        assert workshop_labs(connection) == ["wrong", "slow"]
 
 
 def test_the_page_says_what_is_chosen_and_why(sqlite_room):

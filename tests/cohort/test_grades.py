@@ -301,6 +301,19 @@ def test_of_equal_points_the_pass_counts_and_its_reason_stands_in_the_sum(sqlite
     assert (labs[0]["points"], labs[0]["reason"]) == (50.0, reason)
 
 
+def test_exports_and_grades_say_what_is_not_measured_yet(sqlite_room, tmp_path):
+    room = sqlite_room
+    _, token = room.join("Ada")
+    measured(room, token)
+    export = ("export", "csv", "-o", str(tmp_path / "grades.csv"), "--replace")
+    assert "not measured" not in run(room, *export).output
+    room.submit(token)
+    sentence = "1 submission is not measured yet"
+    assert sentence in run(room, *export).output
+    with pages(room) as (instructor, _, _):
+        assert sentence in instructor.get("/grades").text
+
+
 @pytest.mark.parametrize(("parts", "points"), [(7, 60.0), (3, 100.0), (6, 25.72), (1, 0.0)])
 def test_shown_parts_add_up_to_the_points(parts, points):
     amounts = apportion([points / parts] * parts, points)

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from bottleneck_lab.catalog import load_labs
 from bottleneck_lab.cohort.grading.evidence import GRADES, TABLE, Evidence, make_evidence
@@ -24,6 +24,7 @@ from bottleneck_lab.cohort.moments import iso
 from bottleneck_lab.cohort.protocol import files_of
 from bottleneck_lab.cohort.store import tables
 from bottleneck_lab.cohort.view.verdicts import verdict_reader_of
+from bottleneck_lab.cohort.words import counted
 from bottleneck_lab.cohort.workshop import workshop_labs
 from bottleneck_lab.errors import MachineError, UsageError
 
@@ -339,6 +340,29 @@ def require_unaltered(grades: Sequence[Grade]) -> None:
             " --allow-altered (on the page: ?altered=include) exports all the same, without points"
             " for them.",
         )
+
+
+def unmeasured(connection: Connection) -> str:
+    """Say how many learners' submissions are not measured yet; empty where all are.
+
+    Those that are measured again count with their earlier verdict until then.
+    """
+    submissions, people = tables.submissions, tables.people
+    count = connection.execute(
+        select(func.count())
+        .select_from(submissions.join(people, people.c.id == submissions.c.person))
+        .where(
+            submissions.c.state.in_(("queued", "running")),
+            submissions.c.tool.is_(None),
+            submissions.c.lab.in_(workshop_labs(connection)),
+            people.c.role == "learner",
+            people.c.removed.is_(None),
+        )
+    ).scalar_one()
+    if not count:
+        return ""
+    verb = "is" if count == 1 else "are"
+    return f"{counted(count, 'submission')} {verb} not measured yet: points may still change."
 
 
 def export_grades(

@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import Connection
 
 from bottleneck_lab.cohort.folder import folder_name
-from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export
+from bottleneck_lab.cohort.grading.exports import EXPORTS, export_grades, find_export, unmeasured
 from bottleneck_lab.cohort.grading.grades import (
     MAX_COMMENT,
     GradingRules,
@@ -62,7 +62,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
     with shared.cohort.database.reading() as connection:
         all_grades = load_grades(connection, shared.judge)
         altered = altered_records(connection, shared.judge.altered(connection))
-        labs = workshop_labs(connection)
+        labs, waiting = workshop_labs(connection), unmeasured(connection)
     rows = [
         (student, list(own)) for student, own in groupby(all_grades, key=lambda each: each.student)
     ]
@@ -73,6 +73,7 @@ def grades(request: Request, session: AsAssistant) -> Response:
         labs=labs,
         exports=EXPORTS,
         altered=altered,
+        waiting=waiting,
     )
 
 
@@ -113,7 +114,7 @@ def change_rules(request: Request, session: AsInstructor, fields: Form) -> Respo
     def page(_connection: Connection, preview: Preview) -> Response:
         return _rules(shared, session, grading, preview)
 
-    return save_or_preview(shared, fields, change, page, "/grades")
+    return save_or_preview(shared, fields, change, page, "/grades#saved")
 
 
 def _grading(fields: dict[str, str], labs: list[str]) -> GradingRules:
@@ -182,7 +183,7 @@ def override(
             points = amount_field(fields["points"], 0.0)
             comment = clean(fields.get("comment", ""), MAX_COMMENT)
             override_grade(connection, who, lab, points, comment, session.person, now)
-    return RedirectResponse(f"/people/{handle}/grades/{lab}", status_code=303)
+    return RedirectResponse(f"/people/{handle}/grades/{lab}#saved", status_code=303)
 
 
 @router.get("/submissions/{handle}/verdict", dependencies=[Depends(ASSISTANT)])

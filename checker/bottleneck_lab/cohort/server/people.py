@@ -94,7 +94,7 @@ def extend_person(request: Request, session: AsInstructor, handle: str, fields: 
     def page(connection: Connection, preview: Preview) -> Response:
         return _person(shared, session, connection, handle, fields, preview)
 
-    return save_or_preview(shared, fields, change, page, f"/people/{handle}")
+    return save_or_preview(shared, fields, change, page, f"/people/{handle}#saved")
 
 
 @router.post("/people/{handle}/rename", dependencies=[Depends(INSTRUCTOR)])
@@ -104,7 +104,7 @@ def rename_person(request: Request, handle: str, fields: Form) -> Response:
     with database.writing() as connection:
         who = people.by_handle(connection, handle)
         changes.rename(connection, who, fields.get("name", ""), database.clock())
-    return RedirectResponse(f"/people/{handle}", status_code=303)
+    return RedirectResponse(f"/people/{handle}#saved", status_code=303)
 
 
 @router.post("/people/{handle}/merge")
@@ -117,7 +117,7 @@ def merge_person(request: Request, session: AsInstructor, handle: str, fields: F
             fields,
             lambda connection, now: changes.separate(connection, handle, now),
             lambda connection: f"Separate {people.name_of(connection, handle)}",
-            "/settings",
+            "/settings#saved",
         )
     into = fields.get("into", "")
 
@@ -129,7 +129,7 @@ def merge_person(request: Request, session: AsInstructor, handle: str, fields: F
         one, other = people.name_of(connection, handle), people.name_of(connection, into)
         return f"Merge {one} into {other}"
 
-    return do_or_preview(request, session, fields, change, label, f"/people/{into}")
+    return do_or_preview(request, session, fields, change, label, f"/people/{into}#saved")
 
 
 @router.post("/people/{handle}/claim")
@@ -144,7 +144,7 @@ def decide_claim(request: Request, session: AsInstructor, handle: str, fields: F
     def label(connection: Connection) -> str:
         return f"Count {people.name_of(connection, handle)} as the same person"
 
-    return do_or_preview(request, session, fields, change, label, "/room")
+    return do_or_preview(request, session, fields, change, label, "/room#saved")
 
 
 @router.post("/people/{handle}/helped", dependencies=[Depends(ASSISTANT), Depends(form)])
@@ -182,5 +182,6 @@ def remove_person(request: Request, session: AsInstructor, handle: str, fields: 
         verb = "Bring back" if how == "restore" else "Remove"
         return f"{verb} {people.name_of(connection, handle)}"
 
-    done = f"/people/{handle}" if how == "restore" else "/settings#people"
+    # Who was removed has no page; Settings has the button that undoes it.
+    done = "/settings#people" if how == "remove" else f"/people/{handle}#saved"
     return do_or_preview(request, session, fields, change, label, done)

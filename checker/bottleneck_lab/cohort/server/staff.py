@@ -167,7 +167,7 @@ def change_lab(request: Request, session: AsInstructor, slug: str, fields: Form)
     def page(connection: Connection, preview: Preview) -> Response:
         return _lab(shared, session, connection, slug, preview)
 
-    return save_or_preview(shared, fields, change, page, f"/labs/{slug}")
+    return save_or_preview(shared, fields, change, page, f"/labs/{slug}#saved")
 
 
 @router.post("/labs/{slug}/regrade", dependencies=[Depends(INSTRUCTOR)])
@@ -284,7 +284,7 @@ def change(request: Request, fields: Form) -> Response:
             note(connection, database.clock(), "settings")
     except msgspec.ValidationError as error:
         raise RefusedError("bad-request", f"{error}.", "Correct that value.") from error
-    return RedirectResponse("/settings", status_code=303)
+    return RedirectResponse("/settings#saved", status_code=303)
 
 
 @router.post("/settings/codes", dependencies=[Depends(INSTRUCTOR)])
@@ -298,14 +298,14 @@ def codes(request: Request, fields: Form) -> Response:
             restore_join_code(connection, code, database.clock())
         else:
             new_join_code(connection, database.clock())
-    return RedirectResponse("/settings", status_code=303)
+    return RedirectResponse("/settings#saved", status_code=303)
 
 
 @router.post("/settings/runners", dependencies=[Depends(INSTRUCTOR), Depends(form)])
 def new_runner_token(request: Request) -> Response:
     """Draw another token for runners; those with the old one end."""
     state(request).cohort.runner_token(renew=True)
-    return RedirectResponse("/settings", status_code=303)
+    return RedirectResponse("/settings#saved", status_code=303)
 
 
 @router.post("/settings/staff", dependencies=[Depends(INSTRUCTOR)])
@@ -322,4 +322,4 @@ def staff(request: Request, fields: Form) -> Response:
     database = state(request).cohort.database
     with database.writing() as connection:
         people.add_staff(connection, role, name, password, database.clock())  # type: ignore[arg-type]  # one of the two
-    return RedirectResponse("/settings", status_code=303)
+    return RedirectResponse("/settings#saved", status_code=303)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import cast, get_args
 from zoneinfo import available_timezones
@@ -43,23 +44,15 @@ MOMENTS = {
 
 
 @router.get("/workshop")
-def workshop(request: Request, session: AsInstructor, saved: str = "") -> Response:
-    """Show the labs of the workshop in their order, then those that are left out.
-
-    A page that was just saved says so.
-    """
+def workshop(request: Request, session: AsInstructor) -> Response:
+    """Show the labs of the workshop in their order, then those that are left out."""
     shared = state(request)
     with shared.cohort.database.reading() as connection:
-        return _workshop(shared, session, connection, saved=saved == "yes")
+        return _workshop(shared, session, connection)
 
 
 def _workshop(
-    shared: State,
-    session: Session,
-    connection: Connection,
-    preview: Preview | None = None,
-    *,
-    saved: bool = False,
+    shared: State, session: Session, connection: Connection, preview: Preview | None = None
 ) -> Response:
     labs, chosen = load_labs(), workshop_labs(connection)
     rules, zone = rules_for(connection, []), load_settings(connection).timezone
@@ -75,7 +68,6 @@ def _workshop(
         zone=zone,
         zones=sorted(available_timezones()),
         plans=get_args(Plan),
-        saved=saved,
         preview=preview,
     )
 
@@ -90,8 +82,16 @@ def change_workshop(request: Request, session: AsInstructor, fields: Form) -> Re
     shared, labs = state(request), load_labs()
     whole = fields.get("action") == "whole"
     chosen = [slug for slug in labs if whole or fields.get(f"in-{slug}") == "yes"]
-    # A number that is missing comes last; of equals the course's order stays.
-    chosen.sort(key=lambda slug: number_field(fields.get(f"order-{slug}", "")) or len(labs))
+    numbers = {slug: number_field(fields.get(f"order-{slug}", "")) for slug in chosen}
+    for number, count in Counter(each for each in numbers.values() if each).items():
+        if count > 1:
+            named = " and ".join(slug for slug in chosen if numbers[slug] == number)
+            raise RefusedError(
+                "bad-request",
+                f"{named} have the same number, {number}.",
+                "Give each its own. Labs without a number come last, in the course's order.",
+            )
+    chosen.sort(key=lambda slug: numbers[slug] or len(labs))
 
     def change(connection: Connection, now: float) -> None:
         zone = load_settings(connection).timezone
@@ -110,7 +110,7 @@ def change_workshop(request: Request, session: AsInstructor, fields: Form) -> Re
     def page(connection: Connection, preview: Preview) -> Response:
         return _workshop(shared, session, connection, preview)
 
-    return save_or_preview(shared, fields, change, page, "/workshop?saved=yes")
+    return save_or_preview(shared, fields, change, page, "/workshop#saved")
 
 
 @router.post("/workshop/zone", dependencies=[Depends(INSTRUCTOR)])
@@ -123,7 +123,7 @@ def change_zone(request: Request, fields: Form) -> Response:
         raise RefusedError("bad-request", error.message, error.remedy) from error
     with state(request).cohort.database.writing() as connection:
         change_settings(connection, timezone=zone)
-    return RedirectResponse("/workshop?saved=yes", status_code=303)
+    return RedirectResponse("/workshop#saved", status_code=303)
 
 
 @router.get("/workshop/runsheet")
@@ -158,7 +158,7 @@ def use(request: Request, session: AsInstructor, fields: Form) -> Response:
     def page(_connection: Connection, preview: Preview) -> Response:
         return _runsheet(shared, session, sheet, zone, preview)
 
-    return save_or_preview(shared, fields, change, page, "/workshop?saved=yes")
+    return save_or_preview(shared, fields, change, page, "/workshop#saved")
 
 
 def _sheet(chosen: list[str], plan: str, start: str, zone: str, now: float) -> RunSheet:
