@@ -199,7 +199,7 @@ def test_workspaces_of_libraries_are_not_what_a_program_allocates() -> None:
     [
         (1.0, ""),
         (121.0, "121 waits are 12.1 a step"),
-        (121.0, "Left in a step: 7 on train.py(24), 5.1 on train.py(30)."),
+        (121.0, "Most of them in a step: 7 on train.py(24), 5.1 on train.py(30)."),
     ],
 )
 def test_too_many_waits_are_counted_as_in_a_comparison_and_named(waits: float, note: str) -> None:

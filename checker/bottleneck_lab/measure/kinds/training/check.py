@@ -128,7 +128,7 @@ def _explain_waits(
                     f"{count / yours.steps:.3g} on {line.partition(':')[0] or 'no line of yours'}"
                     for line, count in Counter(yours.line_waits).most_common(WAITING_LINES)
                 )
-                where = f"Left in a step: {lines}."
+                where = f"Most of them in a step: {lines}."
             return [
                 f"Two reports are {interval} steps apart: {values[waits]:g} waits are"
                 f" {values[waits] / interval:.3g} a step, which is how `lab compare` counts them."
